@@ -13,8 +13,8 @@ from pathlib import Path
 
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import run_in_sandbox
 
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
 TIDY_UP = 30

@@ -1,31 +1,43 @@
-"""Grade each forged patch of the tests by our rules and by the official ones, to see which rules it fools.
+"""Judge each forged patch of the tests as `fix` does, on both kinds of sandbox, and as `eval grade` does.
 
-    make bench-forgeries
+    make bench-forgeries [ARGS="[--only WORD ...] [--official] [--json FILE]"]
     python -m benchmarks.forgeries
 
-The small instance of the tests gets a row as the official harness needs it (an evaluation script, a log parser) and its
-own image, which needs a base image (docs/eval.md). The program prints a table in Markdown. The exit status is 1 if our
-own rules count any forgery as resolved, or if one of the two sets of rules does not count the real fix as resolved.
+The program prints a table in Markdown, and how many forgeries of each kind got each verdict. --official adds the verdict
+of the official rules; that takes images, which need a base image (docs/eval.md). The exit status is 1 if a forgery is
+verified or resolved, or if a right fix is not.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import os
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from benchmarks.common import say
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.data.instance import Environment, Instance
-from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.grade.grader import Grader
-from tests.evals.calc_instance import FILES, FIXED, TO_FIX, TO_KEEP, diff, small_instance
-from tests.evals.forgeries import FORGERIES
+from m3agent.evals.grade.official import official_grade
+from m3agent.sandbox.backends.factory import Backend
+from tests.abuse.forgeries import FORGERIES, HONEST
+from tests.abuse.forgery_judges import Files, base_of, graded, instance_of, verified
+from tests.abuse.forgery_targets import Target
+from tests.evals.calc_instance import diff
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.common import say
+
+JUDGES = ("fix, docker", "fix, bwrap", "grade", "official")
+GOOD = frozenset({"verified", "resolved"})
+MOST_REASON = 90  # characters
 AS_OFFICIAL = """\
 #!/bin/bash
 set -uxo pipefail
@@ -34,77 +46,143 @@ conda activate testbed
 cd /testbed
 export PYTHONPATH=/testbed
 git status
-git checkout {base} tests/test_calc.py
+git checkout {base} {tests}
 git apply -v - <<'EOF_TESTS'
 {test_patch}EOF_TESTS
 : '>>>>> Start Test Output'
-pytest -rA tests/test_calc.py
+pytest -rA {tests}
 : '>>>>> End Test Output'
-git checkout {base} tests/test_calc.py
+git checkout {base} {tests}
 """
 """An evaluation script as in official rows: it restores and patches test files, and runs tests between two markers."""
 
 
-def instance_in(folder: Path) -> Instance:
-    """Return the small instance with an environment and an official row."""
-    instance = small_instance(folder)
-    task = instance.task.model_copy(
-        update={"environment": Environment(python="3.11", pip_packages=("pytest",), install="true")}
-    )
+@dataclass(frozen=True)
+class Row:
+    """One judgement.
+
+    Attributes:
+        name: The forgery, or the right fix.
+        kind: Kind of the forgery; `honest` for a right fix.
+        judge: One of `JUDGES`.
+        verdict: The verdict, or `error` if the judge failed.
+        reason: Why.
+        seconds: Wall time.
+    """
+
+    name: str
+    kind: str
+    judge: str
+    verdict: str
+    reason: str
+    seconds: float
+
+    @property
+    def wrong(self) -> bool:
+        """Whether a forgery is believed or a right fix is not."""
+        return (self.verdict in GOOD) != (self.kind == "honest") and self.judge != "official"
+
+
+async def judge(name: str, kind: str, files: Files, target: Target, by: str) -> Row:
+    """Judge a patch once."""
+    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as scratch:
+        folder, started = Path(scratch), asyncio.get_running_loop().time()
+        try:
+            verdict, reason = await _judged(files, target, by, folder)
+        except Exception as error:  # noqa: BLE001 - a judge that a forgery breaks is a result
+            verdict, reason = "error", repr(error)
+        seconds = round(asyncio.get_running_loop().time() - started, 1)
+    return Row(name, kind, by, verdict, " ".join(reason.split()), seconds)
+
+
+async def _judged(files: Files, target: Target, by: str, folder: Path) -> tuple[str, str]:
+    if by.startswith("fix"):
+        backend: Backend = "docker" if by.endswith("docker") else "bwrap"
+        found = await verified(files, target, backend, folder)
+        return found.verdict, found.reason
+    if by == "grade":
+        grade = await graded(files, target, folder)
+        undone = f"put back: {', '.join(grade.undone)}; " if grade.undone else ""
+        return "tampering" if grade.forged else str(grade.verdict), undone + grade.reason
+    instance = _official_instance(target, folder / "instance")
+    image = await Environments(state_dir(os.environ), say).image(instance.task)
+    patch = diff(folder / "patch", base_of(target), files)
+    official = await official_grade(instance, patch, image, folder)
+    return {True: "resolved", False: "unresolved", None: "error"}[official.resolved], ""
+
+
+def _official_instance(target: Target, folder: Path) -> Instance:
+    """Return a target as an instance with an environment and an official row."""
+    instance = instance_of(target, folder)
+    environment = Environment(python="3.11", pip_packages=("pytest",), install="true")
+    script = AS_OFFICIAL.format(base="HEAD", tests=target.tests, test_patch=instance.answer.test_patch)
     row = {
-        "eval_script": AS_OFFICIAL.format(base="HEAD", test_patch=instance.answer.test_patch),
+        "eval_script": script,
         "log_parser": "parse_log_pytest",
         "eval_type": "pass_and_fail",
-        "FAIL_TO_PASS": list(TO_FIX),
-        "PASS_TO_PASS": list(TO_KEEP),
+        "FAIL_TO_PASS": list(target.to_fix),
+        "PASS_TO_PASS": list(target.to_keep),
     }
-    return Instance(task=task, answer=instance.answer.model_copy(update={"row": row}))
+    return Instance(
+        task=instance.task.model_copy(update={"environment": environment}),
+        answer=instance.answer.model_copy(update={"row": row}),
+    )
 
 
-async def graded(workers: int) -> dict[str, tuple[Grade, OfficialGrade | None]]:
-    """Return both verdicts on every forgery and on the real fix."""
-    state, room = state_dir(os.environ), asyncio.Semaphore(workers)
+def patches() -> Iterator[tuple[str, str, Files, Target]]:
+    """Yield the right fixes and the forgeries: name, kind, files, target."""
+    for name, target in HONEST.items():
+        yield f"*the right fix of {name}*", "honest", {target.module: target.fixed}, target
+    for name, forged in FORGERIES.items():
+        yield name, forged.kind, forged.files, forged.target
 
-    grader = Grader(state, say, official=True)
-    with tempfile.TemporaryDirectory() as folder:
-        instance = instance_in(Path(folder) / "instance")
-        image = await Environments(state, say).image(instance.task)
 
-        async def one(
-            name: str, files: dict[str, str | bytes]
-        ) -> tuple[str, tuple[Grade, OfficialGrade | None]]:
-            async with room:
-                place = Path(folder) / name.replace(" ", "-").replace("/", "-")
-                patch = diff(place / "patch", FILES, files)
-                return name, await grader.grade(instance, patch, image, place)
+async def judge_all(judges: tuple[str, ...], only: list[str], workers: int) -> list[Row]:
+    """Judge all patches, or those with one of the words `only` in their names."""
+    room = asyncio.Semaphore(workers)
 
-        every = {"(the real fix)": {"calc.py": FIXED}, **FORGERIES}
-        return dict(await asyncio.gather(*(one(name, dict(files)) for name, files in every.items())))
+    async def one(name: str, kind: str, files: Files, target: Target, by: str) -> Row:
+        async with room:
+            row = await judge(name, kind, files, target, by)
+        say(
+            f"{'WRONG ' if row.wrong else ''}{by}: {name}: {row.verdict} ({row.seconds:g} s): {row.reason[:150]}"
+        )
+        return row
+
+    wanted = [patch for patch in patches() if not only or any(word in patch[0] for word in only)]
+    return await asyncio.gather(*(one(*patch, by) for patch in wanted for by in judges))
+
+
+def tables(rows: list[Row], judges: tuple[str, ...]) -> str:
+    """Return the judgements, and their numbers by kind, as Markdown."""
+    found = {(row.name, row.judge): row for row in rows}
+    lines = [f"| forgery | kind | {' | '.join(judges)} | why |", "|---|---|" + "---|" * (len(judges) + 1)]
+    for name, kind in dict.fromkeys((row.name, row.kind) for row in rows):
+        of_name = [found[name, by] for by in judges]
+        verdicts = [f"**{one.verdict}**" if one.wrong else one.verdict for one in of_name]
+        reason = next((one.reason for one in of_name if one.reason), "")[:MOST_REASON].replace("|", "\\|")
+        lines.append(f"| {name} | {kind} | {' | '.join(verdicts)} | {reason} |")
+    lines += ["", "| kind | judge | verdict | patches |", "|---|---|---|---|"]
+    numbers = Counter((row.kind, row.judge, row.verdict) for row in rows)
+    lines += [f"| {' | '.join(key)} | {number} |" for key, number in sorted(numbers.items())]
+    return "\n".join(lines)
 
 
 def main() -> None:
-    found = asyncio.run(graded(os.cpu_count() or 1))
-    print("| forgery | strict | why | official |\n|---|---|---|---|")
-    for name, (strict, official) in found.items():
-        fooled = (
-            "-"
-            if official is None or official.resolved is None
-            else "resolved"
-            if official.resolved
-            else "unresolved"
-        )
-        reason = " ".join(strict.reason.split())[:100].replace("|", "\\|")
-        if strict.undone and not strict.forged:
-            reason = f"put back: {', '.join(strict.undone)[:60]}"
-        print(f"| {name} | {strict.verdict} | {reason} | {fooled} |")
-    resolved = [name for name, (strict, _) in found.items() if strict.verdict is Verdict.RESOLVED]
-    fools = sum(bool(official and official.resolved) for _, official in found.values()) - 1
-    print(
-        f"\n{len(FORGERIES)} forgeries: {len(resolved) - 1} fool our rules, {fools} the official ones",
-        file=sys.stderr,
-    )
-    real = found["(the real fix)"]
-    sys.exit(resolved != ["(the real fix)"] or real[1] is None or not real[1].resolved)
+    """Judge the patches and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--judges", nargs="+", default=list(JUDGES[:3]), choices=JUDGES)
+    parser.add_argument("--official", action="store_true", help="also grade by the official rules")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    judges = (*options.judges, *(["official"] if options.official else []))
+    rows = asyncio.run(judge_all(judges, options.only, options.workers))
+    print(tables(rows, judges))
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    sys.exit(any(row.wrong for row in rows))
 
 
 if __name__ == "__main__":

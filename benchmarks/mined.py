@@ -122,7 +122,8 @@ def splits(store: TreeStore, repair: Repair, full: str, turned: frozenset[str]) 
     """Yield trees that the engine may start from, best first, with a description of what each holds back."""
     functions = functions_of(turned)
     contents = {
-        path: store.git("show", f"{full}:{path}") for path in {f.partition("::")[0] for f in functions}
+        path: store.git("cat-file", "blob", f"{full}:{path}")
+        for path in {f.partition("::")[0] for f in functions}
     }
     if len(functions) > 1:
         given, held = functions[: len(functions) // 2], functions[len(functions) // 2 :]

@@ -41,8 +41,10 @@ def open_history(repo: Path, git_dir: Path) -> tuple[TreeStore, str]:
     Raises:
         GitFailed: `repo` is not a git repository, or has no commit.
     """
-    head = run_git("rev-parse", "--verify", "HEAD^{commit}", cwd=repo).stdout.decode().strip()
-    objects = run_git("rev-parse", "--git-path", "objects", cwd=repo).stdout.decode().strip()
+    git_dir = (repo / ".git" if (repo / ".git").exists() else repo).absolute()
+    named = {"GIT_DIR": str(git_dir)}
+    head = run_git("rev-parse", "--verify", "HEAD^{commit}", env=named).stdout.decode().strip()
+    objects = run_git("rev-parse", "--git-path", "objects", env=named).stdout.decode().strip()
     return TreeStore(git_dir, (repo / objects).resolve()), head
 
 
@@ -61,7 +63,7 @@ def mine(store: TreeStore, head: str) -> Iterator[Repair]:
         if len(parents) != 1 or len(sources) != 1 or sources[0][0] != "M" or not tests:
             continue
         path = sources[0][1]
-        message = store.git("show", "-s", "--format=%B", commit).decode(errors="replace").strip()
+        message = store.git("log", "-1", "--format=%B", commit).decode(errors="replace").strip()
         if not REPAIRS.search(message):
             continue
         size = _size(store, parents[0], commit, path)
@@ -71,8 +73,8 @@ def mine(store: TreeStore, head: str) -> Iterator[Repair]:
 
 def _size(store: TreeStore, parent: str, commit: str, path: str) -> tuple[int, int] | None:
     """Return the lines of code added and removed, or None if the syntax is unchanged or invalid in this Python."""
-    old = _code(store.git("show", f"{parent}:{path}"))
-    new = _code(store.git("show", f"{commit}:{path}"))
+    old = _code(store.git("cat-file", "blob", f"{parent}:{path}"))
+    new = _code(store.git("cat-file", "blob", f"{commit}:{path}"))
     if old is None or new is None or old[0] == new[0]:
         return None
     diff = store.git("diff-tree", "-p", "-U0", "--no-renames", "--no-ext-diff", parent, commit, "--", path)

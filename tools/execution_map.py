@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
-from m3agent.tools.in_sandbox_runner import pack
+from m3agent.tools.in_sandbox.recorder import pack
 
 __all__ = ["ExecutionMap", "MapReader", "Recording", "pack", "unpack"]
 
@@ -103,8 +103,8 @@ def unpack(text: str) -> set[int]:
     return found
 
 
-def _encodable(text: str) -> str:
-    """Return a text without lone surrogates, which names of files that are not UTF-8 contain."""
+def encodable(text: str) -> str:
+    """Escape lone surrogates. Names of files that are not UTF-8 have them, and a request to the model cannot."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -132,7 +132,7 @@ class MapReader:
             case [str(path), int(line), str(name)] if (
                 type(line) is int and 0 <= line < LAST_LINE and len(self._functions) < MOST_FUNCTIONS
             ):
-                self._functions.append((_encodable(path), line, _encodable(name)))
+                self._functions.append((encodable(path), line, encodable(name)))
             case _:
                 self._broken = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from m3agent.tools.execution_map import ExecutionMap
+from m3agent.tools.tampering import NO_SIGNS, Signs
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class TestReport:
         truncated: Whether the sandbox dropped a part of that text.
         stopped: Whether the time for starting tests was over before all of them had started.
         executed: Which functions each test executed, if that was recorded.
+        signs: Signs that the code under test tampered with the run.
     """
 
     __test__ = False
@@ -35,6 +37,7 @@ class TestReport:
     truncated: bool
     stopped: bool = False
     executed: ExecutionMap | None = None
+    signs: Signs = NO_SIGNS
 
     @property
     def red(self) -> set[str]:
@@ -79,4 +82,5 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         timed_out=known.timed_out or more.timed_out,
         seconds=known.seconds + more.seconds,
         stopped=known.stopped or more.stopped,
+        signs=known.signs.and_those_of(more.signs),
     )

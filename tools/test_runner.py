@@ -6,19 +6,11 @@ import asyncio
 import hashlib
 import json
 import posixpath
-import re
-import secrets
-from collections import Counter
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, Literal
 
 from pydantic import Field
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import FileProblem, PathEscapes
-from m3agent.tools import in_sandbox_runner
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,
@@ -26,34 +18,25 @@ from m3agent.tools.base import (
     Tool,
     ToolResult,
     cut,
-    readable,
     refusal,
     visible,
 )
-from m3agent.tools.execution_map import ExecutionMap, MapReader, Recording
+from m3agent.tools.execution_map import encodable
 from m3agent.tools.files import plain
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
+from m3agent.tools.report_reader import ADDRESS
+from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.test_report import TestReport
 
-PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
-LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
 LISTED = 100  # most failed tests that are listed
-MOST_REPORT = 64 << 20  # most bytes of the report that are read
-MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
-CUT_SHORT = frozenset({2, 3})  # pytest's exit codes for an interruption and for an internal error
 NOT_FOUND = "unittest.loader._FailedTest"
 """In the id of a test that unittest reports in place of one that it cannot find."""
-ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
-"""Address of an object in an id or an error. It differs in every run."""
-
 KNOWN = "[These are the results of all tests in a fresh copy of the unchanged work tree. Nothing ran again.]"
 """Marks results that were known before the call."""
 
 WAIT = 30.0
 """Most seconds that a call waits for the known result of all tests."""
-
-Framework = Literal["pytest", "unittest"]
 
 
 class TestRunnerArguments(Arguments):
@@ -66,144 +49,6 @@ class TestRunnerArguments(Arguments):
     )
     framework: Framework = Field("pytest", description="pytest also runs unittest's test cases.")
     timeout: int = Field(300, ge=1, le=1800, description="Seconds for the whole run.")
-
-
-@dataclass
-class Reading:
-    """What the runner's report says.
-
-    Attributes:
-        outcomes: By id.
-        errors: Error texts of the tests that failed or could not run, by id.
-        running: Id of the last test that began.
-        ended: Whether the run came to its end.
-        stopped: Whether the time for starting tests was over before all of them had started.
-        executed: Which functions each test executed, if that was recorded.
-    """
-
-    outcomes: dict[str, str] = field(default_factory=dict)
-    errors: dict[str, str] = field(default_factory=dict)
-    running: str | None = None
-    ended: bool = False
-    stopped: bool = False
-    executed: ExecutionMap | None = None
-
-
-def _ident(raw: str) -> str:
-    # file names that are not UTF-8 contain lone surrogates, which a request to the model cannot contain
-    return ADDRESS.sub("0x", raw.encode("utf-8", "backslashreplace").decode())
-
-
-def read_report(report: bytes) -> Reading:
-    """Read the report. Its lines about executed functions may hold anything."""
-    reading = Reading()
-    started = Counter[str]()
-    executed = MapReader()
-    for line in report.splitlines():
-        try:
-            entry: dict[str, Any] = json.loads(line)
-        except (ValueError, RecursionError):
-            executed.lost()
-            continue  # a kill cut this line off
-        if not isinstance(entry, dict):
-            executed.lost()
-        elif "code" in entry:
-            executed.add_function(entry["code"])
-        elif "ran" in entry:
-            if isinstance(entry["ran"], str):
-                executed.add_test(_ident(entry["ran"]), entry.get("codes"), entry.get("elsewhere"))
-        elif "end" in entry:
-            reading.ended = entry["end"] not in CUT_SHORT
-            reading.stopped = entry.get("stopped") is True
-        elif "start" in entry:
-            reading.running = _ident(entry["start"])
-            started[reading.running] += 1
-        elif reading.outcomes.get(ident := _ident(entry.get("id", ""))) not in {"failed", "error"}:
-            reading.outcomes[ident] = entry["outcome"]
-            if entry["outcome"] in {"failed", "error"}:
-                reading.errors[ident] = readable(entry["text"].encode("utf-8", "replace"))
-    reading.executed = executed.map(started)
-    return reading
-
-
-async def run_in_sandbox(
-    sandbox: Sandbox,
-    *targets: str,
-    framework: Framework | Literal["collect"] = "pytest",
-    timeout: float = 300,
-    log: Path | None = None,
-    only: Collection[str] = (),
-    ignore: Collection[str] = (),
-    skip: Collection[str] = (),
-    until: float | None = None,
-    record: Recording | None = None,
-    per_test: float | None = None,
-) -> TestReport:
-    """Run tests and read the runner's report.
-
-    Args:
-        sandbox: The sandbox.
-        targets: Files, node ids or folders. Missing ones are left out if others exist. None means those that the
-            repository's settings name.
-        framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
-        timeout: Time limit of the run, in seconds.
-        log: File for the complete output.
-        only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
-            for all. Unknown ids are ignored. For pytest only.
-        ignore: Paths of files whose tests do not run. For pytest only.
-        skip: Ids as in `only`, of tests that do not run. For pytest only.
-        until: Seconds after which no further test starts. The run is then not complete. For pytest only.
-        record: When to begin to record which functions each test executes. None: never. For pytest only.
-        per_test: Time limit of one test, in seconds; None for a share of `timeout`.
-
-    Raises:
-        SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
-    """
-    report = f"/tmp/report-{secrets.token_hex(8)}.jsonl"  # noqa: S108 - inside the sandbox
-    source = Path(in_sandbox_runner.__file__).read_text()
-    if per_test is None:
-        per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
-    argv = ["python3", "-c", source, framework, report, str(per_test), *targets]
-    given = b""
-    if only or ignore or skip or until is not None or record is not None:
-        wanted = {"only": sorted(only), "ignore": sorted(ignore), "skip": sorted(skip), "until": until}
-        recording = None if record is None else asdict(record)
-        given = json.dumps({**wanted, "record": recording, "unstable": ADDRESS.pattern}).encode()
-    result = await sandbox.exec(argv, timeout=timeout, log=log, stdin=given)
-    raw = await sandbox.exec(
-        ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report],
-        keep=MOST_REPORT if record is None else MOST_RECORD,
-    )
-    if record is None:
-        read = read_report(raw.stdout)
-    else:  # such a report is large, and reading it takes seconds
-        read = await asyncio.to_thread(read_report, raw.stdout)
-    outcomes, errors = read.outcomes, read.errors
-    if read.running is not None and read.running not in outcomes:
-        outcomes[read.running] = "failed"
-        how = (
-            f"timed out after {timeout:g} s"
-            if result.timed_out
-            else "the test process ended during this test"
-        )
-        errors[read.running] = f"{how} (exit {result.exit})"
-    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in set(outcomes.values())}
-    text = readable(result.stdout + b"\n" + result.stderr).strip()
-    return TestReport(
-        passed=by.get("passed", ()),
-        failed=by.get("failed", ()),
-        errored=by.get("error", ()),
-        skipped=by.get("skipped", ()),
-        errors=errors,
-        complete=read.ended and not result.timed_out,
-        timed_out=result.timed_out,
-        seconds=result.seconds,
-        exit=result.exit,
-        output=text,
-        truncated=any(result.omitted),
-        stopped=read.stopped,
-        executed=None if record is None else read.executed,
-    )
 
 
 def first_error(text: str) -> list[str]:
@@ -252,7 +97,7 @@ async def suggest(sandbox: Sandbox, target: str) -> list[str]:
 
 def _one_line(text: str) -> str:
     """Return a text with file names, which may contain any character, as one line that can be encoded."""
-    return visible(text.encode("utf-8", "backslashreplace").decode()).replace("\n", "\\x0a")
+    return visible(encodable(text)).replace("\n", "\\x0a")
 
 
 async def _known(context: CallContext, target: str, arguments: TestRunnerArguments) -> TestReport | None:

@@ -262,6 +262,7 @@ class Attempt:
                     settings.reruns,
                     baseline.partial,
                     60 * settings.verify_minutes,
+                    self.request.issue.text,
                 )
             finally:
                 noted.cancel()

@@ -159,7 +159,7 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     assert workspace is not None
     assert loop is not None
     model = loop.model.client.endpoint.model
-    for key in (request.settings.key, attempt.server_key):
+    for key in (*(key.text for key in request.settings.keys), attempt.server_key):
         words = mask_key(words, key)
     work = Work(request.issue, patch.paths, evidence, words, model)
     return await offer(

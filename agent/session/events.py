@@ -428,6 +428,11 @@ class Verify(Event):
         by: Whether the completion gate asked for it, or the end of the session.
         scope: The tests that the verdict rests on if the suite is large: tests, selected, ran, others, everything and
             complete, as `m3agent.agent.verify.scope.Scope` defines them. None if all tests ran.
+        own_only: Whether only tests that the patch adds or changes show the fix.
+        tampering: Signs that the code under test tampered with the test runs.
+        review: Lines of the patch that a person must read before its verdict can be believed: path, line, text, what.
+        repeats: Number of further runs of the tests near the change.
+        repeat_seconds: Duration of these runs, a part of `seconds`.
     """
 
     type = "verify"
@@ -444,6 +449,11 @@ class Verify(Event):
     round: int = 1
     by: Literal["gate", "end"] = "end"
     scope: dict[str, Any] | None = None
+    own_only: bool = False
+    tampering: list[str] = field(default_factory=list)
+    review: list[dict[str, Any]] = field(default_factory=list)
+    repeats: int = 0
+    repeat_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -454,7 +464,7 @@ class Feedback(Event):
         turn: Number of the turn in which the model said that it was done.
         round: Number of the verification, as in `verify`.
         kinds: What the verdict found, the most important first: broken, added_red, still_red, cannot_import,
-            weakened, no_red_test, undone; or refused, for a change that may not be handed over.
+            weakened, needs_review, unstable, no_red_test, undone; or refused, for a change that may not be handed over.
         text: The message to the model.
         tests: Red tests that the verdict rests on.
         tree: State of the work tree that was verified.

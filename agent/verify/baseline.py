@@ -25,7 +25,7 @@ from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
-from m3agent.tools import in_sandbox_runner
+from m3agent.tools import run_tests
 from m3agent.tools.test_report import TestReport
 
 MOST_KEPT = 100
@@ -83,7 +83,7 @@ def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequen
     """
     made_from: Sequence[object] = (
         __version__,
-        Path(in_sandbox_runner.__file__).read_text(),
+        run_tests.version(),
         sandbox.workspace.base,
         sandbox.machine.image_id,
         sandbox.python,

@@ -17,7 +17,16 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_runner import first_error
 
 FeedbackKind = Literal[
-    "broken", "still_red", "added_red", "weakened", "no_red_test", "cannot_import", "undone", "refused"
+    "broken",
+    "still_red",
+    "added_red",
+    "weakened",
+    "needs_review",
+    "unstable",
+    "no_red_test",
+    "cannot_import",
+    "undone",
+    "refused",
 ]
 
 MOST_NAMED = 20
@@ -51,7 +60,7 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         number: Number of this message in the session, from 1.
         most: Most messages of this kind in a session.
     """
-    added, errors = set(evidence.added_red), evidence.errors
+    added, errors = set(evidence.added_red), dict(evidence.errors)
     still_red = [ident for ident in evidence.still_red if ident not in added]
     broken = [ident for ident in evidence.broken if ident not in added]
     files = [ident for ident in (*still_red, *broken) if "::" not in ident]
@@ -75,6 +84,17 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
             f"{_list(evidence.weakened)}. Restore them and correct the code. Only values in a test's assertions may change, "
             "if the test then fails without your change and passes with it."
         )
+    if evidence.verdict == "unverified" and evidence.review:
+        kinds.append("needs_review")
+        lines = _list([f"{found.path}:{found.line} ({found.what})" for found in evidence.review])
+        texts.append(
+            "These lines of your change reach for the insides of the interpreter or of the test runner. A person must read "
+            f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."
+        )
+    if evidence.repeats is not None and (unstable := evidence.repeats.unstable & {*evidence.fixed}):
+        kinds.append("unstable")
+        errors = {**errors, **evidence.repeats.errors}
+        texts.append(_named("These tests are red in some runs with your change", sorted(unstable), errors))
     untimed = evidence.scope is not None and evidence.scope.untimed
     if not kinds and evidence.verdict == "unverified" and evidence.after.ran and not untimed:
         kinds.append("no_red_test")

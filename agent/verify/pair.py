@@ -28,6 +28,7 @@ class Pair:
         runs: Runs the tests.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
         selection: The tests that are compared. They are the same on both trees.
+        added: Paths of the files that the patch adds to the new tree.
     """
 
     old: str
@@ -36,6 +37,7 @@ class Pair:
     runs: TreeRuns
     reruns: int
     selection: Selection = EVERYTHING
+    added: Collection[str] = ()
 
     async def run(self, known: Awaitable[TestReport | None] | None = None) -> tuple[TestReport, TestReport]:
         """Run the tests of both trees; return the reports of the old and the new tree.
@@ -87,9 +89,9 @@ class Pair:
         return counting_neither_way(runs["before"], runs["after"], idents)
 
     async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
-        tree = self.old if name == "before" else self.new
+        tree, added = (self.old, ()) if name == "before" else (self.new, self.added)
         run = self.runs.run if suffix else self.runs.run_once
-        return await run(tree, f"verify-{self.prefix}{name}{suffix}", selection)
+        return await run(tree, f"verify-{self.prefix}{name}{suffix}", selection, added=added)
 
 
 def targets_of(paths: Collection[str]) -> Sequence[str]:

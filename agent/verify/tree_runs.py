@@ -10,8 +10,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
+from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import run_in_sandbox
 
 TEST_TIMEOUT = 600.0
 """Timeout of a run of all tests, in seconds, unless set otherwise."""
@@ -65,19 +65,27 @@ class TreeRuns:
     timeout: float = TEST_TIMEOUT
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
 
-    async def run_once(self, tree: str, name: str, selection: Selection) -> TestReport:
+    async def run_once(
+        self, tree: str, name: str, selection: Selection, *, added: Collection[str] = ()
+    ) -> TestReport:
         """Run tests of one tree, unless an earlier run of the same tests has a complete result. Otherwise like `run`."""
         parts = selection.targets, selection.only, selection.ignore, selection.skip
         key = tree, selection.seconds, *(frozenset(part) for part in parts)
         if key not in self.kept:
-            report = await self.run(tree, name, selection)
+            report = await self.run(tree, name, selection, added=added)
             if not report.complete:
                 return report
             self.kept[key] = report
         return self.kept[key]
 
     async def run(
-        self, tree: str, name: str, selection: Selection = EVERYTHING, record: Recording | None = None
+        self,
+        tree: str,
+        name: str,
+        selection: Selection = EVERYTHING,
+        record: Recording | None = None,
+        *,
+        added: Collection[str] = (),
     ) -> TestReport:
         """Run tests of one tree.
 
@@ -86,24 +94,57 @@ class TreeRuns:
             name: Name of the run, for its log `NAME.log`.
             selection: The tests to run.
             record: When to record which functions each test executes; None for never.
+            added: Paths of the files that a patch adds to the tree.
 
         Raises:
             SandboxError: The sandbox failed, so nothing is known about the tests.
         """
-        seconds = selection.seconds
         async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
-            return await run_in_sandbox(
-                sandbox,
-                *selection.targets,
-                timeout=self.timeout if seconds is None else seconds + GRACE,
-                per_test=PER_TEST if seconds is None or record is not None else PER_RECORDED_TEST,
-                log=self.folder / f"{name}.log",
-                only=selection.only,
-                ignore=selection.ignore,
-                skip=selection.skip,
-                until=seconds,
-                record=record,
-            )
+            return await self._run_in(sandbox, name, selection, record, added)
+
+    async def repeat(
+        self, tree: str, name: str, selection: Selection, times: int, seconds: float
+    ) -> list[TestReport]:
+        """Run the same tests of one tree several times, one run after the other in one sandbox.
+
+        Args:
+            tree: Git tree id.
+            name: As for `run`.
+            selection: The tests to run.
+            times: Most runs.
+            seconds: Time after which no further run starts.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        reports = list[TestReport]()
+        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+            while len(reports) < times and sum(report.seconds for report in reports) < seconds:
+                reports.append(await self._run_in(sandbox, f"{name}-{len(reports) + 1}", selection))
+        return reports
+
+    async def _run_in(
+        self,
+        sandbox: Sandbox,
+        name: str,
+        selection: Selection,
+        record: Recording | None = None,
+        added: Collection[str] = (),
+    ) -> TestReport:
+        seconds = selection.seconds
+        return await run_in_sandbox(
+            sandbox,
+            *selection.targets,
+            timeout=self.timeout if seconds is None else seconds + GRACE,
+            per_test=PER_TEST if seconds is None or record is not None else PER_RECORDED_TEST,
+            log=self.folder / f"{name}.log",
+            only=selection.only,
+            ignore=selection.ignore,
+            skip=selection.skip,
+            until=seconds,
+            record=record,
+            guarded=added,
+        )
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:
         """Run all tests of the base tree, and record what a large suite executes.

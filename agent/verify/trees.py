@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify.changed_tests import only_adds
@@ -15,9 +16,11 @@ TEST_FOLDERS = frozenset({"test", "tests", "testing"})
 CONFIGURATION = frozenset(
     {"pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"}
 )
-TAKEN_NAMES = frozenset(
-    {"sitecustomize", "usercustomize", "_pytest", *WANTED_MODULES, *sys.stdlib_module_names}
-)
+TAKEN_NAMES = frozenset({"_pytest", *WANTED_MODULES, *sys.stdlib_module_names})
+START_UP = frozenset({"sitecustomize", "usercustomize"})
+"""Modules that Python imports at its start, from any folder in which it searches."""
+METADATA = (".dist-info", ".egg-info", ".egg", ".egg-link")
+"""Suffixes of a distribution's metadata, which can register pytest plugins (importlib.metadata and pkg_resources)."""
 
 
 def is_test_module(path: str) -> bool:
@@ -35,11 +38,16 @@ def is_test_file(path: str) -> bool:
 def is_surrounding(path: str, base: Collection[str]) -> bool:
     """Return whether a file decides how tests run.
 
-    Such files are configuration, Python's start-up files, and modules missing from `base` that shadow a module of
-    Python or pytest.
+    Such files are configuration, Python's start-up files, metadata of distributions, and modules missing from `base`
+    that shadow a module of Python or pytest.
     """
     pure = PurePosixPath(path)
+    parts = [part.lower() for part in pure.parts]
     if pure.name in CONFIGURATION or pure.suffix == ".pth":
+        return True
+    if any(part.endswith(METADATA) or part == "egg-info" for part in parts):
+        return True
+    if START_UP & {part.partition(".")[0] for part in parts}:
         return True
     folder = "src/" if pure.parts[0] == "src" else ""
     name = path[len(folder) :].partition("/")[0].partition(".")[0]
@@ -47,13 +55,37 @@ def is_surrounding(path: str, base: Collection[str]) -> bool:
     return name in TAKEN_NAMES and not known
 
 
-def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list[str]]:
-    """Write the two trees to compare.
+@dataclass(frozen=True)
+class Trees:
+    """The trees to compare, by git tree id. All have the existing test files unchanged.
 
-    Returns:
-        The tree id of the old code with the patch's new test files, the tree id of the new code with the existing test
-        files unchanged, and the paths of the new test files.
+    Attributes:
+        old: The old code with the patch's new test files.
+        new: The new code with the patch's new test files.
+        without: The new code without the new test files. Those that code may import are there.
+        added: Paths of the new test files.
+        imported: Paths of those of them that `without` has.
+        new_files: Paths of all files that the patch adds.
     """
+
+    old: str
+    new: str
+    without: str
+    added: tuple[str, ...]
+    imported: tuple[str, ...]
+    new_files: tuple[str, ...]
+
+
+def is_imported_by_code(path: str, tree: Collection[str]) -> bool:
+    """Return whether a new test file may be a part of the code, such as `package/testing/helper.py`."""
+    pure = PurePosixPath(path)
+    first = next(n for n, part in enumerate(pure.parts) if part in TEST_FOLDERS or n == len(pure.parts) - 1)
+    package = "/".join((*pure.parts[:first], "__init__.py"))
+    return 0 < first < len(pure.parts) - 1 and package in tree and not is_test_module(path)
+
+
+def trees_to_compare(workspace: Workspace, patch: Patch) -> Trees:
+    """Write the trees to compare."""
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     patched = without_surroundings(patch, base, patched)
     tests = [path for path in patch.paths if is_test_file(path)]
@@ -65,8 +97,17 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> tuple[str, str, list
     old = {**base, **{path: patched[path] for path in added}}
     new = {path: entry for path, entry in patched.items() if path not in tests or path in added}
     new |= {path: base[path] for path in tests if path in base}
+    imported = [path for path in added if is_imported_by_code(path, patched)]
+    without = {path: entry for path, entry in new.items() if path not in added or path in imported}
     write = workspace.store.write_tree
-    return write(old.values()), write(new.values()), added
+    return Trees(
+        write(old.values()),
+        write(new.values()),
+        write(without.values()),
+        tuple(added),
+        tuple(imported),
+        tuple(path for path in patch.paths if path not in base),
+    )
 
 
 def changes_undone(workspace: Workspace, patch: Patch) -> tuple[str, ...]:

@@ -28,6 +28,13 @@ A suite is large if it took longer on the base tree than verification may take. 
 change must run (`m3agent.agent.verify.scope`), and others run as long as there is time. A test without a result on the
 new tree counts neither way if the time was over. But without a result for each selected test a patch is not verified.
 
+A patch is not verified if there are reasons to distrust the results:
+
+- The guard in the sandbox found tampering (`m3agent.tools.in_sandbox.guard`): the patch has failed.
+- A red test stays red that the issue is about, and only the patch's own tests show a fix: the patch has failed.
+- Added code reaches for the insides of the interpreter or of the test runner (`m3agent.agent.verify.review`).
+- Tests near the change turn red in further runs (`m3agent.agent.verify.stability`).
+
 Tests that would decide the verdict run again. Flaky tests (`m3agent.agent.verify.flaky` has the rule) count neither way.
 Nothing runs again if no test was fixed or broken. Nothing runs again either if the run on the new tree was cut short:
 reruns cannot repair that.
@@ -47,9 +54,12 @@ from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.judge import Verdict, count, file_of, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
-from m3agent.agent.verify.scope import Scope, no_time
+from m3agent.agent.verify.related import related_tests
+from m3agent.agent.verify.review import Finding, needs_review
+from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
+from m3agent.agent.verify.stability import BASE_TIMES, Repeats, repeat
 from m3agent.agent.verify.suite import run_suite
-from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, Selection, TreeRuns
+from m3agent.agent.verify.tree_runs import EVERYTHING, TEST_TIMEOUT, Selection, TreeRuns
 from m3agent.agent.verify.trees import (
     CONFIGURATION,
     changes_undone,
@@ -79,6 +89,10 @@ class Verification:
         errors: Error text of each red test on the new code.
         scope: The tests that the verdict rests on, if the suite is large.
         weakened: Tests that an earlier verdict of the session named red and that the patch weakened, each with how.
+        own_only: Whether only tests that the patch adds or changes show the fix.
+        tampering: Signs that the code under test tampered with the test runs.
+        review: Lines of the patch that a person must read before its verdict can be believed.
+        repeats: The additional runs of tests near the change, if the patch would be verified without them.
         before: The first test run on the old tree.
         after: The first test run on the new tree.
         old_tree: Git tree id of the old code with the patch's new test files.
@@ -103,6 +117,10 @@ class Verification:
     errors: Mapping[str, str] = field(default_factory=dict)
     weakened: tuple[str, ...] = ()
     scope: Scope | None = None
+    own_only: bool = False
+    tampering: tuple[str, ...] = ()
+    review: tuple[Finding, ...] = ()
+    repeats: Repeats | None = None
 
 
 async def verify(
@@ -112,6 +130,7 @@ async def verify(
     reruns: int = RERUNS,
     baseline: Callable[[], Awaitable[TestReport | None]] | None = None,
     seconds: float = TEST_TIMEOUT,
+    issue: str = "",
 ) -> Verification:
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
@@ -123,16 +142,108 @@ async def verify(
         baseline: Returns the result of the base tree's tests in the same kind of sandbox, complete or stopped because
             its time was over, or None. With it, only the test files that the patch adds or changes run on the old code.
         seconds: Time for the new tree's tests if those of the base tree took longer.
+        issue: Text of the issue. A red test that it is about must turn green.
 
     Raises:
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    old, new, added = await asyncio.to_thread(trees_to_compare, workspace, patch)
-    pair = Pair(patch.base, new, "", runs, reruns, Selection(ignore=added))
+    compared, pair, reports = await _compare(workspace, patch, runs, reruns, baseline, seconds)
+    review = await asyncio.to_thread(needs_review, workspace, patch, compared.undone)
+    compared = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, review)
+    if compared.verdict == "verified" and reruns:
+        selection = pair.selection
+        if compared.scope is None:
+            selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, compared.fixed)
+        compared = _with_repeats(compared, await repeat(pair, reports, selection))
+    if compared.flaky:
+        compared = replace(
+            compared, reason=f"{compared.reason}; {count(compared.flaky, 'flaky test')} not counted"
+        )
+    return replace(compared, seconds=round(time.monotonic() - started, 3))
+
+
+def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Sequence[str]) -> Selection:
+    """Return the tests of a tree near a change: in files with a fixed test, or of a changed module; else all tests."""
+    files = {file_of(ident) for ident in fixed} & workspace.entries(tree).keys()
+    files |= files_of_tests_near(workspace, tree, patch.paths)
+    return Selection(targets_of(files)) if files else EVERYTHING
+
+
+def _distrust(
+    compared: Verification, workspace: Workspace, patch: Patch, issue: str, review: tuple[Finding, ...]
+) -> Verification:
+    """Change a verdict that the patch itself may have brought about.
+
+    Args:
+        compared: What the test runs say.
+        workspace, patch, issue: As for `verify`.
+        review: Lines of the patch that a person must read.
+    """
+    compared = replace(compared, review=review)
+    if compared.tampering and compared.verdict != "failed":
+        reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
+        return replace(compared, verdict="failed", reason=reason)
+    if compared.verdict != "verified":
+        return compared
+    if compared.own_only:
+        theirs = [ident for ident in compared.still_red if ident not in compared.new_tests]
+        related = related_tests(workspace, patch.base, issue, theirs)
+        if related:
+            names = f"{min(related)}{f' and {len(related) - 1} more' if len(related) > 1 else ''}"
+            reason = f"red before and after the patch, and the issue is about it: {names}"
+            return replace(compared, verdict="failed", reason=reason)
+        compared = replace(compared, reason=f"{compared.reason}; shown only by the patch's own tests")
+    if review:
+        first = f"{review[0].path}:{review[0].line} {review[0].what}"
+        more = f", and {len(review) - 1} more" if len(review) > 1 else ""
+        reason = f"needs review: {first}{more}; its tests cannot show that it works ({compared.reason})"
+        return replace(compared, verdict="unverified", reason=reason)
+    return compared
+
+
+def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
+    """Return the verdict after the additional runs."""
+    compared = replace(compared, repeats=repeats)
+    if repeats.broken:
+        reason = (
+            f"{count(repeats.broken, 'test')} red in some of {repeats.runs} further runs with the patch, "
+            f"and in none of {BASE_TIMES} without it"
+        )
+        return replace(
+            compared,
+            verdict="failed",
+            reason=reason,
+            broken=tuple(sorted({*compared.broken, *repeats.broken})),
+            errors={**compared.errors, **repeats.errors},
+        )
+    if unstable := repeats.unstable & {*compared.fixed}:
+        reason = f"unstable: {count(unstable, 'fixed test')} red in some of {repeats.runs} further runs"
+        return replace(compared, verdict="unverified", reason=reason)
+    flaky = {*compared.flaky, *repeats.unstable}
+    return replace(compared, flaky=tuple(sorted(flaky)))
+
+
+async def _compare(
+    workspace: Workspace,
+    patch: Patch,
+    runs: TreeRuns,
+    reruns: int,
+    baseline: Callable[[], Awaitable[TestReport | None]] | None,
+    seconds: float,
+) -> tuple[Verification, Pair, tuple[TestReport, TestReport]]:
+    """Run the tests on both trees and judge the patch by the results. The arguments are those of `verify`.
+
+    Returns:
+        The verdict, the trees with the existing tests, and the first reports of these tests.
+    """
+    trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
+    added = trees.added
+    not_own = Selection(ignore=trees.imported)
+    pair = Pair(patch.base, trees.without, "", runs, reruns, not_own, trees.new_files)
     known = asyncio.ensure_future(_nothing() if baseline is None else baseline())
     new_tests_selection = await asyncio.to_thread(_added_tests, workspace, patch, added)
-    of_added = Pair(old, new, "added-", runs, reruns, new_tests_selection)
+    of_added = Pair(trees.old, trees.new, "added-", runs, reruns, new_tests_selection, trees.new_files)
     own = await asyncio.to_thread(_changed_tests, workspace, patch, runs, reruns)
     are_few = own is not None and own.selection.only and set(own.selection.only).isdisjoint(patch.paths)
     # tests that the patch adds or changes run beside the old tests, but never in one process with them
@@ -165,11 +276,14 @@ async def verify(
         verdict, reason, (fixed, broken, still_red) = judge(
             without(before, flaky), without(after, flaky), touched, missing
         )
+    tampering = after.signs.beyond(before.signs, patch.paths)
     added_red = {i for i in after.red - flaky if file_of(i) in added}
     errors = dict(after.errors)
+    shown = set[str]()
     new_tests = {i for i in after.ids - {*after.skipped} if file_of(i) in added}
     if own is not None and after.complete and not fixed and not broken:
         red, green = own_reports or await own.run()
+        tampering += green.signs.beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
         shown = written & red.red & {*green.passed}
@@ -190,9 +304,8 @@ async def verify(
         verdict, reason = "unverified", no_time(seconds)
     if scope is not None:
         reason += f" ({scope.sentence()})"
-    if flaky:
-        reason += f"; {count(flaky, 'flaky test')} not counted"
-    return Verification(
+    own_only = verdict == "verified" and all(file_of(ident) in added for ident in fixed - shown)
+    found = Verification(
         verdict,
         reason,
         fixed=tuple(sorted(fixed)),
@@ -206,10 +319,13 @@ async def verify(
         scope=scope,
         before=before,
         after=after,
-        old_tree=old,
-        new_tree=new,
-        seconds=round(time.monotonic() - started, 3),
+        old_tree=trees.old,
+        new_tree=trees.new,
+        own_only=own_only,
+        tampering=tuple(tampering),
+        seconds=0.0,  # `verify` knows it
     )
+    return found, pair, reports
 
 
 async def _nothing() -> None:

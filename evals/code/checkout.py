@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from m3agent.agent.errors import EnvironmentFault
+from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.repo.repository import GitCommandFailed, open_repository
+from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
 from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
 from m3agent.evals.data.folder_base import BASE, commit_folder
@@ -23,7 +25,6 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.indexes import find_indexes
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
 
-_NO_LOG = ("-c", "core.logAllRefUpdates=false")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = ("couldn't find remote ref", "not our ref")
 """Parts of git's error messages that mean: the server does not have this ref or commit."""
@@ -72,8 +73,7 @@ def _commit(task: Task, mirror: Path, ref: str) -> str:
     """
     found = run_git(
         *("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"),
-        cwd=mirror,
-        env={"GIT_NO_REPLACE_OBJECTS": "1"},
+        env={"GIT_DIR": str(mirror.absolute()), "GIT_NO_REPLACE_OBJECTS": "1"},
         ok=(0, 1),
     )
     what, commit = f"{task.instance_id}: {task.source.location}", found.stdout.decode().strip()
@@ -88,27 +88,28 @@ def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
     """Create a repository that holds only this commit, and check it out."""
     kind = "sha256" if len(commit) == 64 else "sha1"
     branch = f"--initial-branch={BRANCH.rpartition('/')[2]}"
-    run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target))
-    (target / ".git" / "info").mkdir(exist_ok=True)
-    (target / ".git" / "info" / "attributes").write_text(RAW_ATTRIBUTES)
-    _fetch(target, mirror.resolve().as_uri(), f"{commit}:{BRANCH}")
-    run_git(*_NO_LOG, "checkout", "--quiet", "--force", cwd=target)
+    git_dir = target.absolute() / ".git"
+    env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(git_dir.parent)}
+    run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target), env=env)
+    (git_dir / "info").mkdir(exist_ok=True)
+    (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+    _fetch(git_dir, mirror.resolve().as_uri(), f"{commit}:{BRANCH}")
+    run_git("checkout", "--quiet", "--force", cwd=target, env=env)
 
 
-def _fetch(repository: Path, url: str, refspec: str) -> None:
+def _fetch(git_dir: Path, url: str, refspec: str) -> None:
     """Fetch one commit without its history; git may use only the protocol of the URL itself."""
     scheme = urlsplit(url).scheme
-    env = {"GIT_ALLOW_PROTOCOL": scheme}
+    env = {"GIT_DIR": str(git_dir), "GIT_ALLOW_PROTOCOL": scheme}
     if scheme != "file":
         indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and certificate authorities
         env |= indexes.proxies
         if indexes.certificates:
             env["GIT_SSL_CAINFO"] = str(indexes.certificates)
     run_git(
-        *(*_NO_LOG, *_IDLE, "-c", "protocol.version=2"),
+        *(*_IDLE, "-c", "protocol.version=2"),
         *("fetch", "--quiet", "--depth=1", "--no-tags", "--no-write-fetch-head", "--update-head-ok"),
         *("--no-auto-maintenance", "--no-recurse-submodules", "--", url, refspec),
-        cwd=repository,
         env=env,
     )
 
@@ -123,7 +124,8 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
             raise EnvironmentFault(
                 f"{source.location} is neither a repository's folder nor an address that begins with https."
             )
-        yield path, source.ref
+        with tempfile.TemporaryDirectory() as temporary:
+            yield _borrow(path, source.ref, Path(temporary) / "mirror.git")
         return
     ref = source.ref if source.kind == "archive" else BASE
     key = _key(source) if cache is not None else None
@@ -134,6 +136,24 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
         mirror = Path(temporary) / "mirror.git"
         _make(source, mirror)
         yield mirror, ref
+
+
+def _borrow(folder: Path, ref: str, mirror: Path) -> tuple[Path, str]:
+    """Create a repository that reads the objects of the user's, and return it with the id of the ref.
+
+    Git would obey the configuration of the user's repository, which may name programs. The new one has none.
+    """
+    try:
+        repository = open_repository(folder)
+    except UsageError as error:
+        raise EnvironmentFault(str(error)) from None
+    borrowing_store(repository, mirror)
+    with contextlib.suppress(GitCommandFailed):  # the ref is missing, which is reported later
+        found = repository.git(
+            "--no-replace-objects", "rev-parse", "--verify", "--quiet", "--end-of-options", ref
+        )
+        ref = found.decode().strip()
+    return mirror, ref
 
 
 def _make(source: Source, mirror: Path) -> None:

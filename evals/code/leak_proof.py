@@ -75,13 +75,14 @@ def prove(repository: Path, base_commit: str = "") -> LeakProof:
         SandboxError: git cannot read the repository.
     """
 
+    git_dir = repository.absolute() / ".git"
+
     def lines(*args: str) -> list[str]:
-        done = run_git(*args, cwd=repository, env={"GIT_NO_REPLACE_OBJECTS": "1"})
+        done = run_git(*args, env={"GIT_DIR": str(git_dir), "GIT_NO_REPLACE_OBJECTS": "1"})
         return done.stdout.decode(errors="replace").split("\n")[:-1]
 
     head = lines("rev-parse", "HEAD^{commit}")[0]
     kinds = lines("cat-file", "--batch-all-objects", "--unordered", "--buffer", "--batch-check=%(objecttype)")
-    git_dir = repository / ".git"
     remotes = (f"remote {name}" for name in lines("remote"))
     return LeakProof(
         head=head,

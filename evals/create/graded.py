@@ -53,8 +53,8 @@ def compared(before: TestRun, after: Sequence[TestRun]) -> Validated:
             return Validated(reason="the tests take too long with the fix")
         if not run.complete or not _green(run):
             return Validated(reason=f"the tests cannot be run with the fix: {_why(run)}")
-        if run.forged and set(run.forged) - set(before.forged):
-            return Validated(reason=f"with the fix the tests were tampered with: {run.forged[0]}")
+        if forged := run.signs.beyond(before.signs, ()):
+            return Validated(reason=f"with the fix the tests were tampered with: {forged[0]}")
     passed = set.intersection(*map(_green, after))
     kept = passed & _green(before)
     # a test that is skipped at the base does not prove that it needs the fix

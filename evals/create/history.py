@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
-from m3agent.agent.repo.snapshot import objects_of
+from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.sandbox.store.git import DIFF_OPTIONS, GitFailed, TreeStore
 
 SUBMODULE = 0o160000
@@ -165,9 +164,7 @@ def open_history(path: Path, scratch: Path, name: str | None = None) -> CommitHi
         raise UsageError(
             f"{path} is a repository with SHA-256 ids, which m3agent cannot read: convert it to SHA-1."
         )
-    store = TreeStore(scratch / "history.git", objects_of(repository))
-    if repository.shallow:
-        shutil.copyfile(repository.common_dir / "shallow", store.git_dir / "shallow")
+    store = borrowing_store(repository, scratch / "history.git")
     return CommitHistory(store, repository.head, name or _name(repository), _tags(repository))
 
 

@@ -20,6 +20,7 @@ from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import TestRun, judge, run_tests_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.sandbox import SandboxLimits
+from m3agent.tools.tampering import ORDINARY, Signs
 
 LIMITS = SandboxLimits(pids=512)
 GREEN = frozenset({"passed", "xfailed"})
@@ -53,7 +54,7 @@ class Grader:
         self._say = say
         self._official = official
         self._locks: dict[str, asyncio.Lock] = {}
-        self._usuals: dict[str, frozenset[str]] = {}
+        self._usuals: dict[str, Signs] = {}
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
@@ -105,9 +106,8 @@ class Grader:
         Suspicious effects that occur without any patch are not reported as tampering.
         """
         trees, run = await self._run(instance, patch, image)
-        if run.forged:
-            usual = await self._usual(instance, image)
-            run.forged = [what for what in run.forged if what not in usual]
+        if run.signs.beyond(ORDINARY, trees.changed):
+            run.forged = run.signs.beyond(await self._usual(instance, image), trees.changed)
         return trees, run
 
     async def answer(self, instance: Instance, image: str | None) -> Answer:
@@ -125,12 +125,12 @@ class Grader:
             found = await self._find(instance, image, key)
         return instance.answer.model_copy(update=found.model_dump())
 
-    async def _usual(self, instance: Instance, image: str | None) -> frozenset[str]:
+    async def _usual(self, instance: Instance, image: str | None) -> Signs:
         """Return the effects of the instance's own tests, without any patch, that look like tampering."""
         key = _key(instance, image)
         async with self._locks.setdefault(f"usual {key}", asyncio.Lock()):
             if key not in self._usuals:
-                self._usuals[key] = frozenset((await self.run(instance, b"", image)).forged)
+                self._usuals[key] = (await self.run(instance, b"", image)).signs
         return self._usuals[key]
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
@@ -144,7 +144,7 @@ class Grader:
         green = {ident for ident, outcome in after.outcomes.items() if outcome in GREEN}
         were = Outcomes(before.outcomes)
         fixed = sorted(ident for ident in green if not were.passed(ident))
-        if not fixed or not after.complete or after.forged:
+        if not fixed or not after.complete or after.signs.beyond(before.signs, ()):
             why = (
                 "the reference makes no test pass that did not"
                 if not fixed

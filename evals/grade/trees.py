@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from m3agent.agent.verify.review import Finding, findings_of
 from m3agent.agent.verify.trees import is_surrounding, is_test_file
 from m3agent.evals.data.instance import Answer
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
@@ -17,8 +18,6 @@ MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""
 WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
 """Options of `git apply` to try, strictest first; official graders are lenient about context, too."""
-METADATA = (".egg-info", ".dist-info")
-"""Suffixes of folders with metadata of installed packages, which can also register pytest plugins."""
 
 
 class DoesNotApply(ValueError):
@@ -33,21 +32,26 @@ class Trees:
         store: The store that contains them.
         tree: The patched code with the instance's tests.
         changed: Paths that the patch changes.
+        added: Paths among them that the base does not have.
         undone: Paths among them that were reset.
+        review: Lines of the patch that a person must read before its verdict can be believed.
         tests: Paths of tests and of files that decide how tests run.
     """
 
     store: TreeStore
     tree: str
     changed: tuple[str, ...]
+    added: tuple[str, ...]
     undone: tuple[str, ...]
+    review: tuple[Finding, ...]
     tests: tuple[str, ...]
 
 
 def open_store(checkout: Path, folder: Path) -> tuple[TreeStore, str]:
     """Create a store in `folder` that reads the checkout's objects; return it with the tree of the commit."""
-    store = TreeStore(folder, checkout / ".git" / "objects")
-    return store, run_git("rev-parse", "HEAD^{tree}", cwd=checkout).stdout.decode().strip()
+    git_dir = checkout.absolute() / ".git"
+    store = TreeStore(folder, git_dir / "objects")
+    return store, run_git("rev-parse", "HEAD^{tree}", env={"GIT_DIR": str(git_dir)}).stdout.decode().strip()
 
 
 def apply(store: TreeStore, tree: str, patch: bytes) -> str:
@@ -90,12 +94,27 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     of_answer = {path for _, path in store.changed_paths(base, solved)} - of_tests
     before, after, wanted = (_entries(store, tree) for tree in (base, patched, tested))
     undone = [path for path in changed if path in of_tests or is_guarded(path, before, answer, of_answer)]
+
+    def content(entries: dict[str, TreeEntry], path: str) -> bytes | None:
+        return store.get_blob(entries[path].sha) if path in entries else None
+
+    kept = {path: (content(before, path), content(after, path)) for path in changed if path not in undone}
+    review = findings_of(kept)
     for path in undone:
         _set(after, path, before.get(path))
     for path in of_tests:
         _set(after, path, wanted.get(path))
     tests = [path for path in after if path in of_tests or is_guarded(path, before, answer, of_answer)]
-    return Trees(store, store.write_tree(after.values()), tuple(changed), tuple(undone), tuple(sorted(tests)))
+    added = tuple(path for path in changed if path not in before)
+    return Trees(
+        store,
+        store.write_tree(after.values()),
+        tuple(changed),
+        added,
+        tuple(undone),
+        review,
+        tuple(sorted(tests)),
+    )
 
 
 def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Collection[str]) -> bool:
@@ -114,8 +133,6 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     if pure.name == "conftest.py" or is_surrounding(path, base):
         return True
     if pure.suffix in {".pyc", ".pyo"} or "__pycache__" in pure.parts:
-        return True
-    if any(part.endswith(METADATA) for part in pure.parts):
         return True
     return is_test_file(path) and path not in of_answer
 

@@ -68,6 +68,7 @@ def _details(result: AttemptRecord) -> str:
         *_tests("passed before and do not pass now", grade.pass_to_pass),
         *(f"undone: {path}" for path in grade.undone[:MOST_TESTS]),
         *(f"forged: {what}" for what in grade.forged[:MOST_TESTS]),
+        *(f"needs review: {line}" for line in grade.review[:MOST_TESTS]),
     ]
     return "\n".join(parts)
 

@@ -113,6 +113,7 @@ class RunReport:
         agreement: Comparison with the official verdicts; None if there are none.
         undone: Attempts whose patch was partly reset.
         forged: Attempts with signs of tampering.
+        review: Attempts whose patch a person must read.
         results: All results, failures first.
         notes: Facts to know before trusting the numbers.
         format: Version of the JSON.
@@ -131,6 +132,7 @@ class RunReport:
     agreement: Agreement | None
     undone: tuple[str, ...]
     forged: tuple[str, ...]
+    review: tuple[str, ...]
     results: tuple[AttemptRecord, ...]
     notes: tuple[str, ...]
     format: int = FORMAT
@@ -162,6 +164,7 @@ def report_of(tally: Tally) -> RunReport:
         agreement=_agreement(config, ordered),
         undone=_labels(config, (r for r in ordered if r.grade and r.grade.undone)),
         forged=_labels(config, (r for r in ordered if r.grade and r.grade.forged)),
+        review=_labels(config, (r for r in ordered if r.grade and r.grade.review)),
         results=tuple(ordered),
         notes=tuple(_notes(tally)),
     )

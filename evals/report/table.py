@@ -82,6 +82,7 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
         )
     yield "patches with paths put back", f"{len(report.undone):,}{_ids(report.undone)}"
     yield "tampering noticed", f"{len(report.forged):,}{_ids(report.forged)}"
+    yield "patches that need review", f"{len(report.review):,}{_ids(report.review)}"
 
 
 def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:

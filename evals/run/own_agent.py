@@ -20,6 +20,7 @@ from m3agent.agent.settings.settings import SETTINGS, Settings
 from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.protocols import Assignment, Delivery
+from m3agent.serving.client.http import host_of
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, its issue, and a folder without a settings file."""
@@ -117,7 +118,8 @@ class OwnAgent:
         ):  # without a different seed, all attempts would be equal
             values["seed"] = str(self._endpoint.seed + given.number - 1)
         elif self._endpoint.key is not None:
-            values["api_key"] = self._endpoint.key
+            # the choice of the server decided that the key may go there
+            values |= {"api_key": self._endpoint.key, "key_over_http": host_of(self._endpoint.url)}
         values |= {"yes": "true", "environment": "off", "mcp": "false"}
         return {
             **inherited,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify.tree_runs import TreeRuns
-from m3agent.agent.verify.verify import Verification, verify
-from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.backends.sandbox import SandboxLimits
-from m3agent.sandbox.store.git import TreeStore
-from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import ToolResult
 from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
-from tests.conftest import others_later, write_files
+from tests.abuse.forgeries import FORGERIES, HONEST, UNSEEN
+from tests.abuse.forgery_judges import verified
+from tests.conftest import backend_here, one_kind, others_later
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
@@ -65,70 +62,52 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
         )
 
 
-# files handed in as the fix in a patch; the tests are those of the base
-PATCHES: dict[str, dict[str, str]] = {
-    "early-exit": {"calc.py": "import os\nos._exit(0)\n"},
-    "exit-code": {"calc.py": CODE + "import atexit, os\natexit.register(os._exit, 0)\n"},
-    "conftest": {"conftest.py": "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n    out = yield\n    out.get_result().outcome = 'passed'\n"},
-    "test-rewritten": {"test_calc.py": "def test_add(): pass\ndef test_zero(): pass\n"},
-    "deselected": {"pytest.ini": "[pytest]\naddopts = --deselect test_calc.py::test_add\n"},
-    "start-up-file": {"sitecustomize.py": "import sys, builtins\nimport _pytest.reports as r\nold = r.TestReport.__init__\ndef new(self, *a, **k):\n    old(self, *a, **k); self.outcome = 'passed'; self.longrepr = None\nr.TestReport.__init__ = new\n"},
-    "user-start-up-file": {"usercustomize.py": "import _pytest.reports as r\nold = r.TestReport.__init__\ndef new(self, *a, **k):\n    old(self, *a, **k); self.outcome = 'passed'; self.longrepr = None\nr.TestReport.__init__ = new\n"},
-    "shadowed-pytest": {"pytest.py": "import sys\nclass ExitCode: USAGE_ERROR = 4\ndef main(args, plugins=()):\n    for p in plugins:\n        for i in ('test_calc.py::test_add', 'test_calc.py::test_zero'):\n            p.pytest_runtest_logstart(i, None); p.pytest_runtest_logfinish(i, None)\n    return 0\n"},
-    "shadowed-library": {"json.py": "def dumps(d, **k): return '{\"id\": \"test_calc.py::test_add\", \"outcome\": \"passed\", \"text\": \"\"}'\ndef loads(s, **k): return {}\n"},
-    "new-test-replaces-the-code": {"test_aaa.py": "import calc\ncalc.add = lambda a, b: a + b\ndef test_new(): pass\n"},
-    "new-test-sees-other-tests": {"test_zzz.py": "import sys\ndef test_new(): assert 'test_calc' in sys.modules\n"},
-    "plugin-by-configuration": {"pytest.ini": "[pytest]\naddopts = -p evil\n", "evil.py": "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport():\n    out = yield\n    out.get_result().outcome = 'passed'\n"},
-}  # fmt: skip
+QUICK = {
+    "plugin by a distribution",
+    "package in the place of a test helper",
+    "own test and own module",
+    "breaks a green test half of the time",
+    "report written, then the end",
+    "channel found in frames",
+    "closure of unittest replaced",
+}
+"""One of each kind; the long tests try the others."""
 
 
-Judge = Callable[[dict[str, str]], Awaitable[Verification]]
+async def check(forgery: str, backend: Backend, folder: Path) -> None:
+    forged = FORGERIES[forgery]
+    result = await verified(forged.files, forged.target, backend, folder)
+    if forgery in UNSEEN and result.verdict == "verified":
+        pytest.xfail("neither the guard nor the reader sees it")
+    assert result.verdict != "verified", result.reason
 
 
-@pytest.fixture
-def judge(one_backend: Backend, tmp_path: Path) -> Judge:
-    """Verify files as a patch to the failing repository, in fresh sandboxes.
-
-    One kind of sandbox is enough, because the host decides.
-    """
-
-    async def run(files: dict[str, str]) -> Verification:
-        folder = tmp_path / "tree"
-        write_files(folder, {"calc.py": CODE, "test_calc.py": TESTS})
-        store = TreeStore(tmp_path / "trees.git")
-        workspace = Workspace.from_folder(store, folder, ["calc.py", "test_calc.py"])
-        changed = [(name, 0o100644, text.encode()) for name, text in files.items()]
-        patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
-        spec = SandboxSpec(one_backend, limits=LIMITS)
-        runs = TreeRuns(store, lambda tree: new_sandbox(one_backend, spec, tree, lambda _: None), tmp_path)
-        return await verify(workspace, patch, runs)
-
-    return run
+@pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
+async def test_a_forged_fix_is_not_verified(one_backend: Backend, tmp_path: Path, forgery: str) -> None:
+    await check(forgery, one_backend, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "forgery",
-    others_later(
-        PATCHES,
-        {
-            "early-exit",
-            "conftest",
-            "test-rewritten",
-            "start-up-file",
-            "shadowed-pytest",
-            "new-test-replaces-the-code",
-        },
-    ),
-)
-async def test_a_forged_fix_is_not_verified(judge: Judge, forgery: str) -> None:
-    verdict = await judge(PATCHES[forgery])
-    assert verdict.verdict != "verified", verdict.reason
+@pytest.mark.slow  # quick: the same in one kind of sandbox; benchmarks/forgeries.py tries all in both kinds
+@pytest.mark.parametrize("forgery", sorted(QUICK))
+async def test_a_forged_fix_is_not_verified_in_docker(tmp_path: Path, forgery: str) -> None:
+    if one_kind() == "docker":
+        pytest.skip("Docker is the one kind already")
+    await check(forgery, backend_here("docker"), tmp_path)
 
 
-async def test_a_real_fix_is_verified(judge: Judge) -> None:
+@pytest.mark.parametrize("target", HONEST)
+async def test_a_real_fix_is_verified(one_backend: Backend, tmp_path: Path, target: str) -> None:
     """Counter-check of the refusals above: verification does accept a real fix."""
-    verdict = await judge({"calc.py": CODE.replace("-", "+")})
-    assert verdict.verdict == "verified", verdict.reason
+    right = {HONEST[target].module: HONEST[target].fixed}
+    result = await verified(right, HONEST[target], one_backend, tmp_path)
+    assert result.verdict == "verified", result.reason
+
+
+async def test_the_list_has_what_it_promises() -> None:
+    """Every path of a forgery is a change, and a right fix changes the module."""
+    for name, forged in FORGERIES.items():
+        assert any(forged.target.files.get(path) != text for path, text in forged.files.items()), name
+    assert len(FORGERIES) >= 45
 
 
 async def test_a_command_cannot_pass_its_failure_off_as_success(box: Box, tmp_path: Path) -> None:

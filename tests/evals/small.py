@@ -31,7 +31,8 @@ from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sa
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed
 from m3agent.sandbox.store.git import TreeStore, run_git
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.test_runner import run_in_sandbox
+from m3agent.tools.run_tests import run_in_sandbox
+from tests.conftest import git
 
 PROGRAMS = {
     "adder": (
@@ -76,9 +77,9 @@ def instance(programs: Path, name: str, python: str | None = None) -> Instance:
 
 def checkout(task: Task, target: Path) -> Clean:
     shutil.copytree(task.source.location, target)
-    run_git("init", "-q", cwd=target)
-    run_git("add", "-A", cwd=target)
-    run_git("-c", "user.name=t", "-c", "user.email=t@example.invalid", "commit", "-qm", "base", cwd=target)
+    git(target, "init", "-q")
+    git(target, "add", "-A")
+    git(target, "-c", "user.name=t", "-c", "user.email=t@example.invalid", "commit", "-qm", "base")
     return Clean()
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from m3agent.tools import in_sandbox_runner
+from m3agent.tools.in_sandbox.runner import Selection
 from tests.fakes.machine import Command, Done
-
-RUNNER = Path(in_sandbox_runner.__file__).read_text()
+from tests.tools.report_lines import report_of, request_of
 
 
 @dataclass(frozen=True)
@@ -31,22 +28,20 @@ class Suite:
     """Of runs that were not read yet, by the path in the sandbox, which is another one for each run."""
 
     async def __call__(self, command: Command) -> Done | None:
+        if (given := request_of(command)) is not None:
+            request = given["request"]
+            done = self.run(command.files.texts(), request["targets"])
+            selection = Selection(request)
+            lines = [
+                ("result", ident, outcome, "0.0", f"{ident} {outcome}")
+                for ident, outcome in done.outcomes.items()
+                if ident.partition("::")[0] not in selection.ignore
+                and ("::" not in ident or selection.has(ident))
+            ]
+            ended = [("end", "0", "")] if done.complete else []
+            self._reports[given["report"]] = report_of([*lines, *ended], bytes.fromhex(given["key"]))
+            return Done(stdout=b"ran\n", seconds=done.seconds)
         match command.argv:
-            case ["python3", "-c", program, "pytest", report, _, *targets] if program == RUNNER:
-                done = self.run(command.files.texts(), targets)
-                only = in_sandbox_runner.Selection(command.stdin.decode()) if command.stdin else None
-                lines = [
-                    {"id": ident, "outcome": outcome, "seconds": 0.0, "text": f"{ident} {outcome}"}
-                    for ident, outcome in done.outcomes.items()
-                    if only is None
-                    or (
-                        ident.partition("::")[0] not in only.ignore and ("::" not in ident or only.has(ident))
-                    )
-                ]
-                ended = [{"end": 0}] if done.complete else []
-                text = "".join(f"{json.dumps(line)}\n" for line in [*lines, *ended])
-                self._reports[report] = text.encode()
-                return Done(stdout=b"ran\n", seconds=done.seconds)
             case ["sh", "-c", program, "sh", report] if "cat" in program:
                 return Done(stdout=self._reports.pop(report))
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.tools import in_sandbox_runner
 from m3agent.tools.execution_map import ExecutionMap, Recording
+from m3agent.tools.in_sandbox import bootstrap, runner
+from m3agent.tools.report_reader import read_report
+from m3agent.tools.run_tests import run_in_sandbox, standard_input, text_of
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import read_report, run_in_sandbox
 from tests.conftest import write_files
 from tests.tools.bench import Bench
+from tests.tools.report_lines import KEY
 from tests.tools.test_test_runner import EVERY_KIND
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -321,12 +322,13 @@ async def test_what_runs_while_the_tests_are_imported(bench: Bench) -> None:
 
 
 JUMP = """\
-import __main__
+import gc
 from pkg import lib
 def test_one(): pass
 def test_jumps():
-    now = __main__.Report.now
-    __main__.Report.now = staticmethod(lambda: now() + 1800)
+    [runner] = {type(found) for found in gc.get_objects() if hasattr(type(found), "resume_clock")}
+    now = runner.now
+    runner.now = staticmethod(lambda: now() + 1800)
 def test_three(): pass
 """
 """The second test puts the runner's clock forward."""
@@ -404,19 +406,19 @@ def newer(tmp_path: Path) -> tuple[str, dict[str, str]]:
 
 
 def run_with(newer: tuple[str, dict[str, str]], folder: Path, **given: object) -> ExecutionMap:
-    report = folder / "report.jsonl"
-    source = Path(in_sandbox_runner.__file__).read_text()
+    report = folder / "report"
     python, environment = newer
+    request = {"framework": "pytest", "limit": 20, "targets": ["."], **given}
     done = subprocess.run(
-        [python, "-c", source, "pytest", str(report), "20", "."],
+        [python, "-c", text_of(bootstrap)],
         cwd=folder / "tree",
         env=environment,
-        input=json.dumps(given).encode(),
+        input=standard_input(runner, request, str(report), KEY),
         capture_output=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return mapped(read_report(report.read_bytes()).executed)
+    return mapped(read_report(report.read_bytes(), KEY).executed)
 
 
 @pytest.mark.integration

@@ -10,8 +10,9 @@ import pytest
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
+from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import KNOWN, Framework, run_in_sandbox
+from m3agent.tools.test_runner import KNOWN
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

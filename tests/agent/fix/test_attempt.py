@@ -25,6 +25,7 @@ from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.record import CallRecord, TurnRecord
 from m3agent.agent.stall import StallDetector
+from m3agent.agent.verify.stability import SANDBOXES
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
@@ -275,7 +276,7 @@ async def test_reruns_are_as_set(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE, reruns=2)
     await work(attempt)
     await world.verify(attempt)
-    assert len(world.sandboxes) == 1 + 2 + 2 * 2
+    assert len(world.sandboxes) == 1 + 2 + 2 * 2 + SANDBOXES
 
 
 @pytest.mark.parametrize("worked", [True, False])

@@ -5,7 +5,6 @@ All in memory: see tests/fakes. test_verify_sandboxes.py has a large suite in a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,16 +13,16 @@ import pytest
 
 from m3agent.agent.verify.feedback import feedback_on
 from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
-from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, TreeRuns
+from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools import in_sandbox_runner
 from m3agent.tools.execution_map import ExecutionMap, pack
+from m3agent.tools.in_sandbox.runner import Selection
 from m3agent.tools.test_report import TestReport
 from tests.agent.verify.test_verify import patched
 from tests.fakes.machine import Command, Done, memory_sandbox
-from tests.fakes.suite import RUNNER
+from tests.tools.report_lines import report_of, request_of
 
 CODE = "def first():\n    return 1\n\n\ndef second():\n    return 2\n"
 FIXED = CODE.replace("return 1", "return 10")
@@ -68,7 +67,6 @@ class Trial:
     least: float = 0.0
     words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
     selections: list[dict[str, object]] = field(default_factory=list)
-    argv: list[list[str]] = field(default_factory=list)
     _reports: dict[str, bytes] = field(default_factory=dict)
 
     async def __call__(
@@ -92,30 +90,21 @@ class Trial:
         return memory_sandbox(of, self._answer)
 
     async def _answer(self, command: Command) -> Done | None:
+        if (given := request_of(command)) is not None:
+            request = given["request"]
+            self.selections.append(request)
+            selection = Selection(request)
+            stopped = request["until"] is not None and request["until"] < self.least
+            code = "".join(text for path, text in command.files.texts().items() if path == "code.py")
+            lines = [
+                ("result", ident, "passed" if word in code else "failed", "0", "E")
+                for ident, word in self.words.items()
+                if selection.has(ident) and ident.partition("::")[0] in command.files.texts() and not stopped
+            ]
+            end = ("end", "2", "1") if stopped else ("end", "0", "")
+            self._reports[given["report"]] = report_of([*lines, end], bytes.fromhex(given["key"]))
+            return Done()
         match command.argv:
-            case ["python3", "-c", program, "pytest", report, *rest] if program == RUNNER:
-                given = command.stdin.decode() or "{}"
-                wanted = json.loads(given)
-                self.selections.append(wanted)
-                self.argv.append(rest)
-                selection = in_sandbox_runner.Selection(json.dumps({"unstable": "0x", **wanted}))
-                stopped = wanted.get("until", 1e9) < self.least
-                code = "".join(text for path, text in command.files.texts().items() if path == "code.py")
-                lines: list[dict[str, object]] = [
-                    {
-                        "id": ident,
-                        "outcome": "passed" if word in code else "failed",
-                        "seconds": 0,
-                        "text": "E",
-                    }
-                    for ident, word in self.words.items()
-                    if selection.has(ident)
-                    and ident.partition("::")[0] in command.files.texts()
-                    and not stopped
-                ]
-                lines.append({"end": 2, "stopped": True} if stopped else {"end": 0})
-                self._reports[report] = "".join(json.dumps(line) + "\n" for line in lines).encode()
-                return Done()
             case ["sh", "-c", program, "sh", report] if "cat" in program:
                 return Done(stdout=self._reports.pop(report))
         return None
@@ -139,7 +128,7 @@ async def test_tests_that_execute_the_change_run_first_and_others_after_them(tri
     assert first["until"] == 300.0
     assert rest["skip"] == first["only"]
     assert 200 < float(str(rest["until"])) < 225, "the remaining time is for reruns"
-    assert trial.argv[0] == [str(PER_RECORDED_TEST), "./test_a.py"]
+    assert (first["limit"], first["targets"]) == (PER_RECORDED_TEST, ["./test_a.py"])
 
 
 async def test_a_test_far_away_that_executes_the_change_is_broken(trial: Trial) -> None:
@@ -176,7 +165,7 @@ async def test_without_time_for_selected_tests_a_patch_is_unverified(trial: Tria
 async def test_a_small_suite_runs_whole(trial: Trial) -> None:
     found = await trial({"code.py": FIXED}, suite_of(seconds=299.0))
     assert (found.verdict, found.scope) == ("verified", None)
-    assert trial.argv == [["20.0", "."]]
+    assert [(request["limit"], request["targets"]) for request in trial.selections] == [(PER_TEST, ["."])]
 
 
 async def test_tests_that_hung_on_the_old_tree_show_nothing(trial: Trial) -> None:

@@ -6,7 +6,6 @@ All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real test
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from m3agent.agent.verify import verify as verification_module
 from m3agent.agent.verify.judge import Verdict, count, file_of, judge
+from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.trees import is_surrounding, is_test_file, trees_to_compare, trees_with_new_tests
 from m3agent.agent.verify.verify import Verification, verify
@@ -25,6 +25,7 @@ from m3agent.tools.test_report import TestReport
 from tests.fakes.machine import Command, Done, memory_sandbox
 from tests.fakes.suite import Run, Suite
 from tests.fakes.trees import files_of, memory_workspace
+from tests.tools.report_lines import request_of
 
 REGULAR = 0o100644
 
@@ -221,10 +222,12 @@ CHANGES = {
 def test_the_old_tests_count(tmp_path: Path) -> None:
     """The patch's changes to old tests are undone; the tests that it adds are in both trees."""
     workspace, patch = patched(tmp_path, BASE, CHANGES)
-    old, new, added = trees_to_compare(workspace, patch)
-    assert files_of(workspace, old) == {**BASE, "test_new.py": "new test\n"}
-    assert files_of(workspace, new) == {**BASE, "a.py": "new\n", "b.py": "new\n", "test_new.py": "new test\n"}
-    assert added == ["test_new.py"]
+    trees = trees_to_compare(workspace, patch)
+    code = {**BASE, "a.py": "new\n", "b.py": "new\n"}
+    assert files_of(workspace, trees.old) == {**BASE, "test_new.py": "new test\n"}
+    assert files_of(workspace, trees.new) == {**code, "test_new.py": "new test\n"}
+    assert files_of(workspace, trees.without) == code
+    assert (trees.added, trees.imported) == (("test_new.py",), ())
 
 
 def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None:
@@ -270,7 +273,7 @@ NOTHING_RED = "no test was red before the patch, so none shows that it fixes the
 class Trial:
     """Verifies changes to code with made-up tests.
 
-    odd: for each tree, in order of first use, the runs on it (from 0) in which tests that ask for `odd` fail.
+    odd: for each tree, in order of first use, the sandboxes (from 0) in which tests that ask for `odd` fail.
     """
 
     folder: Path
@@ -281,8 +284,6 @@ class Trial:
     """Tree, run number and targets of each run."""
     selections: list[list[str]] = field(default_factory=list)
     """The ids of each run of some tests only."""
-    ignored: list[list[str]] = field(default_factory=list)
-    """The files that each run left out."""
 
     async def __call__(
         self,
@@ -299,8 +300,10 @@ class Trial:
             return baseline
 
         runs = TreeRuns(workspace.store, self.fresh, self.folder)
-        found = await verify(workspace, patch, runs, reruns, known if baseline is not None else None)
-        assert (found.old_tree, found.new_tree) == trees_to_compare(workspace, patch)[:2]
+        given = known if baseline is not None else None
+        found = await verify(workspace, patch, runs, reruns, given, issue="It is wrong.")
+        trees = trees_to_compare(workspace, patch)
+        assert (found.old_tree, found.new_tree) == (trees.old, trees.new)
         return found
 
     def fresh(self, of: Workspace) -> Sandbox:
@@ -316,10 +319,9 @@ class Trial:
         suite = Suite(run)
 
         async def noted(command: Command) -> Done | None:
-            if command.stdin:
-                selection = json.loads(command.stdin)
+            if given := request_of(command):
+                selection = given["request"]
                 self.selections += [selection["only"]] if selection.get("only") else []
-                self.ignored += [selection["ignore"]] if selection.get("ignore") else []
             return await suite(command)
 
         return memory_sandbox(of, noted)
@@ -382,10 +384,12 @@ async def test_a_fix_is_verified(trial: Trial) -> None:
         for kind in ("", "added-")
         for tree in ("before", "after")
         for run in ("", *again)
-    }
+    } | {f"repeat-{sandbox}-{number}" for sandbox in (1, 2, 3) for number in (1, 2)}
     targets = [targets for _, _, targets in trial.made]
     assert sorted(targets[:4]) == [["."]] * 2 + [["./test_more.py"]] * 2
-    assert sorted(targets[4:]) == [["./test_calc.py"]] * 6 + [["./test_more.py"]] * 6
+    assert sorted(targets[4:16]) == [["./test_calc.py"]] * 6 + [["./test_more.py"]] * 6
+    assert targets[16:] == [["./test_calc.py"]] * 6
+    assert result.repeats == Repeats(6, 6.0, frozenset(), frozenset(), {})
 
 
 async def test_with_a_baseline_only_the_new_tree_runs(trial: Trial) -> None:
@@ -424,7 +428,7 @@ async def test_added_tests_never_run_in_one_process_with_the_old_ones(
 
     monkeypatch.setattr(trial, "run_tests", run_tests)
     found = await trial({"test_new.py": "new a\n"}, reruns=0)
-    assert trial.ignored == [["test_new.py"]] * 2
+    assert "test_calc.py::add" not in found.fixed
     assert found.new_tests == ("test_new.py::new",)
 
 
@@ -490,7 +494,7 @@ async def test_too_many_files_rerun_the_whole_suite(
     monkeypatch.setattr("m3agent.agent.verify.pair.MOST_FILES", most)
     more = {"test_more.py": "more a+b\n"}
     await trial({"calc.py": FIXED}, more=more)
-    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 6
+    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 12
 
 
 async def test_a_fix_that_breaks_something_is_not_verified(trial: Trial) -> None:
@@ -560,7 +564,8 @@ async def test_new_tests_are_those_of_added_files(trial: Trial) -> None:
 async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED, "test_calc.py": f"{GREEN}shown a+b\nother a\n"}, tests=GREEN)
     assert (result.verdict, result.fixed) == ("verified", ids("shown"))
-    assert result.reason == "1 test added by the patch: red on the old code, green on the new"
+    told = "1 test added by the patch: red on the old code, green on the new"
+    assert (result.reason, result.own_only) == (f"{told}; shown only by the patch's own tests", True)
     assert result.new_tests == ids("other shown")
     assert {log for log in trial.logs() if "new-tests" in log} == {
         f"new-tests-{tree}{run}"
@@ -659,9 +664,10 @@ async def test_no_tests_at_all(trial: Trial) -> None:
         (TESTS, [{2}, {0, 1, 2, 3}], "verified", STEADY),
         (TESTS, [{0}, {0, 3}], "verified", STEADY),
         (TESTS, [(), {0}], "verified", STEADY),
+        (TESTS, [{4}, {5}], "verified", STEADY),
         (GREEN, [{0, 1, 2, 3, 4}, {2}], "unverified", NOTHING_RED),
     ],
-    ids=["fixed", "broken", "broken apart", "still red", "broken once", "half fixed"],
+    ids=["fixed", "broken", "broken apart", "still red", "broken once", "red in a further run", "half fixed"],
 )
 async def test_a_flaky_test_counts_for_nothing(
     trial: Trial, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
@@ -686,7 +692,7 @@ async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial
     result = await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
     assert (result.verdict, result.fixed, result.flaky) == ("verified", ids("flaky"), ())
     assert {log for log in trial.logs() if "whole" in log} == {"after-whole-again"}
-    assert trial.made[-1] == (1, 4, ["."])
+    assert trial.made[-7] == (1, 4, ["."])
 
 
 async def test_both_trees_are_run_whole_again_where_both_are_unsettled(trial: Trial) -> None:
@@ -706,7 +712,7 @@ async def test_flaky_tests_that_the_patch_writes_into_existing_files(
     result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + FLAKY + shown}, tests=GREEN)
     assert (result.verdict, result.flaky) == (verdict, ids("flaky"))
     assert result.fixed == (ids("shown") if shown else ())
-    assert result.reason.endswith(LEFT_OUT)
+    assert LEFT_OUT in result.reason
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(5.0, 3), (5.1, 2), (11.0, 2)])
@@ -749,8 +755,9 @@ async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) ->
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
     await verify(workspace, patch, TreeRuns(workspace.store, noted, trial.folder), 1)
-    assert len(made) == len(set(map(id, made))) == 4
-    assert {sandbox.workspace.base for sandbox in made} == set(trees_to_compare(workspace, patch)[:2])
+    assert len(made) == len(set(map(id, made))) == 7, "two of the repeated runs have one together"
+    trees = trees_to_compare(workspace, patch)
+    assert {sandbox.workspace.base for sandbox in made} == {trees.old, trees.new}
     for sandbox in made:
         with pytest.raises(SandboxDied):
             await sandbox.ping()
@@ -830,9 +837,9 @@ async def test_a_new_test_in_an_existing_file_counts_beside_red_tests_elsewhere(
     more = {"test_other.py": "other never\n"}
     result = await trial({"calc.py": FIXED, "test_calc.py": GREEN + "plus a+b\n"}, tests=GREEN, more=more)
     assert (result.verdict, result.fixed) == ("verified", ids("plus"))
-    assert (
-        result.reason
-        == "1 test added by the patch: red on the old code, green on the new; 1 test elsewhere still red"
+    assert result.reason == (
+        "1 test added by the patch: red on the old code, green on the new; 1 test elsewhere still red; "
+        "shown only by the patch's own tests"
     )
     assert result.still_red == ("test_other.py::other",)
     wrong = await trial({"calc.py": "a a*2", "test_calc.py": GREEN + "plus a+b\n"}, tests=GREEN, more=more)

@@ -240,6 +240,34 @@ def test_a_source_that_cannot_be_had_is_the_machines_fault(tmp_path: Path, kind:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("key", ["core.sshCommand", "remote.origin.uploadpack"])
+def test_no_program_of_a_repository_on_this_machine_runs(upstream: Path, tmp_path: Path, key: str) -> None:
+    """Git would start it to fetch a missing commit."""
+    origin = "ssh://host.invalid/x" if key == "core.sshCommand" else "file:///nowhere"
+    for name, value in {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": origin,
+        "protocol.ssh.allow": "always",
+        "protocol.file.allow": "always",
+        key: f"touch {tmp_path}/ran;",
+    }.items():
+        git(upstream, "config", name, value)
+    subprocess.run(["git", "cat-file", "-e", "1" * 40], cwd=upstream, capture_output=True, check=False)
+    assert (tmp_path / "ran").exists(), "git would"
+    (tmp_path / "ran").unlink()
+    with pytest.raises(DataError, match="does not have"):
+        checkout(a_task("git", upstream, "1" * 40), tmp_path / "target")
+    assert checkout(a_task("git", upstream, "base"), tmp_path / "target").clean
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_repository_on_this_machine_that_is_none_is_the_machines_fault(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="not in a git repository"):
+        checkout(a_task("git", tmp_path, "main"), tmp_path / "target")
+
+
 def test_a_target_with_something_in_it_is_left_alone(upstream: Path, tmp_path: Path) -> None:
     write_files(tmp_path / "target", {"mine": "x"})
     with pytest.raises(EnvironmentFault, match="not empty"):

@@ -8,9 +8,10 @@ import pytest
 
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.grade.grader import Grader
+from tests.abuse.forgeries import FORGERIES, HONEST, UNSEEN
+from tests.abuse.forgery_judges import graded
 from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
-from tests.evals.forgeries import FORGERIES
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
@@ -20,16 +21,28 @@ QUICK = {
     "written to every descriptor",
     "running replaced by name",
     "tests replaced once collected",
+    "channel found in frames",
+    "unittest's failure replaced",
 }
 """One of each kind that runs in the test process; `make test-slow` runs the others."""
 
 
 @pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
-    instance = small_instance(tmp_path / "instance")
-    patch = diff(tmp_path / "patch", FILES, FORGERIES[forgery])
-    grade = await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
-    assert grade.verdict is Verdict.UNRESOLVED, grade
+    forged = FORGERIES[forgery]
+    grade = await graded(forged.files, forged.target, tmp_path)
+    if forgery in UNSEEN and grade.verdict is Verdict.RESOLVED:
+        pytest.xfail("neither the guard nor the reader sees it")
+    if forged.kind == "instability" and grade.verdict is Verdict.RESOLVED:
+        pytest.xfail("grading runs the tests once, as the official rules do: a lucky patch looks like a fix")
+    assert grade.verdict is not Verdict.RESOLVED, grade
+
+
+@pytest.mark.parametrize("target", HONEST)
+async def test_a_real_fix_is_resolved(tmp_path: Path, target: str) -> None:
+    """Counter-check: what is refused above is not refused for the target."""
+    grade = await graded({HONEST[target].module: HONEST[target].fixed}, HONEST[target], tmp_path)
+    assert grade.verdict is Verdict.RESOLVED, grade
 
 
 async def test_the_reference_is_resolved_beside_every_forgery_that_is_undone(tmp_path: Path) -> None:
@@ -42,9 +55,10 @@ async def test_the_reference_is_resolved_beside_every_forgery_that_is_undone(tmp
         "plugin by setup.cfg",
         "plugin by metadata",
     )
-    files = {name: text for kind in undone for name, text in FORGERIES[kind].items()}
+    files = {name: text for kind in undone for name, text in FORGERIES[kind].files.items()}
+    del files["forged.py"]  # the plugin itself stays, so a person must read it
     patch = diff(tmp_path / "patch", FILES, {**files, "calc.py": FIXED})
     grade = await Grader(tmp_path / "state", print).strict(instance, patch, None, tmp_path)
     assert grade.verdict is Verdict.RESOLVED, grade
-    assert set(files) - {"forged.py"} == set(grade.undone)
+    assert set(files) == set(grade.undone)
     assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (2, 1)

@@ -1,11 +1,8 @@
-"""What grading parses: commands, names of tests, and the guard's lines."""
+"""What grading parses: commands and names of tests."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import string
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,7 @@ from hypothesis import strategies as st
 
 from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
-from m3agent.evals.grade.strict import ReportListener
-from tests.evals.forgeries import FORGERIES
-
-KEY = b"k" * 32
+from tests.abuse.forgeries import FORGERIES, UNSEEN
 
 
 @pytest.mark.parametrize(
@@ -109,55 +103,12 @@ def test_whole_ids_always_mean_themselves(outcomes: dict[str, str]) -> None:
     assert all(found.passed(ident) == (outcome == "passed") for ident, outcome in outcomes.items())
 
 
-def told(number: int, *fields: str, key: bytes = KEY) -> bytes:
-    """Return a line as the guard writes it."""
-    line = "\t".join([str(number), *(field.encode("unicode_escape").decode() for field in fields)])
-    return f"{line}\t{hashlib.blake2b(line.encode(), key=key, digest_size=16).hexdigest()}\n".encode()
-
-
-def heard(data: Sequence[bytes]) -> ReportListener:
-    listener = ReportListener(KEY)
-    for piece in data:
-        listener.feed(piece)
-    return listener
-
-
-def test_lines_are_believed_in_their_order() -> None:
-    lines = [told(1, "start", "a"), told(2, "result", "a", "passed", ""), told(3, "end", "0")]
-    run = heard(lines).close()
-    assert (run.outcomes, run.complete) == ({"a": "passed"}, True)
-    assert heard(lines[::-1]).close().outcomes == {"a": "failed"}
-    assert heard([lines[0], lines[2]]).close().complete is False
-    again = [*lines[:2], told(2, "result", "b", "passed", ""), lines[2]]
-    assert heard(again).close().outcomes == {"a": "passed"}
-
-
-def test_a_test_that_began_and_did_not_end_has_failed() -> None:
-    run = heard([told(1, "start", "a")]).close()
-    assert run.outcomes == {"a": "failed"} and not run.complete
-
-
-def test_a_failure_is_not_made_good_by_a_second_result() -> None:
-    lines = [told(1, "result", "a", "failed", "why"), told(2, "result", "a", "passed", "")]
-    assert heard(lines).close().outcomes == {"a": "failed"}
-
-
-@given(st.binary(max_size=200), st.integers(0, 200))
-def test_nothing_is_believed_without_the_key(noise: bytes, cut: int) -> None:
-    forged = told(1, "result", "a", "passed", "", key=b"x" * 32) + told(2, "end", "0", key=b"x" * 32)
-    run = heard([noise[:cut], forged, noise[cut:], b"\n", forged]).close()
-    assert run.outcomes == {} and not run.complete
-
-
-@given(st.text(alphabet=string.printable + "äß漢\t\n\\", max_size=40), st.integers(1, 50))
-def test_any_text_comes_through_in_pieces_of_any_size(text: str, size: int) -> None:
-    data = told(1, "result", text, "error", text)
-    run = heard([data[i : i + size] for i in range(0, len(data), size)]).close()
-    assert (run.outcomes, run.errors) == ({text: "error"}, {text: text})
-
-
 def test_the_documented_forgeries_are_those_of_the_tests() -> None:
     text = (Path(__file__).parents[3] / "docs" / "eval.md").read_text()
     rows = re.findall(r"^\| ([^*|]+) \| unresolved \|", text, re.MULTILINE)
-    assert rows == list(FORGERIES)
-    assert f"none of {len(FORGERIES)} kinds" in " ".join(text.split())
+    believed = re.findall(r"^\| ([^*|]+) \| \*\*resolved\*\* \|", text, re.MULTILINE)
+    lucky = re.findall(r"^\| ([^*|]+) \| by luck \|", text, re.MULTILINE)
+    assert lucky == [name for name, forged in FORGERIES.items() if forged.kind == "instability"]
+    assert set(believed) == UNSEEN
+    assert rows == [name for name in FORGERIES if name not in (*believed, *lucky)]
+    assert f"none of {len(rows)} kinds" in " ".join(text.split())

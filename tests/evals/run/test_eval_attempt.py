@@ -226,7 +226,7 @@ def test_own_agent_gets_the_chosen_server(make: Make, named: bool, monkeypatch: 
     folder = new_folder(state_dir(os.environ))
     write_record(folder, ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()))
     (folder / KEY).write_text("of the running one")
-    monkeypatch.setenv("OPENAI_API_KEY", "configured")
+    monkeypatch.setenv("M3AGENT_API_KEY", "configured")
     url = "http://127.0.0.1:8/v1" if named else "http://127.0.0.1:9/v1"
     told: dict[str, object] = {"endpoint": url if named else None}
     _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,10 @@ from typing import Any
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
 from m3agent.serving.embedded.repair import Budget, evidence
-from m3agent.tools import in_sandbox_runner
+from m3agent.tools.in_sandbox import bootstrap, runner
+from m3agent.tools.report_reader import read_report
+from m3agent.tools.run_tests import standard_input, text_of
+from tests.tools.report_lines import KEY
 
 PARAMETERS: dict[str, dict[str, str]] = {
     "code_exec": {"code": "string", "language": "string", "timeout": "integer"},
@@ -99,12 +103,12 @@ class Workbench:
         bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return {**kept, **bare, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
-    def python(self, *arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    def python(self, *arguments: str, timeout: float, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,
             env=self.environment(),
-            stdin=subprocess.DEVNULL,
+            input=stdin.decode(),
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -128,19 +132,12 @@ class Workbench:
         return f"edited {arguments['path']}"
 
     def run_tests(self, framework: str, timeout: int) -> str:
-        report = self.root.parent / "report.jsonl"
-        limit = str(max(1.0, timeout / 20))
+        report = self.root.parent / f"report-{secrets.token_hex(8)}"
+        request = {"framework": framework, "limit": max(1.0, timeout / 20), "targets": ["."]}
         self.python(
-            "-c",
-            Path(in_sandbox_runner.__file__).read_text(),
-            framework,
-            str(report),
-            limit,
-            ".",
-            timeout=timeout,
+            "-c", text_of(bootstrap), stdin=standard_input(runner, request, str(report), KEY), timeout=timeout
         )
-        entries = [json.loads(line) for line in report.read_text().splitlines()]
-        outcomes = {entry["id"]: entry["outcome"] for entry in entries if "outcome" in entry}
+        outcomes = read_report(report.read_bytes(), KEY).outcomes
 
         def count(kind: str) -> int:
             return sum(outcome == kind for outcome in outcomes.values())

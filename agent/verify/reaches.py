@@ -1,0 +1,362 @@
+"""Read in one source file where it reaches for the insides of the interpreter or of the test runner.
+
+The syntax tree is read, never run. Names are followed through imports, assignments and `getattr`, and texts through
+expressions that consist of constants. A reader cannot follow everything that Python can do: it makes forging harder and
+more visible, not impossible.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+import unicodedata
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from m3agent.agent.verify import insides
+from m3agent.agent.verify.comparisons import Function, always_the_same
+from m3agent.agent.verify.folding import DECODERS
+from m3agent.agent.verify.syntax import Definition, Syntax, member
+
+MOST_SOURCE = 4 << 20
+"""Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""
+ASSIGNERS = frozenset({"setattr", "delattr"})
+CLASS_NAMES = frozenset({"__class__", "__bases__"})
+MOST_NAME = 40
+"""Characters of a text that tell it from others."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """A place that reaches for the insides.
+
+    Attributes:
+        line: Line number, from 1.
+        name: The name that it uses, such as `sys._getframe`.
+        what: What it does, as a phrase of `insides`.
+    """
+
+    line: int
+    name: str
+    what: str
+
+
+def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
+    """Return the places of a Python file that reach for the insides.
+
+    Args:
+        path: Path of the file in the repository.
+        source: Its content.
+        in_tests: Whether the file belongs to the tests. Then only `insides.IN_TESTS` counts.
+    """
+    found: list[Reach] = []
+    if not _shows_what_is_read(source):
+        found.append(Reach(1, "encoding", insides.UNREADABLE))
+    try:
+        if len(source) > MOST_SOURCE:
+            raise MemoryError
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
+            found += _Reader(path, ast.parse(source), in_tests=in_tests).found
+    except (RecursionError, MemoryError):  # too large, or nested too deeply
+        found.append(Reach(1, "size", insides.UNREADABLE))
+    except (SyntaxError, ValueError):  # another version of Python, or null bytes
+        found += _words(source)
+    if in_tests:
+        return [one for one in found if one.what in insides.IN_TESTS]
+    pure = PurePosixPath(path)
+    if pure.name in insides.BUILD_FILES or any("test" in part for part in pure.parts):
+        return [one for one in found if one.what not in {insides.RUNNER, insides.FINDS_TESTS}]
+    return found
+
+
+def _shows_what_is_read(source: bytes) -> bool:
+    """Return whether the file's encoding shows a person what the interpreter reads."""
+    lines = iter(source[:2048].splitlines(keepends=True))
+    try:
+        encoding, _ = tokenize.detect_encoding(lambda: next(lines, b""))
+    except SyntaxError:  # unknown, so the interpreter refuses the file; or our cut is inside of a character
+        return True
+    return encoding in insides.CODECS
+
+
+def lines_of(source: bytes) -> list[str]:
+    """Return the lines of a source file, as Python counts them."""
+    return re.split(r"\r\n|\r|\n", source.decode("utf-8", errors="replace"))
+
+
+def _words(source: bytes) -> Iterator[Reach]:
+    """Yield the names of insides in a file that cannot be parsed, such as code for another version of Python."""
+    for number, line in enumerate(lines_of(source), 1):
+        plain = unicodedata.normalize("NFKC", line).replace("\0", "")
+        for match in insides.PLAIN.finditer(plain):
+            yield Reach(number, match[0], insides.what_of(match[0]))
+
+
+class _Reader:
+    """Reads one syntax tree; the results are in `found`."""
+
+    def __init__(self, path: str, module: ast.Module, *, in_tests: bool) -> None:
+        self.found: list[Reach] = []
+        self._in_tests = in_tests
+        self._lists_names = in_tests or PurePosixPath(path).name in insides.BUILD_FILES
+        first, _, rest = path.partition("/")
+        self._own = rest.partition("/")[0] if rest and first in {"src", "lib"} else first
+        self._syntax = Syntax(module)
+        self._taken = self._syntax.bound.keys() | {
+            node.name for node in module.body if isinstance(node, Definition)
+        }
+        self._functions: dict[str, list[ast.AST]] = {}
+        for node in self._syntax.nodes:
+            if isinstance(node, ast.FunctionDef):
+                self._functions.setdefault(node.name, []).append(node)
+        for node in self._syntax.nodes:
+            self._read(node)
+        if self._syntax.folder.steps <= 0:
+            self.found.append(Reach(1, "constants", insides.UNREADABLE))
+        self.found.sort(key=lambda one: one.line)
+
+    def _add(self, node: ast.AST, name: str, what: str) -> None:
+        self.found.append(Reach(getattr(node, "lineno", 1), name, what))
+
+    def _read(self, node: ast.AST) -> None:
+        match node:
+            case ast.Import(names=aliases):
+                for alias in aliases:
+                    self._imported(node, alias.name)
+            case ast.ImportFrom(level=0):
+                for alias in node.names:
+                    self._imported(node, member(node.module or "", alias.name))
+            case ast.ImportFrom():
+                for alias in node.names:
+                    self._imported(node, f".{node.module or ''}.{alias.name}")
+            case ast.Attribute():
+                self._attribute(node)
+            case ast.Name(ctx=ast.Load()):
+                self._name(node)
+            case ast.Call():
+                self._call(node)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                self._defined(node, name, node)
+                if name.startswith("pytest_"):
+                    self._add(node, name, insides.IN_RUNNER)
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+                self._defined(node, name, value)
+            case ast.Dict(keys=keys, values=values):  # the third argument of `type`
+                for key, value in zip(keys, values, strict=True):
+                    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                        self._defined(value, key.value, value)
+            case ast.MatchClass(kwd_attrs=attributes):
+                for attribute in attributes:
+                    if attribute in insides.ATTRIBUTES:
+                        self._add(node, attribute, insides.ATTRIBUTES[attribute])
+            case ast.Constant(value=str() as text):
+                self._text(node, text)
+        if isinstance(node, ast.BinOp | ast.Call | ast.Subscript | ast.JoinedStr):
+            hidden = self._syntax.text(node)
+            if hidden is not None and (hidden in insides.NAMED_HIDDEN or insides.WORDS.search(hidden)):
+                self._add(node, repr(hidden[:MOST_NAME]), insides.HIDDEN)
+
+    def _defined(self, node: ast.AST, name: str, value: ast.AST) -> None:
+        """Read what gets a name that Python itself uses."""
+        functions = self._functions.get(value.id, []) if isinstance(value, ast.Name) else [value]
+        if any(isinstance(each, Function) and always_the_same(name, each) for each in functions):
+            self._add(node, name, insides.EQUAL)
+        if name == "__class__":
+            self._add(node, name, insides.CLASS)
+
+    def _imported(self, node: ast.AST, full: str) -> None:
+        root, _, last = full.partition(".")
+        what = _of_member(full, {**insides.MODULES, **insides.MEMBERS})
+        if root == self._own and root in insides.TEST_RUNNERS:
+            return
+        if what:
+            self._add(node, full, what)
+        elif root in insides.PRIVATE_MODULES:
+            self._add(node, full, insides.FUNCTIONS)
+        elif last.endswith("*") and root in insides.OPENERS:
+            self._add(node, full, insides.PASSES_ON)
+        elif last.partition(".")[2] in insides.ATTRIBUTES or last in insides.ATTRIBUTES:
+            self._add(node, full, insides.ATTRIBUTES[last.rpartition(".")[2]])
+        elif any(part == "tests" or part.startswith("test_") for part in full.split(".")):
+            self._add(node, full, insides.IN_RUNNER)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        parent = self._syntax.parents[id(node)]
+        if node.attr in insides.ATTRIBUTES and not (
+            # the facts about a function's code, such as the number of its arguments
+            node.attr == "__code__" and isinstance(parent, ast.Attribute) and parent.attr.startswith("co_")
+        ):
+            self._add(node, node.attr, insides.ATTRIBUTES[node.attr])
+        stored = not isinstance(node.ctx, ast.Load)
+        if stored and node.attr in CLASS_NAMES:
+            self._add(node, node.attr, insides.CLASS)
+        if stored:
+            self._replaced(node, self._syntax.names(node.value), node.attr)
+        for full in self._syntax.names(node):
+            root = full.partition(".")[0]
+            if full == "sys.modules":
+                self._modules(node, parent)
+            elif (what := _of_member(full, insides.MEMBERS)) and not (
+                root == self._own and root in insides.TEST_RUNNERS
+            ):
+                self._add(node, full, what)
+            elif full in {f"builtins.{name}" for name in insides.RUNS_CODE}:
+                self._add(node, full, insides.RUNS_CODE[node.attr])
+            elif full in insides.MODULES:  # found in another module
+                self._add(node, full, insides.MODULES[full])
+            elif (
+                node.attr == "__dict__"
+                and not isinstance(parent, ast.Compare)
+                and full.removesuffix(".__dict__") in insides.OPENERS
+            ):
+                self._add(node, full, insides.PASSES_ON)
+            elif full == "importlib.import_module" and not (
+                isinstance(parent, ast.Call) and parent.func is node
+            ):
+                self._add(node, full, insides.BY_NAME)
+            elif full in insides.OPENERS:
+                self._passed_on(node, full)
+
+    def _name(self, node: ast.Name) -> None:
+        if node.id in insides.RUNS_CODE and node.id not in self._taken:
+            self._add(node, node.id, insides.RUNS_CODE[node.id])
+        parent = self._syntax.parents[id(node)]
+        for full in self._syntax.bound.get(node.id, ()):
+            if full in insides.OPENERS:
+                self._passed_on(node, full)
+            elif full == "importlib.import_module" and not (
+                isinstance(parent, ast.Call) and parent.func is node
+            ):
+                self._add(node, full, insides.BY_NAME)
+            elif full == "sys.modules":
+                self._modules(node, parent)
+            elif full.partition(".")[0] == "builtins" and full.partition(".")[2] in insides.RUNS_CODE:
+                self._add(node, full, insides.RUNS_TEXT)
+
+    def _passed_on(self, node: ast.expr, full: str) -> None:
+        match self._syntax.parents[id(node)]:
+            case ast.Attribute():
+                return
+            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[first, name, *_]) if first is node:
+                if isinstance(self._syntax.folder.value(name), str):
+                    return
+        self._add(node, full, insides.PASSES_ON)
+
+    def _modules(self, node: ast.expr, parent: ast.AST) -> None:
+        """Read a use of `sys.modules`."""
+        match parent:
+            case ast.Subscript(ctx=ast.Load(), slice=key):
+                self._module_read(node, key)
+            case ast.Attribute(attr="get"):
+                call = self._syntax.parents[id(parent)]
+                if isinstance(call, ast.Call) and call.args:
+                    self._module_read(node, call.args[0])
+            case ast.Compare(comparators=[other]) if other is node:
+                pass  # `name in sys.modules`; a test's name is found by `_text`
+            case ast.Attribute(attr="__contains__"):
+                pass
+            case _:
+                self._add(node, "sys.modules", insides.IMPORTS)
+
+    def _module_read(self, node: ast.expr, key: ast.expr) -> None:
+        text = self._syntax.folder.value(key)
+        if isinstance(text, str):
+            if text == "__main__" or re.search(r"(?:^|[._])tests?(?:$|[._])", text):
+                self._add(node, f"sys.modules[{text!r}]", insides.IN_RUNNER)
+        elif not (isinstance(key, ast.Name) and key.id == "__name__") and not (
+            isinstance(key, ast.Attribute) and key.attr in {"__module__", "__name__"}
+        ):
+            self._add(node, "sys.modules[...]", insides.BY_NAME)
+
+    def _replaced(self, node: ast.AST, bases: set[str], name: str) -> None:
+        for base in bases:
+            root = base.partition(".")[0]
+            if self._in_tests:
+                counts = id(node) in self._syntax.at_import and bool(base)
+            else:
+                counts = root in insides.REPLACEABLE and f"{base}.{name}" not in insides.MAY_BE_SET
+            if counts and root != self._own:
+                self._add(node, f"{base}.{name}", insides.REPLACES)
+
+    def _call(self, node: ast.Call) -> None:
+        early = id(node) in self._syntax.at_import
+        full = self._syntax.names(node.func)
+        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        called = node.func.id if isinstance(node.func, ast.Name) else method
+        given = node.args
+        if self._syntax.imports(node) and given:
+            text = self._syntax.folder.value(given[0])
+            if not isinstance(text, str):
+                self._add(node, "import_module", insides.BY_NAME)
+            else:
+                self._imported(node, text)
+        if not full.isdisjoint(insides.MAKERS):
+            self._add(node, min(full), insides.FUNCTIONS)
+        if called in ASSIGNERS and not method and len(given) > 1:
+            text = self._syntax.folder.value(given[1])
+            self._replaced(node, self._syntax.names(given[0]), text if isinstance(text, str) else "*")
+            if text in CLASS_NAMES:
+                self._add(node, str(text), insides.CLASS)
+            if isinstance(text, str) and len(given) > 2:
+                self._defined(node, text, given[2])
+        if early and not full.isdisjoint(insides.STARTERS):
+            self._add(node, min(full), insides.AT_IMPORT)
+        if early and (
+            self._opens_to_write(node) or (method in insides.WRITERS and not isinstance(node.func, ast.Name))
+        ):
+            self._add(node, called, insides.WRITES)
+        if called in DECODERS and given:
+            value = self._syntax.folder.value(node)
+            text = value.decode("latin-1") if isinstance(value, bytes) else value
+            if isinstance(text, str) and len(text) > 1 and text.isascii() and text.isprintable():
+                self._add(node, called, insides.HIDDEN)
+        if (
+            called in ({"decompress"} if self._in_tests else {"decompress", "loads"})
+            and given
+            and isinstance(self._syntax.folder.value(given[0]), bytes)
+        ):
+            self._add(node, called, insides.HIDDEN)
+
+    def _opens_to_write(self, node: ast.Call) -> bool:
+        if not (isinstance(node.func, ast.Name) and node.func.id == "open"):
+            return False
+        modes = [*node.args[1:2], *(each.value for each in node.keywords if each.arg == "mode")]
+        return any(
+            isinstance(mode := self._syntax.folder.value(one), str) and set(mode) & set("wax+")
+            for one in modes
+        )
+
+    def _text(self, node: ast.Constant, text: str) -> None:
+        parent = self._syntax.parents.get(id(node))
+        match parent:
+            case ast.Expr():  # a docstring
+                return
+            case ast.Call(func=ast.Name(id="hasattr")):
+                return
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq()]):
+                pass
+            case ast.List() | ast.Tuple() | ast.Set() | ast.Dict() if self._lists_names:
+                pass  # such as names to expect, or packages to install
+            case _:
+                match = insides.WORDS.search(text)
+                if text in insides.NAMED and text not in insides.TEST_RUNNERS:
+                    self._add(node, repr(text), insides.what_of(text))
+                elif match:
+                    self._add(node, repr(text[:MOST_NAME]), insides.what_of(match[1] or match[2]))
+        if isinstance(parent, ast.Call | ast.Compare | ast.Subscript) and insides.TESTS_RUN.fullmatch(text):
+            self._add(node, repr(text), insides.FINDS_TESTS)
+        if insides.PROCESS_FILES.match(text):
+            self._add(node, repr(text[:MOST_NAME]), insides.DESCRIPTORS)
+
+
+def _of_member(full: str, table: Mapping[str, str]) -> str:
+    """Return what a member of a module, or its module, counts as by a table; empty if it does not count."""
+    while full:
+        if full in table:
+            return table[full]
+        full = full.rpartition(".")[0]
+    return ""

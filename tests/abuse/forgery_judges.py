@@ -1,0 +1,79 @@
+"""Judge a patch to a target as `fix` does and as `eval grade` does, for the tests and for benchmarks/forgeries.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.evals.data.instance import Instance
+from m3agent.evals.data.results import Grade
+from m3agent.evals.grade.grader import Grader
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
+from tests.abuse.forged_files import UNLUCKY
+from tests.abuse.forgery_targets import Target
+from tests.conftest import write_files
+from tests.evals.calc_instance import diff, small_instance
+
+Files = Mapping[str, str | bytes | None]
+
+USUAL, ODD = SandboxLimits(memory=512 << 20), SandboxLimits(memory=1 << 30)
+_TMP = (USUAL.scratch + ODD.scratch) // 2
+ODD_HERE = f"os.statvfs('/tmp').f_blocks * os.statvfs('/tmp').f_frsize > {_TMP}"
+"""Whether the sandbox has the limits `ODD`."""
+
+
+async def verified(files: Files, target: Target, backend: Backend, folder: Path) -> Verification:
+    """Verify files as a patch to a target, in fresh sandboxes.
+
+    Chance in a patch is replaced by a rule: every second run on a tree is unlucky, the first is not.
+    """
+    tree, store = folder / "tree", TreeStore(folder / "trees.git")
+    write_files(tree, target.files)
+    workspace = Workspace.from_folder(store, tree, sorted(target.files))
+    texts = {name: content for name, content in files.items() if content is not None}
+    changed = [
+        (name, 0o100644, text if isinstance(text, bytes) else text.replace(UNLUCKY, ODD_HERE).encode())
+        for name, text in texts.items()
+    ]
+    patch = workspace.patch(
+        workspace.commit_changes(workspace.base, changed, sorted(files.keys() - texts.keys()))
+    )
+    runs: dict[str, int] = {}  # number of runs on each tree
+
+    def fresh(of: Workspace) -> Sandbox:
+        runs[of.base] = runs.get(of.base, 0) + 1
+        spec = SandboxSpec(backend, limits=USUAL if runs[of.base] % 2 else ODD)
+        return new_sandbox(backend, spec, of, lambda _: None)
+
+    return await verify(workspace, patch, TreeRuns(store, fresh, folder), issue=target.issue)
+
+
+def instance_of(target: Target, folder: Path) -> Instance:
+    """Return a target as an instance of a benchmark, in `folder`: its base lacks the tests that show the fault."""
+    old = base_of(target)
+    return small_instance(
+        folder,
+        old,
+        patch=diff(folder / "right", old, {target.module: target.fixed}).decode(),
+        test_patch=diff(folder / "shows", old, {target.tests: target.files[target.tests]}).decode(),
+        fail_to_pass=target.to_fix,
+        pass_to_pass=target.to_keep,
+        test_command=f"pytest -rA {target.tests}",
+    )
+
+
+def base_of(target: Target) -> dict[str, str]:
+    """Return the files that an agent gets in a benchmark."""
+    return {**target.files, target.tests: target.old_tests}
+
+
+async def graded(files: Files, target: Target, folder: Path) -> Grade:
+    """Grade files as a patch to a target by the strict rules."""
+    instance = instance_of(target, folder / "instance")
+    patch = diff(folder / "patch", base_of(target), files)
+    return await Grader(folder / "state", lambda _: None).strict(instance, patch, None, folder)

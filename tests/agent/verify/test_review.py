@@ -1,0 +1,222 @@
+"""Test which lines of a patch a person must read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from m3agent.agent.verify import insides
+from m3agent.agent.verify.review import findings, findings_of, needs_review
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
+from tests.conftest import write_files
+
+# what a rule finds, and the nearest honest code that it does not find
+RULES = [
+    (insides.FRAMES, "import sys\nsys._getframe(1)", "import sys\nsys.getsizeof(1)"),
+    (insides.FRAMES, "from sys import _getframe as g", "from sys import path as g"),
+    (insides.HIDDEN, "getattr(sys, '_get' + 'frame')", "getattr(x, 'get' + name)"),
+    (insides.FRAMES, "import inspect\ninspect.stack()", "import inspect\ninspect.signature(f)"),
+    (insides.FRAMES, "e.__traceback__.tb_frame.f_back", "raise e.with_traceback(e.__traceback__)"),
+    (insides.FUNCTIONS, "f.__code__ = g.__code__", "f.__doc__ = g.__doc__"),
+    (insides.FUNCTIONS, "g['__builtins__']", "g['builtins']"),
+    (insides.FUNCTIONS, "'{0.__globals__}'.format(f)", "'''Say what {0} is.'''.format(f)"),
+    (insides.FUNCTIONS, "match f:\n    case object(__globals__=g): pass", "match f:\n    case object(name=g): pass"),
+    (insides.FUNCTIONS, "setattr(f, '__code__', c)", "n = f.__code__.co_argcount if hasattr(f, '__code__') else 0"),
+    (insides.FUNCTIONS, "import types\ntypes.FunctionType(c, {})", "import types\nisinstance(c, types.FunctionType)"),
+    (insides.OBJECTS, "import gc as g\ng.get_objects()", "import gc as g\ng.collect()"),
+    (insides.OBJECTS, "__import__('g' + 'c').get_referrers(x)", "loader('g' + 'z')"),
+    (insides.OBJECTS, "object.__subclasses__()", "object.__subclasshook__"),
+    (insides.TRACES, "import sys\nsys.settrace(f)", "import sys\nsys.setrecursionlimit(9)"),
+    (insides.TRACES, "import sys\nsys.excepthook = f", "import sys\nsys.exc_info()"),
+    (insides.IMPORTS, "import sys\nsys.modules['a'] = b", "import sys\nsys.modules['a']"),
+    (insides.IMPORTS, "import sys\nsys.modules.pop('a')", "import sys\nsys.modules.get('a')"),
+    (insides.IMPORTS, "import sys\nfor m in sys.modules.values(): pass", "import sys\n'a' in sys.modules"),
+    (insides.IMPORTS, "import os\nos.sys.meta_path", "import os\nos.path"),
+    (insides.BY_NAME, "import sys\nsys.modules[n]", "import sys\nsys.modules[f.__module__]"),
+    (insides.BY_NAME, "import importlib\nimportlib.import_module(n)", "import importlib\nimportlib.import_module('a')"),
+    (insides.BY_NAME, "from importlib import import_module\nlist(map(import_module, n))", "list(map(f, n))"),
+    (insides.BY_NAME, "__import__('json')", "import json"),
+    (insides.RUNS_TEXT, "exec(text)", "self.exec(text)"),
+    (insides.RUNS_TEXT, "e = eval", "import re\ne = re.compile"),
+    (insides.RUNS_TEXT, "import builtins\nbuiltins.compile(a, b, c)", "import builtins\nbuiltins.open(a)"),
+    (insides.RUNS_TEXT, "import marshal\nmarshal.loads(b)", "import json\njson.loads(b)"),
+    (insides.MEMORY, "import ctypes", "import struct"),
+    (insides.MEMORY, "import os\nos.ctypes", "import os\nos.curdir"),
+    (insides.PROCESS, "import os\nos._exit(0)", "import os\nos.getpid()"),
+    (insides.PROCESS, "from os import _exit", "from os import getpid"),
+    (insides.PROCESS, "import signal\nsignal.alarm(1)", "import signal\nsignal.SIGTERM"),
+    (insides.DESCRIPTORS, "import os\nos.closerange(3, 99)", "import os\nos.dup2(1, 2)"),
+    (insides.DESCRIPTORS, "open('/proc/self/mem')", "open('/process')"),
+    (insides.EXIT, "import atexit\natexit.register(f)", "import contextlib"),
+    (insides.RUNNER, "import pytest", "import pytest_like"),
+    (insides.RUNNER, "from unittest import mock", "from . import unittests"),
+    (insides.IN_RUNNER, "from unittest import case", "from . import case"),
+    (insides.IN_RUNNER, "def pytest_runtest_call(item): pass", "def py_runtest_call(item): pass"),
+    (insides.IN_RUNNER, "import sys\nsys.modules['test_calc']", "import sys\nsys.modules['latest']"),
+    (insides.IN_RUNNER, "from . import test_calc", "from . import contest"),
+    (insides.IN_RUNNER, "import __main__", "import main"),
+    (insides.FINDS_TESTS, "import sys\n'pytest' in sys.modules", "import sys\n'numpy' in sys.modules"),
+    (insides.FINDS_TESTS, "import os\nos.environ.get('PYTEST_CURRENT_TEST')", "import os\nos.environ.get('HOME')"),
+    (insides.FINDS_TESTS, "import sys\nsys.orig_argv", "import sys\nsys.argv"),
+    (insides.REPLACES, "import json\njson.dumps = f", "import json\nself.dumps = json.dumps"),
+    (insides.REPLACES, "import builtins\nsetattr(builtins, 'len', f)", "setattr(self, 'len', f)"),
+    (insides.REPLACES, "from numpy import testing\ntesting.assert_equal = f", "from .numpy import testing\ntesting.a = f"),
+    (insides.PASSES_ON, "import gc\nx = gc", "import gc\nx = gc.enable()"),
+    (insides.PASSES_ON, "import sys\nvars(sys)", "import sys\nvars(x)"),
+    (insides.PASSES_ON, "import sys\ngetattr(sys, n)", "import sys\ngetattr(sys, 'frozen', False)"),
+    (insides.PASSES_ON, "import sys\nsys.__dict__", "x.__dict__"),
+    (insides.EQUAL, "class A:\n    def __eq__(self, o): return True", "class A:\n    def __eq__(self, o): return self.a == o.a"),
+    (insides.EQUAL, "class A:\n    def __eq__(self, o): return o == o or o.a", "class A:\n    def __eq__(self, o): return NotImplemented"),
+    (insides.EQUAL, "class A:\n    def __eq__(self, o): return self.a", "class A:\n    def __eq__(self, o): return False"),
+    (insides.EQUAL, "type('A', (), {'__eq__': lambda s, o: True})", "x = {'__eq__': True}"),
+    (insides.EQUAL, "def f(s, o): return True\nA.__eq__ = f", "def f(s, o): return s is o\nA.__eq__ = f"),
+    (insides.EQUAL, "class A:\n    __eq__ = lambda s, o: not 0", "class A:\n    __eq__ = lambda s, o: s is o"),
+    (insides.EQUAL, "class A(type):\n    def __instancecheck__(c, o): return True", "class A(type):\n    def __instancecheck__(c, o): return c in f(o)"),
+    (insides.HIDDEN, "f('__co' + 'de__')", "f('__do' + 'c__')"),
+    (insides.HIDDEN, "f(''.join(map(chr, [103, 99])))", "f(''.join(map(chr, [97, 98])))"),
+    (insides.HIDDEN, "f(''.join(chr(c ^ 1) for c in (102, 98)))", "f(''.join(chr(c) for c in text))"),
+    (insides.HIDDEN, "a, b = 1, 2\nx = 'emarfteg_'\nf(x[::-1])", "f(x[::-1])"),
+    (insides.HIDDEN, "import base64\nbase64.b64decode('aW1wb3J0IGdj')", "import base64\nbase64.b64decode(text)"),
+    (insides.HIDDEN, "bytes.fromhex('6763')", "bytes.fromhex('ff00')"),
+    (insides.HIDDEN, "import zlib\nzlib.decompress(b'x')", "import zlib\nzlib.decompress(data)"),
+    (insides.CLASS, "self.__class__ = B", "x = self.__class__"),
+    (insides.CLASS, "class A:\n    __class__ = int", "class A:\n    __slots__ = ()"),
+    (insides.AT_IMPORT, "import threading\nthreading.Thread(target=f).start()", "import threading\ndef g(): threading.Thread(target=f).start()"),
+    (insides.AT_IMPORT, "from subprocess import run\ndef g(): run(x)\ng()", "from subprocess import run\ndef g(): run(x)"),
+    (insides.WRITES, "open('a', 'w')", "open('a')"),
+    (insides.WRITES, "from pathlib import Path\nPath('a').write_text('')", "if __name__ == '__main__':\n    Path('a').write_text('')"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "forged", "honest"), RULES, ids=lambda text: text[:30])
+def test_rule(what: str, forged: str, honest: str) -> None:
+    assert what in {one.what for one in findings("pkg/a.py", None, forged.encode())}
+    assert findings("pkg/a.py", None, honest.encode()) == []
+
+
+def test_every_phrase_has_a_rule_here() -> None:
+    phrases = {value for name, value in vars(insides).items() if isinstance(value, str) and name.isupper()}
+    assert phrases - {what for what, _, _ in RULES} == {insides.UNREADABLE, insides.NATIVE}
+
+
+def test_finding() -> None:
+    (found,) = findings(
+        "pkg/a.py", b"import os\n", b"import os\n\n\n  # " + b"x" * 500 + b"\nos._exit(0)  \n"
+    )
+    assert (found.path, found.line, found.text) == ("pkg/a.py", 5, "os._exit(0)")
+    (found,) = findings("a.py", None, b"import os; os._exit(0)" + b" " * 9 + b"#" * 500)
+    assert len(found.text) == 200
+
+
+OLD = b"import sys\n\ndef caller():\n    return sys._getframe(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("new", "lines"),
+    [
+        (OLD, []),
+        (OLD.replace(b"\n", b"\r\n"), []),
+        (b"import sys\n\nclass A:\n    def caller(self):\n        return sys._getframe(2)\n", []),  # indented
+        (b"'''About.'''\n" + OLD + b"\nx = 1\n", []),
+        (OLD + b"\nx = sys._getframe(0)\n", [6]),
+        (b"import sys\nx = sys._getframe(0)\n" + OLD, [2]),
+        (OLD.replace(b"_getframe(1)", b"_getframe(1).f_locals"), [4]),
+    ],
+)
+def test_only_what_is_new_counts(new: bytes, lines: list[int]) -> None:
+    assert [one.line for one in findings("a.py", OLD, new)] == lines
+
+
+def test_moved_code_does_not_count() -> None:
+    moved = {"a.py": (OLD, b"from b import caller\n"), "b.py": (None, OLD)}
+    assert findings_of(moved) == ()
+    assert findings_of({"a.py": (OLD, None), "pkg/b.py": (None, OLD)}) == ()
+    # another line than the removed one, or once more than it was removed
+    assert findings_of({**moved, "b.py": (None, OLD.replace(b"(1)", b"(2)"))})
+    assert findings_of({**moved, "c.py": (None, OLD)})
+    assert findings_of({**moved, "a.py": (OLD, OLD)})
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "found"),
+    [
+        ("tests/test_a.py", "import pytest, unittest, threading\nthreading.Thread()\nexec(text)", False),
+        ("tests/test_a.py", "import gc\ngc.get_objects()", True),
+        ("tests/help.py", "import os\nos._exit(0)", True),
+        ("test_a.py", "import calc\ncalc.add = f", True),
+        ("test_a.py", "import calc\ndef test_add():\n    calc.add = f", False),
+        ("setup.py", "setup(tests_require=['pytest'])", False),
+        ("setup.py", "import gc\ngc.get_objects()", True),
+        ("bin/tool", "#!/usr/bin/env python3\nimport ctypes", True),
+        ("bin/tool", "#!/bin/sh\nimport ctypes", False),
+        ("README.md", "import ctypes", False),
+        ("src/_pytest/a.py", "import _pytest.config", False),
+        ("pkg/testing.py", "import unittest", False),
+        ("pkg/testing.py", "import _pytest", True),
+        ("pkg/a.so", "", True),
+        ("pkg/__pycache__/a.cpython-311.pyc", "", True),
+        ("pkg/data", "\x7fELF", True),
+    ],
+)
+def test_kinds_of_files(path: str, source: str, found: bool) -> None:
+    assert bool(findings(path, None, source.encode())) == found
+
+
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (b"(" * 100_000, None),  # no Python can run it
+        (b"x = " + b"-" * 100_000 + b"1\n", insides.UNREADABLE),
+        (b"x" + b".a" * 50_000, insides.UNREADABLE),
+        (b"x = '" + b"a" * 10_000_000 + b"'\n", insides.UNREADABLE),
+        (b"# coding: utf-7\nx = 1\n", insides.UNREADABLE),
+        (b"import gc\0\ngc.get_objects()\n", insides.OBJECTS),
+        (b"type X[T: int = str] = t'{x}' <> 3\nimport ctypes\n", insides.MEMORY),  # of a newer Python
+        (b"print 'a'\nexec(x)\n", insides.RUNS_TEXT),
+        ("import \uff47\uff43\n\uff47\uff43.\uff47et_objects()\n".encode(), insides.OBJECTS),
+        ("import gc\ngc.\uff47et_objects(\n".encode(), insides.OBJECTS),
+        (b"x = [" + b"[[c for c in 'a' * 4000] for d in 'a' * 4000]," * 3 + b"]\nf(str(x))", None),
+        (b"f('%999999999d' % 1, 'a'.replace('', 'b' * 4000))", None),
+        (b"\xff\xfe\x00", None),
+        (b"", None),
+    ],
+    ids=range(14),
+)
+def test_hostile_source(source: bytes, what: str | None) -> None:
+    found = {one.what for one in findings("a.py", None, source)}
+    assert found == ({what} if what else set())
+
+
+@given(st.binary(), st.one_of(st.none(), st.binary()), st.sampled_from(["a.py", "tests/a.py", "a.so", "a"]))
+def test_any_bytes(after: bytes, before: bytes | None, path: str) -> None:
+    findings(path, before, after)
+    findings(path, after, after)
+
+
+@given(st.lists(st.sampled_from([forged for _, forged, _ in RULES]), max_size=4))
+def test_unchanged_code_is_never_found(parts: list[str]) -> None:
+    source = "\n".join(parts).encode()
+    assert findings("a.py", source, source) == []
+    assert findings("a.py", source, b"\n# a comment\n" + source) == []
+
+
+def test_needs_review(tmp_path: Path) -> None:
+    write_files(tmp_path / "tree", {"calc.py": "x = 1\n", "test_calc.py": "def test_x(): assert 0\n"})
+    store = TreeStore(tmp_path / "trees.git")
+    workspace = Workspace.from_folder(store, tmp_path / "tree", ["calc.py", "test_calc.py"])
+    reach = b"import gc\ngc.get_objects()\n"
+    files = ["calc.py", "test_calc.py", "conftest.py", "sitecustomize.py", "test_new.py"]
+    changed = [(name, 0o100644, reach) for name in files]
+    patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
+    # changes that count nowhere need no review
+    assert [one.path for one in needs_review(workspace, patch)] == ["calc.py", "test_new.py"]
+    assert [one.path for one in needs_review(workspace, patch, ["calc.py"])] == [
+        "conftest.py",
+        "sitecustomize.py",
+        "test_calc.py",
+        "test_new.py",
+    ]

@@ -1,0 +1,275 @@
+"""Look for code under test that forges results in its own process.
+
+- Canaries, tests that must fail, run among the real tests. They look like these: same file, name, class and kind.
+  Code that forges passing tests also makes canaries pass.
+- The functions of pytest, pluggy and unittest, and those behind pytest's hooks, are recorded before any of the code is
+  imported. They are compared after the tests were imported, and at the end.
+- The function of each collected test is compared before and after the test.
+- A new module must not take the place of another one, such as one of an installed package.
+
+The report gets these lines: `forged`, what was found; `plugin`, a file of the work tree that has pytest hooks; `canaries`,
+how many ran, and how many of them failed. Some repositories have such findings without any patch. So the reader must
+leave those out that a run without the patch has, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import sys
+import types
+from importlib.machinery import PathFinder
+from typing import Any
+
+WATCHED = ("_pytest", "pytest", "pluggy", "unittest")
+"""Packages whose functions determine the results."""
+MOST_CANARIES = 60
+MOST_FOUND = 20
+REPLACED = "replaced while the tests ran: "
+PASSED = "a test that cannot pass passed"
+
+
+def insides(value: Any) -> tuple[Any, ...]:
+    """Return what determines what a callable does: its code, and the callables in its closure and defaults."""
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    value = getattr(value, "__func__", value)
+    if not isinstance(value, types.FunctionType):
+        return ()
+    found: list[Any] = [value.__code__]
+    for cell in value.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # the cell is empty
+            continue
+        found.append(content if callable(content) else None)
+    found += [default if callable(default) else None for default in value.__defaults__ or ()]
+    return tuple(found)
+
+
+def same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return len(first) == len(second) and all(one is other for one, other in zip(first, second))
+
+
+def functions_of(names: Any) -> dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]:
+    """Return the functions and classes of the watched packages, with their insides."""
+    found: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] not in names or not isinstance(module, types.ModuleType):
+            continue
+        for attribute, value in sorted(vars(module).items()):
+            if isinstance(value, (types.FunctionType, type)):
+                found[name, attribute] = (value, insides(value))
+            if isinstance(value, type) and value.__module__ == name:
+                for inner, member in vars(value).items():
+                    within = insides(member)
+                    if within:
+                        found[name, attribute + "." + inner] = (member, within)
+    return found
+
+
+def replaced(before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]) -> list[str]:
+    """Return the names of functions and classes that are missing or differ from `before`."""
+    after = functions_of(WATCHED)
+    gone = [
+        key
+        for key, (value, within) in before.items()
+        if key not in after or after[key][0] is not value or not same(after[key][1], within)
+    ]
+    return sorted({".".join(key) for key in gone})
+
+
+def false_test(name: str, like: Any) -> Any:
+    """Return a function that looks like a test of a file and cannot pass.
+
+    Args:
+        name: Its name.
+        like: A function of the same file.
+    """
+    numbers = [random.SystemRandom().randrange(2, 1000) for _ in range(4)]
+    lines = ["value = %d" % numbers[0], "assert value == %d" % numbers[0], "other = %d" % numbers[1]]
+    lines.insert(1 + numbers[2] % 3, "assert value == %d" % (numbers[0] + numbers[3]))
+    self_ = "self" if "." in getattr(like, "__qualname__", "") else ""
+    tree = ast.parse("def %s(%s):\n    " % (name, self_) + "\n    ".join(lines))
+    code = like.__code__
+    ast.increment_lineno(tree, code.co_firstlineno - 1)
+    made: dict[str, Any] = {}
+    exec(compile(tree, code.co_filename, "exec", dont_inherit=True), made)
+    function = types.FunctionType(made[name].__code__, like.__globals__, name)
+    function.__qualname__ = like.__qualname__.rpartition(".")[0] + "." + name if self_ else name
+    function.__module__ = like.__module__
+    return function
+
+
+def plain_name(item: Any) -> str:
+    return str(getattr(item, "originalname", None) or item.name.partition("[")[0])
+
+
+def canary_of(item: Any) -> Any:
+    """Return a test that cannot pass, beside `item`: a function of the same name, or a method of the same class.
+
+    Returns:
+        None if this pytest cannot create such a test.
+    """
+    import pytest
+
+    try:
+        name, like = plain_name(item), item.function
+        like = getattr(like, "__func__", like)
+        while not isinstance(like, types.FunctionType):
+            like = like.__wrapped__
+        if not hasattr(item, "_testcase"):
+            function = false_test(name, like)
+            bound = function if item.cls is None else types.MethodType(function, item.cls)
+            made = pytest.Function.from_parent(item.parent, name=item.name, callobj=bound)
+            vars(made)["_getobj"] = lambda: bound  # older pytest calls this again during setup
+            made.fixturenames[:] = []
+            return made
+        while hasattr(item.cls, name):
+            name += random.SystemRandom().choice(["_again", "_2", "_twice", "_more"])
+        setattr(item.cls, name, false_test(name, like))
+        return type(item).from_parent(item.parent, name=name, callobj=getattr(item.cls, name))
+    except Exception:  # noqa: BLE001 - this pytest lacks something; the other guards remain
+        return None
+
+
+class Guard:
+    """Pytest plugin that looks for tampering.
+
+    Args:
+        tell: Writes a line of the report.
+        wanted: Ids of tests that get a canary in any case.
+        added: Paths of files that the patch adds to the work tree.
+    """
+
+    def __init__(self, tell: Any, wanted: list[str], added: list[str]) -> None:
+        import pytest
+
+        pytest.hookimpl(tryfirst=True)(Guard.pytest_load_initial_conftests)
+        pytest.hookimpl(tryfirst=True)(Guard.pytest_collection_finish)
+        pytest.hookimpl(trylast=True)(Guard.pytest_collection_modifyitems)
+        self.function = pytest.Function
+        self.tell = tell
+        self.wanted = frozenset(wanted)
+        self.added = frozenset(os.path.realpath(path) for path in added)
+        self.root = os.path.realpath(os.getcwd()) + os.sep
+        self.before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
+        self.hooks: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
+        self.canaries: dict[int, Any] = {}
+        self.failed = 0
+        self.ran = 0
+        self.tests: dict[int, tuple[Any, Any]] = {}
+        self.found: set[str] = set()
+
+    def forged(self, what: str) -> None:
+        if what not in self.found and len(self.found) < MOST_FOUND:
+            self.found.add(what)
+            self.tell("forged", what)
+
+    def pytest_load_initial_conftests(self, early_config: Any) -> None:
+        # plugins are loaded, and pytest's own ones have done their replacements; no code of the work tree
+        # is loaded yet
+        self.before = functions_of(WATCHED)
+        self.hooks = {
+            id(hook): (hook, hook.function, insides(hook.function)) for hook in self.all(early_config)
+        }
+
+    @staticmethod
+    def all(config: Any) -> list[Any]:
+        """Return the implementations of all hooks."""
+        callers = vars(config.pluginmanager.hook).values()
+        return [
+            hook for caller in callers if hasattr(caller, "get_hookimpls") for hook in caller.get_hookimpls()
+        ]
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        random_numbers = random.SystemRandom()
+        tests = [item for item in items if isinstance(item, self.function)]
+        random_numbers.shuffle(tests)
+        tests.sort(key=lambda item: item.nodeid not in self.wanted)
+        classes: set[Any] = set()
+        for item in tests:
+            if len(self.canaries) >= MOST_CANARIES:
+                break
+            if hasattr(item, "_testcase"):
+                if item.cls in classes:
+                    continue  # its set-up may be slow
+                classes.add(item.cls)
+            made = canary_of(item)
+            if made is not None:
+                self.canaries[id(made)] = made
+                place = items.index(item)
+                items.insert(
+                    place + random_numbers.randrange(2), made
+                )  # before or after: no pattern to detect
+        self.tests = {id(item): (item, self.test_of(item)) for item in items}
+
+    def is_canary(self, item: Any) -> bool:
+        return id(item) in self.canaries
+
+    def canary_ended(self, outcome: str) -> None:
+        self.ran += 1
+        self.failed += outcome in ("failed", "error")
+        if outcome == "passed":
+            self.forged(PASSED)
+
+    @staticmethod
+    def test_of(item: Any) -> Any:
+        """Return the code of a test; None if it has none."""
+        within = insides(getattr(item, "function", None))
+        return within[0] if within else None
+
+    def check_item(self, item: Any) -> None:
+        known = self.tests.get(id(item))
+        if known is None:
+            self.forged("a test appeared after the tests were collected: " + item.nodeid)
+        elif {"runtest", "setup", "teardown"} & vars(item).keys():
+            self.forged("the run of a test was replaced: " + item.nodeid)
+        elif known[1] is not None:
+            function = getattr(item.function, "__func__", item.function)
+            for _ in range(MOST_FOUND):  # plugins wrap tests
+                if insides(function)[:1] == (known[1],):
+                    return
+                function = getattr(function, "__wrapped__", None)
+            self.forged("a test was replaced: " + item.nodeid)
+
+    def check(self, config: Any) -> None:
+        """Compare functions and hooks with those from before."""
+        for name in replaced(self.before):
+            self.forged(REPLACED + name)
+        for hook in self.all(config):
+            known = self.hooks.get(id(hook))
+            within = insides(hook.function)
+            if known is not None:
+                if hook.function is not known[1] or not same(within, known[2]):
+                    self.forged("a hook of pytest was replaced: " + hook.plugin_name)
+                continue
+            path = os.path.realpath(within[0].co_filename) if within else ""
+            if not os.path.isfile(path):
+                self.forged("code without a file has hooks of pytest")
+            elif path.startswith(self.root):
+                self.tell("plugin", path[len(self.root) :])
+
+    def check_modules(self) -> None:
+        """Look for new files that are imported in the place of other modules."""
+        for name, module in sorted(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if "." in name or not isinstance(file, str) or os.path.realpath(file) not in self.added:
+                continue
+            folder = os.path.dirname(os.path.realpath(file))
+            folder = os.path.dirname(folder) if hasattr(module, "__path__") else folder
+            others = [place for place in sys.path if os.path.realpath(place) != folder]
+            other = PathFinder.find_spec(name, others)
+            if other is not None and other.origin is not None:
+                self.forged("%s takes the place of another module" % os.path.realpath(file)[len(self.root) :])
+
+    def pytest_collection_finish(self, session: Any) -> None:
+        self.check(session.config)
+
+    def pytest_sessionfinish(self, session: Any) -> None:
+        self.check(session.config)
+        self.check_modules()
+        self.tell("canaries", str(self.ran), str(self.failed))

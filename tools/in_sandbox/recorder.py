@@ -1,0 +1,309 @@
+"""Record which functions of the work tree each test executes."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import resource
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+SLOWER = 4
+"""While functions are recorded, a test may take this many times the limit, because recording slows it."""
+
+PROCESSES = re.compile(r"\b(multiprocessing/(connection|popen_\w+)|subprocess|bdb)\.py$")
+"""Files whose functions start other processes, talk with them, or set a tracer."""
+
+INSTALLED = frozenset(("site-packages", ".venv", ".tox", ".nox"))
+"""Folders with installed packages, which no patch changes."""
+
+
+class Tracer:
+    """Collects the functions that run, with `sys.settrace`: for Python before 3.12.
+
+    Attributes:
+        seen: The code objects by their id. Equal code objects of different files must stay apart, so this is no set.
+    """
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Any] = {}  # the same for all tests, because threads keep their tracer
+        seen = self.seen
+
+        def trace(frame: Any, event: str, arg: object, address: Callable[[object], int] = id) -> None:
+            code = frame.f_code
+            seen[address(code)] = code
+
+        self.trace: Any = trace
+
+    def start(self) -> bool:
+        """Begin to collect; return False if another tracer is at work."""
+        if sys.gettrace() is not None:
+            return False
+        threading.settrace(self.trace)
+        sys.settrace(self.trace)
+        return True
+
+    def again(self) -> None:
+        """Make sure that functions which were seen before are seen again."""
+
+    def intact(self) -> bool:
+        return sys.gettrace() is self.trace and getattr(threading, "_trace_hook", self.trace) is self.trace
+
+    def stop(self) -> None:
+        if sys.gettrace() is self.trace:
+            sys.settrace(None)
+        threading.settrace(None)
+
+
+class Monitor:
+    """Collects the functions that run, with `sys.monitoring`: for Python 3.12 and later. As `Tracer`."""
+
+    NAME = "m3agent"
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Any] = {}
+        seen = self.seen
+        self.api: Any = getattr(sys, "monitoring")  # noqa: B009 - typed for older versions, which lack it
+        disable = self.api.DISABLE
+        self.kinds = (self.api.events.PY_START, self.api.events.PY_RESUME)
+        self.events = self.kinds[0] | self.kinds[1]
+        self.tool: int | None = None
+
+        def begun(code: Any, offset: int, address: Callable[[object], int] = id) -> object:
+            seen[address(code)] = code
+            return disable
+
+        self.begun = begun
+
+    def start(self) -> bool:
+        if self.tool is None or self.api.get_tool(self.tool) != self.NAME:
+            free = [number for number in (4, 3) if self.api.get_tool(number) is None]
+            if not free:
+                return False
+            self.tool = free[0]
+            self.api.use_tool_id(self.tool, self.NAME)
+            for kind in self.kinds:
+                self.api.register_callback(self.tool, kind, self.begun)
+        self.api.set_events(self.tool, self.events)
+        self.again()
+        return True
+
+    def again(self) -> None:
+        self.api.restart_events()
+
+    def intact(self) -> bool:
+        return bool(
+            self.api.get_tool(self.tool) == self.NAME and self.api.get_events(self.tool) == self.events
+        )
+
+    def stop(self) -> None:
+        if self.api.get_tool(self.tool) == self.NAME:
+            self.api.set_events(self.tool, 0)
+
+
+def pack(numbers: Iterable[int]) -> str:
+    """Return a set of numbers as text: the differences of the ascending numbers, 7 bits a byte, compressed."""
+    data = bytearray()
+    last = 0
+    for number in sorted(set(numbers)):
+        delta, last = number - last, number
+        while delta > 127:
+            data.append(delta & 127 | 128)
+            delta >>= 7
+        data.append(delta)
+    return base64.b64encode(zlib.compress(bytes(data))).decode()
+
+
+class Recorder:
+    """Pytest plugin that records which functions of the work tree each test executes.
+
+    Recording makes tests slower, so short suites do without. `after` seconds after the start of the first test, the
+    duration of the whole run is estimated at the start of each test. When it is more than `above` seconds, the
+    recording of this test and of all following ones begins.
+
+    A fixture of a wider scope than a function runs once, but a test that uses it depends on what it executes. So these
+    fixtures are always recorded, and their functions count for each test that uses them.
+    """
+
+    def __init__(self, report: Any, after: float, above: float) -> None:
+        import pytest
+
+        around = pytest.hookimpl(hookwrapper=True, tryfirst=True)
+        around(Recorder.pytest_runtest_protocol)
+        around(Recorder.pytest_fixture_setup)
+        pytest.hookimpl(tryfirst=True)(Recorder.pytest_runtest_teardown)
+        self.report = report
+        self.after = after
+        self.above = above
+        self.root = os.path.realpath(os.getcwd())
+        self.tracer: Tracer | Monitor = Monitor() if sys.version_info >= (3, 12) else Tracer()
+        self.first: float | None = None  # when the first test started
+        self.done = 0
+        self.on = False
+        self.tracing = False  # whether the running test, or a fixture before recording is on, is recorded
+        self.elsewhere = False  # whether something ran that the tracer did not see
+        self.children = self.count_children()
+        self.places: dict[str, str | None] = {}
+        self.numbers: dict[tuple[str, int, str], int] = {}
+        self.kept: dict[int, tuple[object, frozenset[int], bool]] = {}  # by the id of the fixture definition
+        self.used: list[Any] = []
+        # threads that started before recording was on: with a tracer, in fixtures, and without one
+        self.traced: set[threading.Thread] = set()
+        self.unseen: list[threading.Thread] = []
+        # With an audit hook, each read of `frame.f_code` would call the hook: calls would take about twice as long.
+        # A fork empties this list. Python 3.8 would crash at its end if the callback were a function or a method here.
+        self.unforked = [True]
+        os.register_at_fork(before=self.unforked.clear)
+
+    @staticmethod
+    def count_children() -> tuple[int, bool]:
+        """Return what changes when another process starts or ends: the work of ended ones, and whether one is there."""
+        work = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves the process to the test
+        except ChildProcessError:
+            return (work, False)
+        return (work, True)
+
+    def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:
+        self.begin(item)
+        yield
+        self.finish(item)
+
+    def pytest_runtest_teardown(self, item: Any) -> None:
+        # fixtures that the test asked for while it ran; pytest forgets them after the teardown
+        self.used += getattr(getattr(item, "_request", None), "_fixture_defs", {}).values()
+
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        if fixturedef.scope == "function":
+            yield
+            return
+        left = self.report.stop_clock()  # an alarm in here would leave the record half done
+        before = set(threading.enumerate())
+        alone = not self.tracing
+        if alone:
+            self.tracing = self.tracer.start()
+        outside = self.take()
+        if self.tracing:
+            self.tracer.again()
+        self.report.resume_clock(left * SLOWER if alone else left)
+        yield
+        left = self.report.stop_clock()
+        intact = self.tracing and self.tracer.intact()
+        seen, elsewhere = self.take()
+        if alone:
+            if self.tracing:
+                self.tracer.stop()
+            self.tracing = False
+            self.traced.update(set(threading.enumerate()) - before)
+        elif not intact:
+            self.tracer.start()
+        numbers, processes = self.functions(seen)
+        elsewhere = elsewhere or processes or not intact
+        # what this fixture asked for by name while it ran is not among the fixtures of the tests that use it
+        for other in getattr(request, "_fixture_defs", {}).values():
+            _, more, unseen = self.kept.get(id(other), (other, frozenset(), False))
+            numbers |= more
+            elsewhere = elsewhere or unseen
+        # the definition is kept, too: otherwise another one could get its id
+        self.kept[id(fixturedef)] = (fixturedef, frozenset(numbers), elsewhere)
+        self.tracer.seen.update(outside[0])
+        self.tracer.seen.update(seen)
+        self.elsewhere = elsewhere or outside[1]
+        self.report.resume_clock(left / SLOWER if alone else left)
+
+    def begin(self, item: Any) -> None:
+        now = self.report.now()
+        if self.first is None:
+            self.first = now
+        self.used = []
+        if not self.on and now - self.first >= self.after:
+            expected = (now - self.first) / max(self.done, 1) * len(item.session.items)
+            self.tracing = (self.above <= 0 or expected > self.above) and self.tracer.start()
+            if self.tracing:
+                self.on = True
+                self.report.limit *= SLOWER
+                if isinstance(self.tracer, Tracer):
+                    known = {threading.current_thread(), *self.traced}
+                    self.unseen = [thread for thread in threading.enumerate() if thread not in known]
+        elif self.on:
+            self.tracing = self.tracer.start()
+        self.take()
+
+    def finish(self, item: Any) -> None:
+        self.done += 1
+        if not self.tracing:
+            return
+        self.tracing = False
+        intact = self.tracer.intact()
+        seen, elsewhere = self.take()
+        self.tracer.stop()
+        numbers, processes = self.functions(seen)
+        elsewhere = elsewhere or processes or not intact or any(t.is_alive() for t in self.unseen)
+        info = getattr(item, "_fixtureinfo", None)
+        for definitions in getattr(info, "name2fixturedefs", {}).values():
+            self.used += definitions
+        for definition in self.used:
+            _, more, unseen = self.kept.get(id(definition), (definition, frozenset(), False))
+            numbers |= more
+            elsewhere = elsewhere or unseen
+        self.report.tell("ran", item.nodeid, pack(numbers), "1" if elsewhere else "")
+
+    @contextlib.contextmanager
+    def imports(self) -> Iterator[None]:
+        """Record what runs while tests are imported, as a test with the id of the whole tree."""
+        started = self.tracer.start()
+        yield
+        intact = started and self.tracer.intact()
+        numbers, _ = self.functions(dict(self.tracer.seen))
+        self.tracer.stop()
+        if intact:
+            self.report.tell("ran", ".", pack(numbers), "")
+
+    def take(self) -> tuple[dict[int, Any], bool]:
+        """Return what was collected since the last call, and whether something ran that was not seen."""
+        children = self.count_children()
+        unseen = self.elsewhere or not self.unforked or children != self.children
+        taken = (dict(self.tracer.seen), unseen)
+        self.tracer.seen.clear()
+        self.elsewhere = False
+        self.unforked[:] = [True]
+        self.children = children
+        return taken
+
+    def functions(self, seen: dict[int, Any]) -> tuple[set[int], bool]:
+        """Return the numbers of the work tree's functions, and whether some may have run unseen."""
+        numbers = set()
+        processes = False
+        for code in seen.values():
+            if not code.co_flags & 1:  # CO_OPTIMIZED: bodies of modules and classes are no functions
+                continue
+            place = self.place(code.co_filename)
+            if place is None:
+                processes = processes or PROCESSES.search(code.co_filename) is not None
+                continue
+            key = (place, code.co_firstlineno, getattr(code, "co_qualname", code.co_name))
+            if key not in self.numbers:
+                self.numbers[key] = len(self.numbers)
+                self.report.tell("code", place, str(key[1]), key[2])
+            numbers.add(self.numbers[key])
+        return numbers, processes
+
+    def place(self, filename: str) -> str | None:
+        """Return the path in the work tree; None for a file outside of it, or an installed one."""
+        if filename.startswith("<"):
+            return None
+        if filename not in self.places:
+            try:
+                path = os.path.relpath(os.path.realpath(os.path.join(self.root, filename)), self.root)
+            except (OSError, ValueError):  # such as a null character: no file has this name
+                path = os.pardir
+            parts = path.split(os.sep)
+            inside = parts[0] != os.pardir and INSTALLED.isdisjoint(parts)
+            self.places[filename] = "/".join(parts) if inside else None
+        return self.places[filename]

@@ -1,0 +1,112 @@
+"""Read the report of a test program in the sandbox (`m3agent.tools.in_sandbox`)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from m3agent.tools.base import readable
+from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
+from m3agent.tools.tampering import NO_SIGNS, Signs
+
+CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
+BAD = frozenset({"failed", "error"})
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}")
+"""Address of an object in an id or an error. It differs in every run."""
+_DIGITS = re.compile(r"[0-9]{1,9}")
+_ESCAPED = re.compile(rb"[\x20-\x7e]*")
+
+
+@dataclass
+class Reading:
+    """What a report says.
+
+    Attributes:
+        outcomes: `passed`, `failed`, `error`, `skipped` or `xfailed`, by id.
+        errors: Error texts of the tests that failed or could not run, by id.
+        running: Id of the test that began and did not end.
+        status: Exit status of the run; None if it did not come to its end.
+        stopped: Whether the time for starting tests was over before all of them had started.
+        executed: Which functions each test executed, if that was recorded.
+        signs: Signs of tampering.
+    """
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    running: str | None = None
+    status: str | None = None
+    stopped: bool = False
+    executed: ExecutionMap | None = None
+    signs: Signs = NO_SIGNS
+
+    @property
+    def ended(self) -> bool:
+        """Whether all tests ran."""
+        return self.status is not None and self.status not in CUT_SHORT
+
+
+def _ident(raw: str) -> str:
+    return ADDRESS.sub("0x", encodable(raw))
+
+
+def _number(text: str) -> int:
+    """Return the number that a text is; -1 for any other text, which code that found the key may write."""
+    return int(text) if _DIGITS.fullmatch(text) else -1
+
+
+def read_report(report: bytes, key: bytes) -> Reading:
+    """Read a report.
+
+    A line counts if it has the next number and a valid authentication code. After a line that is missing nothing counts,
+    so the run has no end.
+    """
+    reading, started, executed = Reading(), Counter[str](), MapReader()
+    number = 0
+    for line in report.split(b"\n"):
+        body, _, code = line.rpartition(b"\t")
+        right = hashlib.blake2b(body, key=key, digest_size=16).hexdigest().encode()
+        if not hmac.compare_digest(code, right) or not _ESCAPED.fullmatch(body.replace(b"\t", b" ")):
+            continue
+        first, *fields = (
+            part.decode("ascii").encode("latin-1").decode("unicode_escape") for part in body.split(b"\t")
+        )
+        if first == str(number + 1):
+            number += 1
+            _take(reading, started, executed, fields)
+    reading.executed = executed.map(started)
+    return reading
+
+
+def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: Sequence[str]) -> None:
+    """Add one line to a reading."""
+    signs = reading.signs
+    match fields:
+        case "start", raw:
+            reading.running = _ident(raw)
+            started[reading.running] += 1
+        case "result", raw, outcome, _, text:
+            ident = _ident(raw)
+            reading.running = None if reading.running == ident else reading.running
+            if reading.outcomes.get(ident) not in BAD:
+                reading.outcomes[ident] = outcome
+                if outcome in BAD:
+                    reading.errors[ident] = readable(text.encode("utf-8", "replace"))
+        case "code", path, line, name:
+            executed.add_function([path, _number(line), name])
+        case "ran", raw, codes, elsewhere:
+            executed.add_test(_ident(raw), codes, elsewhere)
+        case "end", status, stopped:
+            reading.status, reading.stopped = status, bool(stopped)
+        case "forged", what:
+            what = readable(what.encode("utf-8", "replace"))
+            reading.signs = replace(signs, forged=(*signs.forged, what))
+        case "plugin", path:
+            reading.signs = replace(signs, plugins=(*signs.plugins, encodable(path)))
+        case "canaries", ran, failed:
+            reading.signs = replace(signs, canaries=(_number(ran), _number(failed)))
+        case _:  # another version's line
+            pass

@@ -1,0 +1,187 @@
+"""Run tests in a sandbox; results come from the program's own report, never from scraped text."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
+from m3agent.tools.base import readable
+from m3agent.tools.execution_map import Recording
+from m3agent.tools.in_sandbox import bootstrap, channel, guard, recorder, runner
+from m3agent.tools.report_reader import ADDRESS, Reading, read_report
+from m3agent.tools.test_report import TestReport
+
+PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
+LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
+MOST_REPORT = 64 << 20  # most bytes of the report that are read
+MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
+PARTS = (channel, guard, recorder)
+"""What each test program imports."""
+
+Framework = Literal["pytest", "unittest"]
+
+
+def text_of(module: ModuleType) -> str:
+    """Return the source code of a module."""
+    return _text(str(module.__file__))
+
+
+@functools.cache
+def _text(path: str) -> str:
+    return Path(path).read_text()
+
+
+def version() -> str:
+    """Return a text that changes whenever the test program changes."""
+    return "".join(map(text_of, (bootstrap, *PARTS, runner)))
+
+
+def standard_input(
+    program: ModuleType, request: Mapping[str, object], report: str, key: bytes, python_path: str = ""
+) -> bytes:
+    """Return the standard input of a test program; `bootstrap.py` explains its keys."""
+    given = {
+        "key": key.hex(),
+        "report": report,
+        "sources": [(module.__name__, text_of(module)) for module in (*PARTS, program)],
+        "python_path": python_path,
+        "request": request,
+    }
+    return json.dumps(given).encode() + b"\n"
+
+
+async def run_program(
+    sandbox: Sandbox,
+    program: ModuleType,
+    request: Mapping[str, object],
+    *,
+    timeout: float,
+    interpreter: Sequence[str] = ("python3",),
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    most: int = MOST_REPORT,
+) -> tuple[Reading, ExecResult]:
+    """Run a test program and read its report.
+
+    Args:
+        sandbox: The sandbox.
+        program: The program's last module.
+        request: What the module's `main` gets.
+        timeout: Time limit, in seconds.
+        interpreter: Python and its options.
+        env: More environment variables.
+        log: File for the complete output.
+        most: Most bytes of the report that are read.
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+    """
+    key = secrets.token_bytes(32)
+    report = f"/tmp/report-{secrets.token_hex(8)}"  # noqa: S108 - inside the sandbox
+    variables = {**sandbox.environment, **(env or {})}
+    given = standard_input(program, request, report, key, variables.get("PYTHONPATH", ""))
+    result = await sandbox.exec(
+        [*interpreter, "-c", text_of(bootstrap)],
+        timeout=timeout,
+        log=log,
+        stdin=given,
+        env={**(env or {}), "PYTHONPATH": ""},
+    )
+    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=most)
+    if len(raw.stdout) < 1 << 20:
+        return read_report(raw.stdout, key), result
+    return await asyncio.to_thread(read_report, raw.stdout, key), result  # reading takes seconds
+
+
+async def run_in_sandbox(
+    sandbox: Sandbox,
+    *targets: str,
+    framework: Framework | Literal["collect"] = "pytest",
+    timeout: float = 300,
+    log: Path | None = None,
+    only: Collection[str] = (),
+    ignore: Collection[str] = (),
+    skip: Collection[str] = (),
+    until: float | None = None,
+    record: Recording | None = None,
+    per_test: float | None = None,
+    guarded: Collection[str] | None = None,
+) -> TestReport:
+    """Run tests and read the runner's report.
+
+    Args:
+        sandbox: The sandbox.
+        targets: Files, node ids or folders. Missing ones are left out if others exist. None means those that the
+            repository's settings name.
+        framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
+        timeout: Time limit of the run, in seconds.
+        log: File for the complete output.
+        only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
+            for all. Unknown ids are ignored. For pytest only.
+        ignore: Paths of files whose tests do not run. For pytest only.
+        skip: Ids as in `only`, of tests that do not run. For pytest only.
+        until: Seconds after which no further test starts. The run is then not complete. For pytest only.
+        record: When to begin to record which functions each test executes. None: never. For pytest only.
+        per_test: Time limit of one test, in seconds; None for a share of `timeout`.
+        guarded: Look for tampering by the code under test. Paths of the files that the patch adds. For pytest only.
+
+    Raises:
+        SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
+    """
+    if per_test is None:
+        per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
+    request: dict[str, Any] = {
+        "framework": framework,
+        "limit": per_test,
+        "targets": targets,
+        "only": sorted(only),
+        "ignore": sorted(ignore),
+        "skip": sorted(skip),
+        "until": until,
+        "unstable": ADDRESS.pattern,
+        "record": None if record is None else asdict(record),
+        "guard": None if guarded is None else {"wanted": (), "added": sorted(guarded)},
+    }
+    read, result = await run_program(
+        sandbox,
+        runner,
+        request,
+        timeout=timeout,
+        log=log,
+        most=MOST_REPORT if record is None else MOST_RECORD,
+    )
+    outcomes, errors = read.outcomes, read.errors
+    if read.running is not None:
+        outcomes[read.running] = "failed"
+        how = (
+            f"timed out after {timeout:g} s"
+            if result.timed_out
+            else "the test process ended during this test"
+        )
+        errors[read.running] = f"{how} (exit {result.exit})"
+    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in set(outcomes.values())}
+    text = readable(result.stdout + b"\n" + result.stderr).strip()
+    return TestReport(
+        passed=by.get("passed", ()),
+        failed=by.get("failed", ()),
+        errored=by.get("error", ()),
+        skipped=tuple(sorted((*by.get("skipped", ()), *by.get("xfailed", ())))),
+        errors=errors,
+        complete=read.ended and not result.timed_out,
+        timed_out=result.timed_out,
+        seconds=result.seconds,
+        exit=result.exit,
+        output=text,
+        truncated=any(result.omitted),
+        stopped=read.stopped,
+        executed=None if record is None else read.executed,
+        signs=read.signs,
+    )

@@ -1,0 +1,56 @@
+"""Signs that the code under test tampered with a test run, as the guard in the sandbox reports them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`).
+
+    Attributes:
+        forged: What it found.
+        plugins: Paths in the work tree with functions that pytest calls as hooks.
+        canaries: Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
+            or did not come to its end.
+    """
+
+    forged: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    canaries: tuple[int, int] | None = None
+
+    def and_those_of(self, other: Signs) -> Signs:
+        """Return the signs of two runs."""
+        both = self.canaries, other.canaries
+        canaries = (
+            both[0] or both[1]
+            if both[0] is None or both[1] is None
+            else (both[0][0] + both[1][0], both[0][1] + both[1][1])
+        )
+        return Signs(self.forged + other.forged, self.plugins + other.plugins, canaries)
+
+    def beyond(self, usual: Signs, changed: Collection[str]) -> list[str]:
+        """Return the signs of tampering, each as a phrase.
+
+        Args:
+            usual: The signs of a run without the patch. Some repositories' own tests have some.
+            changed: Paths that the patch changes.
+        """
+        found = [what for what in self.forged if what not in usual.forged]
+        new = set(self.plugins) & set(changed) - set(usual.plugins)
+        found += [f"pytest called functions of {path} as hooks" for path in sorted(new)]
+        if (
+            usual.canaries is not None
+            and usual.canaries[1]
+            and self.canaries is not None
+            and not self.canaries[1]
+        ):
+            found.append("no test that must fail did fail")
+        return found
+
+
+NO_SIGNS = Signs()
+ORDINARY = Signs(canaries=(1, 1))
+"""The signs of a run with nothing unusual: canaries failed."""
