@@ -14,6 +14,7 @@ import typer
 from m3agent.agent.cli.common import Repo, faults, run, say
 from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
     from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
@@ -30,7 +31,7 @@ sandbox_app = typer.Typer(
 
 
 @sandbox_app.command("exec", context_settings={"allow_interspersed_args": False})
-@takes_settings("sandbox", "image", "allow_net")
+@takes_settings("sandbox", "image", "dockerfile", "allow_net")
 def sandbox_exec(
     command: Annotated[
         list[str], typer.Argument(help="The program and its arguments.", metavar="COMMAND...")
@@ -52,21 +53,28 @@ def sandbox_exec(
     signal N; 130 interrupted.
     """
     with faults():
+        from m3agent.agent.cli.dockerfiles import ask
+
+        ask(repo, flags)
         raise typer.Exit(run(_exec(repo, flags, command, timeout)))
 
 
 @sandbox_app.command("shell")
-@takes_settings("sandbox", "image", "allow_net")
+@takes_settings("sandbox", "image", "dockerfile", "allow_net")
 def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
     """Open a shell where tool calls run, on a copy of the repository's files that is deleted afterwards.
 
     If standard input is not a terminal, the shell reads its commands from it. The exit code is the shell's.
     """
     with faults():
+        from m3agent.agent.cli.dockerfiles import ask
+
+        ask(repo, flags)
         raise typer.Exit(run(_shell(repo, flags)))
 
 
 @sandbox_app.command("build")
+@takes_settings("dockerfile")
 def sandbox_build(
     repo: Repo = Path(),
     exclude_newer: Annotated[
@@ -74,6 +82,8 @@ def sandbox_build(
         typer.Option(help="Install only packages uploaded before this day, like 2024-05-31.", metavar="DATE"),
     ] = None,
     image: Annotated[str | None, typer.Option(help="Docker image to install into.", metavar="IMG")] = None,
+    *,
+    flags: Flags,
 ) -> None:
     """Build the image with the repository's environment, unless it exists, and print its name.
 
@@ -81,9 +91,30 @@ def sandbox_build(
     declares nothing (then nothing is printed); 2 wrong use; 3 it could not be built.
     """
     with faults():
-        name = run(_build(repo, exclude_newer, image))
+        from m3agent.agent.cli.dockerfiles import ask
+
+        ask(repo, {**flags, "image": image, "sandbox": "docker"})  # only an engine has images
+        name = run(_build(repo, exclude_newer, image, flags))
         if name is not None:
-            typer.echo(name)
+            print_text(name)
+
+
+@sandbox_app.command("trust")
+def sandbox_trust(repo: Repo = Path()) -> None:
+    """Let builds run the instructions of the repository's Dockerfile. If the file changes, trust it again."""
+    with faults():
+        from m3agent.agent.cli.dockerfiles import trust
+
+        trust(repo)
+
+
+@sandbox_app.command("distrust")
+def sandbox_distrust(repo: Repo = Path()) -> None:
+    """Stop trusting the repository's Dockerfile."""
+    with faults():
+        from m3agent.agent.cli.dockerfiles import distrust
+
+        distrust(repo)
 
 
 @sandbox_app.command("prune")
@@ -130,13 +161,15 @@ async def _passed_through(sandbox: Sandbox, command: list[str], timeout: float) 
     return _exit_code(result, timeout, output.taken)
 
 
-async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> str | None:
+async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags: Flags) -> str | None:
     import asyncio
     from datetime import datetime
 
     from m3agent.agent.fix.collection import collected
+    from m3agent.agent.fix.dockerfiles import may_build
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
+    from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.backends.factory import SandboxSpec
     from m3agent.sandbox.images.environment import find_environment
@@ -147,11 +180,15 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None) -> st
         except ValueError:
             raise UsageError(f"--exclude-newer: '{exclude_newer}' is not a day like 2024-05-31") from None
     repository = await asyncio.to_thread(open_repository, repo)
+    settings = load_settings(repo, flags, os.environ).settings
     state = state_dir(os.environ)
+    may = may_build(repository, settings, state, say)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         tag = await asyncio.to_thread(last_tag, repository)
-        name = await find_environment(workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag)
+        name = await find_environment(
+            workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag, may_build=may
+        )
         if name is not None:
             found = await collected(SandboxSpec("docker", name), "docker", workspace, state, say)
             for line in found.sentences() if found is not None else ():
@@ -181,7 +218,7 @@ async def _prune(keep_gb: float) -> None:
     folders = await asyncio.to_thread(sweep_scratch, state)
     done = await asyncio.to_thread(work)
     for name in done.images:
-        typer.echo(f"removed {name}")
+        print_text(f"removed {name}")
     say(
         f"freed {done.freed / 1e9:.1f} GB in {len(done.images)} images; also removed {done.containers} containers, "
         f"{done.volumes} volumes and {folders} folders that killed processes left"
@@ -207,6 +244,7 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     """Open a sandbox over the repository's files, made as `fix` makes it."""
     import asyncio
 
+    from m3agent.agent.fix.dockerfiles import may_build
     from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
@@ -223,9 +261,10 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
             say(f"network: {request.verdict}: {request.reason}")
 
     state = state_dir(os.environ)
+    may = may_build(repository, settings, state, say)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         tag = await asyncio.to_thread(last_tag, repository)
-        spec = await with_environment(spec, backend, workspace, settings, state, say, tag)
+        spec = await with_environment(spec, backend, workspace, settings, state, say, tag, may)
         async with new_sandbox(backend, spec, workspace, say, tell) as sandbox:
             yield sandbox

@@ -17,8 +17,9 @@ from typing import IO, Any
 
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import ROOT
-from m3agent.sandbox.images.image_build import INSTALLING, Build, build_image, files_as_tar, installers
+from m3agent.sandbox.images.image_build import INSTALLING, Build, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.installers import installers
 
 WORK = "/opt/m3agent-layer"
 """Folder of a layer's script and files while the script runs. It is not part of the image."""
@@ -79,8 +80,9 @@ def build_layer(
         command=("/bin/bash", f"{WORK}/layer.sh"),
         user="0:0",
         folder=WORK,
-        env={**below.env, **indexes.environment(f"{WORK}/certificates.pem")},
+        env=indexes.environment(f"{WORK}/certificates.pem"),
         capabilities=INSTALLING,
+        indexes=indexes,
         image_env={**below.env, **layer.env},
         image_command="/bin/bash",
     )

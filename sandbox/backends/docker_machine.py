@@ -97,6 +97,13 @@ class DockerMachine:
         self.environment: dict[str, str] = {}
         self.image_id = ""
 
+    @property
+    def container(self) -> str:
+        """The engine's id of the container."""
+        if self._id is None:
+            raise SandboxError("the container has not been started")
+        return self._id
+
     def job_limits(self) -> dict[str, int]:
         """Return no limits for a job: the container's control group enforces them."""
         return {}

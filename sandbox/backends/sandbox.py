@@ -302,6 +302,11 @@ class Sandbox:
         await self._put(files, TOOLBOX)
 
     @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment variables of each command."""
+        return self._env
+
+    @property
     def channel(self) -> Channel:
         """The open channel to the supervisor."""
         if self._channel is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,10 @@ class Container:
     context: str = "."
     target: str | None = None
     args: dict[str, str] = field(default_factory=dict)
+
+
+MayBuild = Callable[[Container, str], bool]
+"""Returns whether the user agrees to the build of a Dockerfile, from its container and its text."""
 
 
 def read_containers(files: Files, found: ScanResult) -> list[Container]:

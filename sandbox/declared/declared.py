@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -80,6 +81,21 @@ def read_declared(files: Files) -> Declared:
         django_settings,
         read_test_options(files),
         read_import_folders(files),
+    )
+
+
+def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
+    """Return the contents of an environment with the requirements that a Dockerfile names; all of them are optional."""
+    known = {
+        canonicalize_name(Requirement(line.partition(" --hash")[0]).name) for line in declared.requirements
+    }
+    if declared.project is not None:
+        known.add(canonicalize_name(declared.project.name))
+    more = {word for word in requirements if canonicalize_name(Requirement(word).name) not in known}
+    return replace(
+        declared,
+        requirements=tuple(sorted({*declared.requirements, *more})),
+        optional=tuple(sorted({*declared.optional, *more})),
     )
 
 

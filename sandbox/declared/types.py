@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import configparser
-import tomllib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+
+from m3agent.sandbox.declared.toml_text import parse_toml
 
 TEST_GROUPS = frozenset({"test", "tests", "testing"})
 WANTED_GROUPS = TEST_GROUPS | {"dev", "develop", "development"}
@@ -121,9 +122,9 @@ class Files:
         if text is None:
             return {}
         try:
-            return tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            found.notice(path, f"not valid TOML ({str(error).rstrip('.')}): not read")
+            return parse_toml(text)
+        except ValueError as error:
+            found.notice(path, f"not valid TOML ({error}): not read")
             return {}
 
     def ini(self, path: str, found: ScanResult) -> configparser.ConfigParser:

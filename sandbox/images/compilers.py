@@ -16,20 +16,12 @@ from typing import Any
 from m3agent.sandbox.backends.docker_machine import USER, our_labels
 from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import compilers_script
 from m3agent.sandbox.images.debian import DEBIAN, base_image, just_built
-from m3agent.sandbox.images.image_build import (
-    INSTALLING,
-    Build,
-    build_image,
-    engine_failures,
-    files_as_tar,
-    remove_container,
-)
+from m3agent.sandbox.images.image_build import engine_failures, remove_container
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.system_packages import install_with_apt
 
-WORK = "/opt/m3agent-compilers"
 RECIPE = 1  # part of every hash; increase it if the same image must get other compilers
 PROBE = r"""
 command -v cc >/dev/null || echo 'a C compiler'
@@ -94,8 +86,16 @@ def with_compilers(
                 say(
                     f"installing {' and '.join(missing)} for the project's build once (this may take minutes)"
                 )
-                _install(
-                    api, image, rust, tag, indexes, log=folder(state) / f"{name}.log", say=say, stop=stop
+                install_with_apt(
+                    api,
+                    image,
+                    ["rust"] if rust else [],
+                    "an image with compilers",
+                    tag,
+                    indexes,
+                    log=folder(state) / f"{name}.log",
+                    say=say,
+                    stop=stop,
                 )
                 image = just_built(api, tag)
                 touch(state, tag)
@@ -131,32 +131,3 @@ def _missing(api: Any, image: Image, rust: bool) -> list[str]:
     finally:
         remove_container(api, container)
     return [line for line in lines if rust or line != "Rust"]
-
-
-def _install(
-    api: Any,
-    image: Image,
-    rust: bool,
-    tag: str,
-    indexes: Indexes,
-    *,
-    log: Path,
-    say: Say,
-    stop: threading.Event,
-) -> None:
-    script = Path(compilers_script.__file__).read_bytes()
-    build = Build(
-        what="an image with compilers",
-        base=image,
-        command=("python3", "-I", "-S", f"{WORK}/compilers_script.py", *(["rust"] if rust else [])),
-        user="0:0",
-        folder="/",
-        env={**image.env, **indexes.environment(f"{WORK}/certificates.pem")},
-        capabilities=INSTALLING,
-        image_env=image.env,
-        image_command="python3",
-    )
-    files = {"compilers_script.py": script}
-    if indexes.certificates is not None:
-        files["certificates.pem"] = indexes.certificates.read_bytes()
-    build_image(api, build, tag, [files_as_tar(files, WORK, folders=[WORK])], log=log, say=say, stop=stop)

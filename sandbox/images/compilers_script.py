@@ -1,7 +1,8 @@
-"""Install compilers with apt; runs as root inside a build container.
+"""Install compilers or other packages with apt; runs as root inside a build container.
 
-Uses only the standard library and Python 3.8+. The argument `rust`, if it is there, asks for the newest Rust too. Output
-and exit status are those of `env_script.py`.
+Uses only the standard library and Python 3.8+. The argument `rust`, if it is there, asks for the newest Rust too. After the
+argument `packages`, names of packages follow, which are installed instead of compilers. Output and exit status are those of
+`env_script.py`.
 """
 
 from __future__ import annotations
@@ -67,27 +68,53 @@ def add_updates() -> None:
         (SOURCES / "m3agent-security.list").write_text(line)
 
 
-def main() -> int:
-    """Install what is missing; return the exit status."""
-    if shutil.which("apt-get") is None:
-        say("the image has no apt-get to install compilers with")
-        return 1
-    add_updates()
-    if not run(*APT, "update"):
-        say("apt-get cannot read the lists of Debian's packages")
-        return 1
+def compilers(rust: bool) -> bool:
+    """Install compilers; return whether they are there."""
     packages = ["gcc", "g++", "libc6-dev", "make", "pkg-config"]
     if (shutil.which("python3") or "").startswith("/usr/bin/"):
         packages.append("python3-dev")
-    if len(sys.argv) > 1 and shutil.which("cargo") is None:
+    if rust and shutil.which("cargo") is None:
         names = ["cargo" + end for end in RUSTS]
         policy = subprocess.run(
             ["apt-cache", "policy", *names], capture_output=True, text=True, check=False
         ).stdout
         end, version = newest_rust(policy)
         packages += ["cargo" + end, "rustc" + end] if version else []
-    if not run(*APT, "install", "-y", "--no-install-recommends", *packages):
+    if not install(packages):
         say("apt-get cannot install the compilers")
+        return False
+    return True
+
+
+def named(packages: list[str]) -> bool:
+    """Install those of the packages that can be installed; return whether any is there."""
+    if install(packages):
+        return True
+    there = [name for name in packages if install([name])]
+    for name in packages:
+        if name not in there:
+            say("notice: without " + name + ", which cannot be installed here")
+    if not there:
+        say("apt-get can install none of them")
+    return bool(there)
+
+
+def install(packages: list[str]) -> bool:
+    """Install packages; return whether all are there."""
+    return run(*APT, "install", "-y", "--no-install-recommends", "--", *packages)
+
+
+def main() -> int:
+    """Install what is wanted; return the exit status."""
+    if shutil.which("apt-get") is None:
+        say("the image has no apt-get to install packages with")
+        return 1
+    add_updates()
+    if not run(*APT, "update"):
+        say("apt-get cannot read the lists of Debian's packages")
+        return 1
+    wanted = sys.argv[1:]
+    if not (named(wanted[1:]) if wanted[:1] == ["packages"] else compilers("rust" in wanted)):
         return 1
     run(*APT, "clean")
     shutil.rmtree("/var/lib/apt/lists", ignore_errors=True)

@@ -1,7 +1,6 @@
-"""Makes the image that a repository's devcontainer.json or Dockerfile asks for, by the engine's own builder.
+"""Makes the image that a repository's devcontainer.json or Dockerfile asks for.
 
-The builder runs the file's steps as the engine runs any build: in containers with a network, without anything of this
-machine but the repository's files. What is built is used only if it can run a sandbox (it has a python3).
+It is used only if it can run a sandbox (it has a python3).
 """
 
 from __future__ import annotations
@@ -11,24 +10,22 @@ import hashlib
 import io
 import json
 import posixpath
+import socket
 import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.backends.docker_machine import LABEL, USER, our_labels
+from m3agent.sandbox.backends.docker_machine import USER, our_labels
 from m3agent.sandbox.backends.image import local_image, pull
 from m3agent.sandbox.declared.container import Container
+from m3agent.sandbox.declared.dockerfile import read_instructions, read_stages
 from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
-from m3agent.sandbox.images.image_build import (
-    BUILD_SECONDS,
-    MEMORY,
-    add_entry,
-    engine_failures,
-    remove_container,
-    wait_for,
-)
+from m3agent.sandbox.images.dockerfile_build import DockerfileBuild
+from m3agent.sandbox.images.image_build import add_entry, engine_failures, remove_container
+from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.network.allow_list import may_reach, split_authority
 from m3agent.sandbox.store.workspace import Workspace
 
 # Files whose content determines what is installed. Changes of other files need no new image: the sandbox replaces the
@@ -42,6 +39,7 @@ DECIDING = (
     "package.json",
     "environment.y",
 )
+RECIPE = 2  # part of every hash; increase it if the same files must give another image
 NO_PYTHON = "its image has no python3, which every sandbox needs"
 MOST_CONTEXT = 1 << 30  # most bytes of files that the builder gets
 
@@ -52,6 +50,7 @@ def build_container(
     container: Container,
     workspace: Workspace,
     repository: str,
+    indexes: Indexes,
     *,
     log_folder: Path,
     say: Callable[[str], None],
@@ -65,10 +64,7 @@ def build_container(
         ImageMissing: No registry has the image, or the image has no python3.
     """
     if container.image is not None:
-        if local_image(api, container.image) is None and not pull(container.image, say):
-            raise ImageMissing(f"no registry has {container.image}")
-        _check_python(api, container.image)
-        return container.image
+        return usable(api, container.image, say)
     tag = f"{repository}:{_key(container, workspace)}"
     unfit = (
         log_folder / f"{tag.partition(':')[2]}.unfit"
@@ -78,7 +74,7 @@ def build_container(
     with lock(tag):
         if local_image(api, tag) is None:
             say(f"building the image of {container.source} once (this may take minutes)")
-            _Build(api, container, workspace, tag, log_folder, say, stop).run()
+            _build(api, container, workspace, tag, indexes, log_folder, say, stop)
             try:
                 _check_python(api, tag)
             except ImageMissing:
@@ -96,7 +92,7 @@ def _key(container: Container, workspace: Workspace) -> str:
         if path in {container.dockerfile, f"{container.dockerfile}.dockerignore", ".dockerignore"}
         or any(word in posixpath.basename(path) for word in DECIDING)
     )
-    made_from = [container.dockerfile, container.context, container.target, container.args, deciding]
+    made_from = [RECIPE, container.dockerfile, container.context, container.target, container.args, deciding]
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
 
 
@@ -127,81 +123,80 @@ def build_context(workspace: Workspace, container: Container) -> bytes:
                 add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
             if buffer.tell() > MOST_CONTEXT:
                 raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
-        # The Dockerfile may be outside the context, so the archive contains it under a fixed name of m3agent's.
-        dockerfile = workspace.store.get_blob(entries[container.dockerfile].sha)
-        add_entry(archive, DOCKERFILE, 0o100644, dockerfile)
     return buffer.getvalue()
 
 
-DOCKERFILE = ".m3agent-dockerfile"
+def _build(
+    api: Any,
+    container: Container,
+    workspace: Workspace,
+    tag: str,
+    indexes: Indexes,
+    log_folder: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    assert container.dockerfile is not None
+    entry = workspace.entries(workspace.base)[container.dockerfile]
+    text = workspace.store.get_blob(entry.sha).decode(errors="replace")
+    try:
+        stages = read_stages(read_instructions(text), container.target, container.args)
+    except ValueError as error:
+        raise EnvironmentBuildFailed(f"it cannot be built: {error}") from None
+    DockerfileBuild(
+        api,
+        container.args,
+        lambda: build_context(workspace, container),
+        lambda name: find_named(api, name, say),
+        indexes,
+        log=log_folder / f"{tag.partition(':')[2]}.log",
+        say=say,
+        stop=stop,
+    ).run(stages, tag)
 
 
-class _Build:
-    """One run of the engine's builder."""
+@engine_failures("it")
+def usable(api: Any, image: str, say: Callable[[str], None]) -> str:
+    """Return the name of an image that a repository names; pull it if it is not here. Blocking.
 
-    def __init__(
-        self,
-        api: Any,
-        container: Container,
-        workspace: Workspace,
-        tag: str,
-        log_folder: Path,
-        say: Callable[[str], None],
-        stop: threading.Event,
-    ) -> None:
-        self.api = api
-        self.container = container
-        self.workspace = workspace
-        self.tag = tag
-        self.log = log_folder / f"{tag.partition(':')[2]}.log"
-        self.say = say
-        self.stop = stop
-        self.last = "starting"
-        self.error: str | None = None
-        self.built = False
+    Raises:
+        ImageMissing: It cannot be pulled, or it has no python3.
+    """
+    find_named(api, image, say)
+    _check_python(api, image)
+    return image
 
-    def run(self) -> None:
-        context = build_context(self.workspace, self.container)
-        reader = threading.Thread(target=self._read, args=(context,), daemon=True, name="m3agent-build")
-        reader.start()
-        source = self.container.source
-        if problem := wait_for(reader, source, lambda: self.last, self.say, self.stop):
-            self.api.close()  # the engine ends a build if its client disconnects
-            raise EnvironmentBuildFailed(f"its build was stopped: {problem}; the log is {self.log}")
-        if not self.built:
-            reason = self.error or f"the builder ended with '{self.last}'"
-            raise EnvironmentBuildFailed(f"it cannot be built: {reason}; the log is {self.log}")
 
-    def _read(self, context: bytes) -> None:
-        from docker.errors import DockerException
-        from requests.exceptions import RequestException
+def find_named(api: Any, name: str, say: Callable[[str], None]) -> str:
+    """Return the id of an image that a repository names; pull it if it is not here.
 
-        options = self.container
-        try:
-            with self.log.open("wb") as file:
-                for line in self.api.build(
-                    fileobj=io.BytesIO(context),
-                    custom_context=True,
-                    dockerfile=DOCKERFILE,
-                    tag=self.tag,
-                    buildargs=options.args or None,
-                    target=options.target,
-                    labels={LABEL: "1", f"{LABEL}.environment": self.tag.partition(":")[2]},
-                    container_limits={"memory": MEMORY, "memswap": MEMORY},
-                    rm=True,
-                    forcerm=True,
-                    decode=True,
-                    timeout=int(BUILD_SECONDS),
-                ):
-                    text = str(line.get("stream") or line.get("error") or line.get("status") or "")
-                    file.write(text.encode(errors="replace"))
-                    file.flush()
-                    self.last = text.strip()[:100] or self.last
-                    self.error = str(line["error"]).strip()[:300] if "error" in line else self.error
-        except (DockerException, RequestException, OSError, ValueError) as error:
-            self.error = self.error or str(error)[:300]
-            return
-        self.built = self.error is None
+    The engine pulls from the host's own network. So it is not asked to if the registry is this machine or in a private
+    network.
+
+    Raises:
+        ImageMissing: No registry has it, or its registry is not a public host.
+    """
+    image = local_image(api, name)
+    if image is None:
+        registry, slash, _ = name.partition("/")
+        if slash and (registry == "localhost" or set(".:") & set(registry)):
+            _check_registry(registry)
+        if not pull(name, say) or (image := local_image(api, name)) is None:
+            raise ImageMissing(f"no registry has {name}")
+    return image.ident
+
+
+def _check_registry(registry: str) -> None:
+    try:
+        host, port = split_authority(registry)
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)}
+    except (OSError, ValueError):
+        raise ImageMissing(f"the registry {registry} cannot be found") from None
+    for address in found:
+        if not may_reach(address):
+            raise ImageMissing(
+                f"the registry {registry} is at {address}, which is not a public address: pull the image yourself"
+            )
 
 
 def _check_python(api: Any, image: str) -> None:

@@ -18,8 +18,9 @@ from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.types import DeclaredProject
 from m3agent.sandbox.images import env_script
-from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar, installers
+from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.installers import installers
 
 FOLDER = "/opt/m3agent-env"
 """Path of the virtual environment in its image."""
@@ -74,6 +75,7 @@ def build_environment(
         command=("python3", "-I", "-S", f"{WORK}/env_script.py"),
         user=USER,
         folder="/",
+        indexes=job.indexes,
         image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django, **options},
         image_command="python3",
     )

@@ -25,17 +25,19 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image
 from m3agent.sandbox.declared.build import ProjectBuild, read_build, version_of_tag
-from m3agent.sandbox.declared.container import read_containers
-from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.container import MayBuild
+from m3agent.sandbox.declared.declared import Declared, read_declared, with_named
+from m3agent.sandbox.declared.dockerfile import Named
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
-from m3agent.sandbox.declared.types import Files, ScanResult
-from m3agent.sandbox.errors import EnvironmentBuildFailed, SandboxError
+from m3agent.sandbox.declared.types import Files
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.compilers import with_compilers
-from m3agent.sandbox.images.container_build import build_container
 from m3agent.sandbox.images.env_build import Job, build_environment
 from m3agent.sandbox.images.indexes import Indexes, find_indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.own_image import NOTHING, OwnImage
 from m3agent.sandbox.images.project_build import MADE_FROM, ProjectJob, build_project
+from m3agent.sandbox.images.system_packages import with_system_packages
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
 
@@ -53,6 +55,7 @@ async def find_environment(
     base: str | None = None,
     exclude_newer: str | None = None,
     tag: str | None = None,
+    may_build: MayBuild = lambda *_: False,
 ) -> str | None:
     """Return the image for a repository, or None if it needs nothing beyond a bare sandbox.
 
@@ -63,6 +66,8 @@ async def find_environment(
         base: Image to install into, instead of the default one; the repository's own images are then ignored.
         exclude_newer: Ignore packages that were uploaded after this date.
         tag: The repository's last tag; its version counts where only a build could determine the version.
+        may_build: Returns whether the user agrees to the build of a Dockerfile of the repository. Without it, only the
+            image and the packages that the Dockerfile names are used.
 
     Raises:
         EnvironmentBuildFailed: The image could not be built.
@@ -73,7 +78,7 @@ async def find_environment(
     def work(stop: threading.Event) -> str | None:
         api = connect()
         try:
-            return _Finder(api, workspace, state, say, stop).find(base, exclude_newer, tag)
+            return _Finder(api, workspace, state, say, stop).find(base, exclude_newer, tag, may_build)
         finally:
             api.close()
 
@@ -139,7 +144,9 @@ class _Finder:
         self.stop = stop
         self.files = files_of(workspace)
 
-    def find(self, base: str | None, exclude_newer: str | None, tag: str | None) -> str | None:
+    def find(
+        self, base: str | None, exclude_newer: str | None, tag: str | None, may_build: MayBuild
+    ) -> str | None:
         declared = read_declared(self.files)
         version = None if tag is None else version_of_tag(tag)
         if declared.project is not None and declared.project.version != UNKNOWN_VERSION:
@@ -147,15 +154,34 @@ class _Finder:
         elif declared.project is not None and version is not None:
             declared = replace(declared, project=replace(declared.project, version=version))
         build = self._build()
-        image = self._own() if base is None else None
         indexes = find_indexes(os.environ, Path.home())
-        needed = not declared.empty or declared.test_options or declared.import_folders or build is not None
+        image, named = (None, NOTHING) if base is not None else self._own(indexes, may_build)
+        declared = with_named(declared, named.requirements)
+        base = base or named.image
+        needed = (
+            bool(named.system_packages)
+            or not declared.empty
+            or declared.test_options
+            or declared.import_folders
+            or build is not None
+        )
         if image is None and needed:
             below = find_image(self.api, base, self.say)
+            below = with_system_packages(
+                self.api,
+                below,
+                named.system_packages,
+                indexes,
+                state=self.state,
+                say=self.say,
+                stop=self.stop,
+            )
             if build is not None:
                 below = self._able_to(build, below, declared, indexes)
             image = self._declared(declared, below, exclude_newer, indexes)
-        elif image is not None and build is not None:
+        elif image is None:
+            image = named.image
+        elif build is not None:
             image = self._able_to(build, find_image(self.api, image, self.say), declared, indexes).name
         if image is None or build is None:
             return image
@@ -286,34 +312,9 @@ class _Finder:
             f"{'dependency' if count == 1 else 'dependencies'}; this may take minutes)"
         )
 
-    def _own(self) -> str | None:
-        """Return the image of the repository's devcontainer.json or Dockerfile, or None if none works."""
-        found = ScanResult()
-        for container in read_containers(self.files, found):
-            while found.notices:
-                self.say(found.notices.pop(0))
-            try:
-                image = build_container(
-                    self.api,
-                    container,
-                    self.workspace,
-                    REPOSITORY,
-                    log_folder=folder(self.state),
-                    say=self.say,
-                    stop=self.stop,
-                    lock=self._one_at_a_time,
-                )
-            except SandboxError as error:
-                if self.stop.is_set():
-                    raise
-                self.say(f"{container.source} is not used: {error}")
-                continue
-            if image.startswith(f"{REPOSITORY}:"):
-                touch(self.state, image)
-            return image
-        for notice in found.notices:
-            self.say(notice)
-        return None
+    def _own(self, indexes: Indexes, may_build: MayBuild) -> tuple[str | None, Named]:
+        own = OwnImage(self.api, self.workspace, self.files, indexes, self.state, self.say, self.stop)
+        return own.find(may_build)
 
     def _one_at_a_time(self, tag: str) -> contextlib.AbstractContextManager[None]:
         return one_at_a_time(self.state, tag, self.say, self.stop)

@@ -1,17 +1,15 @@
-"""Build an image: install into a container that has a network but nothing of this machine, then commit the container.
+"""Build an image: install into a container that has nothing of this machine, then commit the container.
 
 Packages may run code during their installation (source distributions, build steps). Therefore the container has no mounts
-except the skeleton's /usr, limits on memory, processes, disk and time, and as few capabilities as possible. Builds share no
-cache, so one repository's build cannot plant anything in another's.
+except the skeleton's /usr, limits on memory, processes, disk and time, no network but a proxy (`build_network`), and as few
+capabilities as possible. Builds share no cache, so one repository's build cannot plant anything in another's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import re
-import shutil
 import tarfile
 import threading
 import time
@@ -24,17 +22,25 @@ from m3agent.sandbox.backends.docker_machine import LABEL, ensure_reaper, our_la
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images.build_network import build_network
+from m3agent.sandbox.images.indexes import Indexes
 
 BUILD_SECONDS = 1800.0
 MOST_DISK = 12 << 30
 """Most bytes that a build may write. The largest common dependency, torch with its libraries, takes half of that."""
 MEMORY = 4 << 30
 PIDS = 512
+SCRATCH = {"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"}  # noqa: S108 - inside the container
 LOOK = 0.25  # seconds between two checks of a running build
 SIZE_EVERY = 5.0  # seconds between two checks of its size on the disk
 TELL_EVERY = 10.0  # seconds between two progress messages
 INSTALLING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
-"""Capabilities that dpkg and pip need as root."""
+"""Capabilities that dpkg and pip need as root.
+
+They unpack files of other owners with their modes (the first four), and apt downloads as a user of its own (the last two).
+"""
+ENV = "/usr/bin/env"
+"""Starts a command with variables that do not become part of the image, as those of the container would."""
 NOTICE = "notice: "
 CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # start of an error of uv or pip
 DEEPER = re.compile(
@@ -52,9 +58,12 @@ class Build:
         command: Installs everything. An exit status other than 0 is a failure.
         user: Runs the command.
         folder: The command's working directory.
-        env: Variables of the command, besides PATH.
+        env: Variables of the command, besides those of the base image. They do not become part of the new image.
         capabilities: Linux capabilities that the command keeps.
-        network: Whether the command can reach the network.
+        indexes: Where packages come from; the command can reach these hosts and all public ones, and nothing else. None:
+            it has no network.
+        scratch: Whether /tmp is not part of the image.
+        seconds: Most seconds that it may take; None for `BUILD_SECONDS`.
         labels: Further labels of the image.
         image_env: Variables of the image.
         image_command: The command of the image.
@@ -69,24 +78,29 @@ class Build:
     image_command: str
     env: Mapping[str, str] = field(default_factory=dict)
     capabilities: tuple[str, ...] = ()
-    network: bool = True
+    indexes: Indexes | None = None
+    scratch: bool = True
+    seconds: float | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_image(
     api: Any,
     build: Build,
-    tag: str,
+    tag: str | None,
     archives: Iterable[bytes | IO[bytes]],
     *,
     log: Path,
     say: Callable[[str], None],
     stop: threading.Event,
-) -> None:
-    """Build an image and tag it. Blocking; takes minutes.
+) -> str:
+    """Build an image, tag it and return its id. Blocking; takes minutes.
 
     Args:
         api: A `docker.APIClient`.
+        build: What to build.
+        tag: The image's name. Without one, it is a step of another image: it has no labels, and its output is appended
+            to the log.
         archives: Tars that are unpacked at the container's root before the command starts.
         log: Gets the command's output.
         say: Takes notes for people.
@@ -95,23 +109,27 @@ def build_image(
     Raises:
         EnvironmentBuildFailed: The build failed, or took too long or too much disk.
     """
-    with engine_failures(build.what):
-        container = _create(api, build)
-        try:
-            for archive in archives:
-                api.put_archive(container, "/", archive)
-            if problem := _run(api, container, log, say, stop):
-                raise EnvironmentBuildFailed(f"{build.what} could not be built: {problem}; the log is {log}")
-            _commit(api, container, build, tag)
-        finally:
-            remove_container(api, container)
+    if tag is not None:
+        log.unlink(missing_ok=True)
+    with engine_failures(build.what), contextlib.ExitStack() as stack:
+        network = "none"
+        if build.indexes is not None:
+            network = stack.enter_context(build_network(build.indexes, say))
+        container = _create(api, build, network)
+        stack.callback(remove_container, api, container)
+        for archive in archives:
+            api.put_archive(container, "/", archive)
+        if problem := _run(api, build, container, log, say, stop):
+            raise EnvironmentBuildFailed(f"{build.what} could not be built: {problem}; the log is {log}")
+        return _commit(api, container, build, tag)
 
 
-def _create(api: Any, build: Build) -> str:
+def _create(api: Any, build: Build, network: str) -> str:
     """Create the container of a build without starting it; return its id."""
     ensure_reaper(socket_of(api))
+    variables = [f"{name}={value}" for name, value in build.env.items()]
     host_config = api.create_host_config(
-        network_mode="bridge" if build.network else "none",
+        network_mode=network,
         cap_drop=["ALL"],
         cap_add=list(build.capabilities),
         security_opt=["no-new-privileges"],
@@ -121,26 +139,28 @@ def _create(api: Any, build: Build) -> str:
         log_config={"Type": "none", "Config": {}},
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
         binds=[f"{folder}:{folder}:ro" for folder in build.base.binds if Path(folder).exists()],
-        tmpfs={"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"},  # noqa: S108 - inside the container
+        tmpfs=SCRATCH if build.scratch else {},
     )
     container: str = api.create_container(
         build.base.name,
-        command=list(build.command),
+        command=[*((ENV, *variables) if variables else ()), *build.command],
         entrypoint=[],
         user=build.user,
         working_dir=build.folder,
-        environment={"PATH": build.base.path, **build.env},
+        environment={"PATH": build.base.path},
         labels=our_labels(),
         host_config=host_config,
     )["Id"]
     return container
 
 
-def _commit(api: Any, container: str, build: Build, tag: str) -> None:
-    """Commit a build's container as an image."""
-    repository, _, name = tag.partition(":")
+def _commit(api: Any, container: str, build: Build, tag: str | None) -> str:
+    """Commit a build's container as an image; return its id."""
+    repository, _, name = (tag or "").partition(":")
     # The image would inherit the container's owner labels, so they are set to empty values, which name no owner.
-    labels = {**dict.fromkeys(our_labels(), ""), LABEL: "1", f"{LABEL}.environment": name, **build.labels}
+    labels = {**dict.fromkeys(our_labels(), ""), **build.labels}
+    if tag is not None:
+        labels |= {LABEL: "1", f"{LABEL}.environment": name}
     if build.base.binds:
         labels[SKELETON_LABEL] = "1"
     conf = {
@@ -148,11 +168,12 @@ def _commit(api: Any, container: str, build: Build, tag: str) -> None:
         "Env": [f"{key}={value}" for key, value in build.image_env.items()],
         "Cmd": [build.image_command],
     }
-    api.commit(container, repository=repository, tag=name, conf=conf)
+    ident: str = api.commit(container, repository=repository or None, tag=name or None, conf=conf)["Id"]
+    return ident
 
 
 def _run(
-    api: Any, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
+    api: Any, build: Build, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
 ) -> str | None:
     """Run a build's container until it ends. Return why the build failed; None if it succeeded."""
 
@@ -165,7 +186,9 @@ def _run(
     api.start(container)
     reader = threading.Thread(target=lines.read, daemon=True, name="m3agent-build-log")
     reader.start()
-    if problem := wait_for(reader, "the environment", lambda: lines.last, say, stop, too_large):
+    if problem := wait_for(
+        reader, "the environment", lambda: lines.last, say, stop, too_large, seconds=build.seconds
+    ):
         return problem
     status = int(api.wait(container, timeout=60)["StatusCode"])
     for notice in lines.notices:
@@ -180,6 +203,8 @@ def wait_for(
     say: Callable[[str], None],
     stop: threading.Event,
     too_large: Callable[[], str | None] = lambda: None,
+    *,
+    seconds: float | None = None,
 ) -> str | None:
     """Wait for a build's thread, and report progress to the user.
 
@@ -187,17 +212,19 @@ def wait_for(
         what: Name of the build in messages.
         last: Returns the last line of the build's output.
         too_large: Returns a reason to end the build if it uses too much disk; called regularly.
+        seconds: Most seconds that it may take; None for `BUILD_SECONDS`.
 
     Returns:
         Why the build must be ended; None if it ended by itself.
     """
     started = told = measured = time.monotonic()
+    most = BUILD_SECONDS if seconds is None else seconds
     while build.is_alive():
         build.join(LOOK)
         now = time.monotonic()
         if stop.is_set():
             return "interrupted"
-        if now - started > BUILD_SECONDS:
+        if now - started > most:
             return f"it took more than {BUILD_SECONDS / 60:.0f} minutes"
         if now - told > TELL_EVERY:
             told = now
@@ -222,7 +249,7 @@ class _Lines:
 
     def read(self) -> None:
         rest = b""
-        with self._log.open("wb") as file:
+        with self._log.open("ab") as file:
             for data in self._stream:
                 file.write(data)
                 file.flush()
@@ -298,19 +325,3 @@ def add_entry(archive: tarfile.TarFile, name: str, mode: int, content: bytes, ow
         return
     info.size, info.mode = len(content), mode & 0o777
     archive.addfile(info, io.BytesIO(content))
-
-
-def installers() -> dict[str, bytes]:
-    """Return the installers for a build, by file name: this machine's uv, if it has one, and a wheel of pip."""
-    uv = shutil.which("uv")
-    wheels = {wheel.name: wheel.read_bytes() for wheel in _pip_wheels()}
-    return wheels if uv is None else {**wheels, "uv": Path(uv).read_bytes()}
-
-
-def _pip_wheels() -> list[Path]:
-    """Return the wheel of pip that comes with this machine's Python, for images without pip."""
-    spec = importlib.util.find_spec("ensurepip")
-    folders = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
-    folders.append(Path("/usr/share/python-wheels"))
-    found = [wheel for folder in folders for wheel in sorted(folder.glob("pip-*.whl"))]
-    return found[:1]

@@ -1,4 +1,4 @@
-"""Find the package indexes that the user configured for pip and uv, to pass them to build containers.
+"""Find the package indexes that the user configured for pip, uv and apt: builds use those of pip and uv, and may reach all.
 
 No secret is passed on: an address with a user name or password is left out.
 """
@@ -6,6 +6,7 @@ No secret is passed on: an address with a user name or password is left out.
 from __future__ import annotations
 
 import configparser
+import re
 import ssl
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from m3agent.sandbox.images.installers import default_index_hosts
+from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
+from m3agent.sandbox.network.network import VARIABLES
+
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 SYSTEM_CERTIFICATES = (
@@ -21,6 +26,9 @@ SYSTEM_CERTIFICATES = (
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 )
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+MIRROR = re.compile(r"^(?:deb|URIs:).*?(https?://[^\s/]+)", re.MULTILINE)
+"""Address in a list of apt's sources, in either format."""
 STRATEGIES = {"first-index", "first-match", "unsafe-first-match", "unsafe-best-match"}
 
 
@@ -32,7 +40,8 @@ class Indexes:
         default: Address of the main index.
         extra: Addresses of further indexes.
         strategy: uv's rule for several indexes.
-        proxies: Proxy variables to set.
+        mirrors: Addresses from which apt gets packages on this machine.
+        proxies: This machine's proxy variables.
         certificates: File on this machine with the trusted certificate authorities.
         left_out: Settings that were not passed on, with reasons.
     """
@@ -40,13 +49,14 @@ class Indexes:
     default: str | None = None
     extra: list[str] = field(default_factory=list)
     strategy: str | None = None
+    mirrors: list[str] = field(default_factory=list)
     proxies: dict[str, str] = field(default_factory=dict)
     certificates: Path | None = None
     left_out: list[str] = field(default_factory=list)
 
     def environment(self, certificates_at: str) -> dict[str, str]:
-        """Return variables for uv and pip; `certificates_at` is the certificates' path in the container."""
-        env = dict(self.proxies)
+        """Return variables for a build's programs; `certificates_at` is the certificates' path in the container."""
+        env = dict(VARIABLES)
         if self.default is not None:
             env |= {"UV_DEFAULT_INDEX": self.default, "PIP_INDEX_URL": self.default}
         if self.extra:
@@ -57,10 +67,17 @@ class Indexes:
             env |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), certificates_at)
         return env
 
+    @property
+    def hosts(self) -> tuple[AllowedHost, ...]:
+        """The hosts that a build may reach: every public one, and those that the user named, wherever they are."""
+        default = [self.default] if self.default else [f"https://{host}" for host in default_index_hosts()]
+        named = (_named_host(url) for url in (*default, *self.extra, *self.mirrors))
+        return (EVERY_HOST, *filter(None, named))
+
 
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
-    """Read the settings of uv and pip: the environment overrides files, and uv's settings override pip's."""
-    found = Indexes()
+    """Read the settings of uv, pip and apt: the environment overrides files, and uv's settings override pip's."""
+    found = Indexes(mirrors=_mirrors(system / "apt"))
     uv = _merged(_uv_file(path) for path in (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
     pip_files = [system / "pip.conf", home / ".pip/pip.conf", _config(env, home) / "pip/pip.conf"]
     pip_files += [Path(env["PIP_CONFIG_FILE"])] if env.get("PIP_CONFIG_FILE") else []
@@ -93,11 +110,30 @@ def _usable(url: str, found: Indexes) -> bool:
         found.left_out.append(f"{parts.hostname}: its address holds a password, and no build gets passwords")
     elif parts.scheme not in {"http", "https"}:
         found.left_out.append(f"{url}: not used, because a build cannot see a folder of this machine")
-    elif parts.hostname in {"localhost", "127.0.0.1", "::1"}:
+    elif parts.hostname in LOOPBACK:
         found.left_out.append(f"{url}: on this machine's loopback, which a container cannot reach")
     else:
         return True
     return False
+
+
+def _named_host(url: str) -> AllowedHost | None:
+    """Return the entry for the host of an address; None for this machine's loopback, which builds never reach."""
+    try:
+        host, port = split_authority(urlsplit(url).netloc)
+    except ValueError:
+        return None
+    ports = DEFAULT_PORTS if port is None else frozenset({port})
+    return None if host in LOOPBACK else AllowedHost(host, below=False, ports=ports, anywhere=True)
+
+
+def _mirrors(folder: Path) -> list[str]:
+    """Return the addresses in apt's lists of sources."""
+    lists = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
+    found = [
+        url for path in lists if path.is_file() for url in MIRROR.findall(path.read_text(errors="replace"))
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _address(index: str) -> str:

@@ -24,8 +24,9 @@ from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import BESIDE
 from m3agent.sandbox.images import env_script
 from m3agent.sandbox.images.env_build import WORK
-from m3agent.sandbox.images.image_build import Build, add_entry, build_image, files_as_tar, installers
+from m3agent.sandbox.images.image_build import Build, add_entry, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.installers import installers
 from m3agent.sandbox.store.workspace import Workspace
 
 OWNER = 1000
@@ -97,7 +98,7 @@ def build_project(
         folder="/",
         image_env=base.env,
         image_command="python3",
-        network=not again,
+        indexes=None if again else job.indexes,
         labels={MADE_FROM: job.as_label()},
     )
     with closing(_tree(workspace)) as tree:

@@ -69,17 +69,22 @@ class AllowedHost:
 
     Attributes:
         host: The name in lower case, or the address in its canonical form.
-        below: Whether the entry is `*.host`, which covers every name below the host.
+        below: Whether the entry is `*.host`, which covers every name below the host; with an empty host, all hosts.
         ports: The allowed ports.
+        anywhere: Whether the host may have any address, even a private one. No list that a user writes for a sandbox
+            sets this.
     """
 
     host: str
     below: bool
     ports: frozenset[int]
+    anywhere: bool = False
 
     def allows(self, host: str, port: int) -> bool:
         """Return whether this entry allows a port of a host; `normal_host` gives the host's form."""
-        fits = host.endswith(f".{self.host}") if self.below else host == self.host
+        fits = host == self.host
+        if self.below:
+            fits = not self.host or host.endswith(f".{self.host}")
         return fits and port in self.ports
 
     def __str__(self) -> str:
@@ -101,6 +106,10 @@ class AllowList(str):
         self = super().__new__(cls, text)
         self.hosts = parse_hosts(text)
         return self
+
+
+EVERY_HOST = AllowedHost("", below=True, ports=DEFAULT_PORTS)
+"""All public hosts. Only builds of images may reach so many."""
 
 
 def parse_hosts(text: str) -> tuple[AllowedHost, ...]:

@@ -17,6 +17,12 @@ from m3agent.sandbox.network.tunnel import Tunnel
 from m3agent.sandbox.protocol.channel import Channel
 
 HERE = "localhost,127.0.0.1,::1"
+VARIABLES = {
+    # curl reads http_proxy in lower case only; other programs read upper case only
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), f"http://127.0.0.1:{PORT}"),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), HERE),
+}
+"""What tells programs where the proxy is."""
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -46,10 +52,7 @@ class Network:
     async def open(self, channel: Channel) -> dict[str, str]:
         """Start the tunnel over the sandbox's channel; return the variables that name the proxy."""
         self._tunnel = await Tunnel.open(channel, PORT, self.proxy.serve)
-        url = f"http://127.0.0.1:{PORT}"
-        # curl reads http_proxy in lower case only; other programs read upper case only
-        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-        return {**dict.fromkeys(names, url), "no_proxy": HERE, "NO_PROXY": HERE}
+        return dict(VARIABLES)
 
     async def close(self) -> None:
         """Close every connection; safe to call twice."""

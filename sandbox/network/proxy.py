@@ -1,4 +1,4 @@
-"""The proxy through which a sandbox with `--allow-net` reaches its hosts: HTTP CONNECT, and plain http.
+"""The proxy through which a sandbox with `--allow-net`, or a build, reaches its hosts: HTTP CONNECT, and plain http.
 
 It trusts no input from the sandbox. It parses each request strictly and forwards only the parsed parts, one
 request per connection. It resolves each name once, on the host, and connects to the address that it checked.
@@ -17,10 +17,11 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
 from m3agent.sandbox.network.allow_list import AllowedHost, as_address, may_reach, split_authority
+from m3agent.sandbox.network.upstream import Upstream
 
 PORT = 3128
 """Port of the proxy on the sandbox's 127.0.0.1."""
@@ -85,6 +86,19 @@ class NetworkRequest:
     sent: int
     received: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What the answers to refused requests say.
+
+    Attributes:
+        unlisted: Follows a host and a port that are not allowed.
+        inside: Follows an address that is not public.
+    """
+
+    unlisted: str = "is not allowed for this sandbox: the user allows hosts with --allow-net"
+    inside: str = "a sandbox never reaches such addresses, even with --allow-net"
 
 
 class Stream(Protocol):
@@ -152,6 +166,9 @@ class Proxy:
         caps: Limits; None for the defaults.
         resolve: Returns the addresses of a name; raises OSError.
         reach: Returns whether the proxy may connect to an address.
+        refusals: The words for refused requests.
+        upstream: This machine's own proxies. One of them gets the name of a host, so addresses are checked only as far as
+            this machine can resolve the name.
     """
 
     def __init__(
@@ -162,12 +179,16 @@ class Proxy:
         caps: Caps | None = None,
         resolve: Callable[[str, int], Awaitable[list[str]]] | None = None,
         reach: Callable[[str], bool] = may_reach,
+        refusals: Refusals | None = None,
+        upstream: Upstream | None = None,
     ) -> None:
         self.hosts = tuple(hosts)
         self._log = log
         self._caps = caps or Caps()
         self._resolve = resolve or lookup
         self._reach = reach
+        self._refusals = refusals or Refusals()
+        self._upstream = upstream or Upstream()
         self._requests = 0
         self._bytes = 0
 
@@ -213,40 +234,54 @@ class Proxy:
         request = parse(head)
         use.method, use.host, use.port = request.method, request.host, request.port
         if not any(entry.allows(request.host, request.port) for entry in self.hosts):
-            where = f"{request.host}:{request.port}"
-            raise ProxyResponse(
-                403, f"{where} is not allowed for this sandbox: the user allows hosts with --allow-net"
-            )
+            raise ProxyResponse(403, f"{request.host}:{request.port} {self._refusals.unlisted}")
         if self._bytes >= self._caps.bytes:
             raise ProxyResponse(
                 403, f"this sandbox has moved {self._caps.bytes} bytes over the network, its limit"
             )
-        async with await self._connect(request) as host:
+        scheme = "https" if request.method == "CONNECT" else "http"
+        beyond = self._upstream.of(scheme, request.host)
+        async with await self._connect(request, beyond) as host:
+            if beyond is not None:
+                request = replace(request, head=_for_proxy(request))
             use.verdict = "allowed"
             if request.method == "CONNECT":
                 await program.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await self._relay(request, rest, program, host, use)
 
-    async def _connect(self, request: ProxyRequest) -> Host:
-        """Connect to the host, at a checked address."""
+    async def _connect(self, request: ProxyRequest, beyond: tuple[str, int] | None) -> Host:
+        """Connect to the host, at a checked address, or to the proxy `beyond`."""
         where = f"{request.host}:{request.port}"
+        anywhere = any(entry.anywhere and entry.allows(request.host, request.port) for entry in self.hosts)
         try:
             async with asyncio.timeout(self._caps.connect):
                 addresses = [request.host]
                 if as_address(request.host) is None:
-                    addresses = await self._resolve(request.host, request.port)
+                    addresses = await self._addresses(request, known=beyond is None)
                 for address in addresses:
-                    if not self._reach(address):  # one bad address refuses the name: it may be a trap
+                    # one bad address refuses the name: it may be a trap
+                    if not anywhere and not self._reach(address):
                         raise ProxyResponse(
                             403,
-                            f"{request.host} is at {address}, not a public address of another "
-                            "machine: a sandbox never reaches such addresses, even with --allow-net",
+                            f"{request.host} is at {address}, not a public address of another machine: "
+                            f"{self._refusals.inside}",
                         )
+                if beyond is not None:
+                    return await _open_through(beyond, request)
                 return await _open(addresses, request.port)
         except TimeoutError:
             raise ProxyResponse(504, f"{where} does not answer") from None
         except OSError as error:
             raise ProxyResponse(502, f"cannot connect to {where}: {error.strerror or error}") from None
+
+    async def _addresses(self, request: ProxyRequest, *, known: bool) -> list[str]:
+        """Resolve the host's name. If it need not be known here, because another proxy connects, it may have none."""
+        try:
+            return await self._resolve(request.host, request.port)
+        except OSError:
+            if known:
+                raise
+            return []
 
     async def _relay(
         self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: _Use
@@ -328,6 +363,13 @@ class Host:
         """Signal that no more data will be sent."""
         self._writer.write_eof()
 
+    async def read_head(self) -> bytes:
+        """Return the head of an HTTP answer; data after it stays unread. Raises OSError."""
+        try:
+            return await self._reader.readuntil(b"\r\n\r\n")
+        except (EOFError, asyncio.LimitOverrunError):
+            raise OSError("the proxy of this machine sent no answer") from None
+
 
 async def _open(addresses: Sequence[str], port: int) -> Host:
     """Connect to the first address that answers; all but the last get only `PATIENCE` seconds."""
@@ -341,6 +383,29 @@ async def _open(addresses: Sequence[str], port: int) -> Host:
         except OSError as error:  # a TimeoutError is one
             failure = error
     raise failure
+
+
+async def _open_through(proxy: tuple[str, int], request: ProxyRequest) -> Host:
+    """Connect to another proxy; for CONNECT, also through it to the host."""
+    host = await _open(await lookup(*proxy), proxy[1])
+    if request.method == "CONNECT":
+        where = f"{_named(request.host)}:{request.port}"
+        await host.write(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+        status = (await host.read_head()).split(b"\r\n")[0].decode(errors="replace")
+        if status.split(" ")[1:2] != ["200"]:
+            raise OSError(f"the proxy of this machine refused: {status[:80]}")
+    return host
+
+
+def _for_proxy(request: ProxyRequest) -> bytes:
+    """Return a request's head with the whole address, as a proxy needs it; empty for CONNECT."""
+    method, _, rest = request.head.partition(b" ")
+    port = "" if request.port == 80 else f":{request.port}"
+    return b"%b http://%b%b" % (method, f"{_named(request.host)}{port}".encode(), rest) if rest else b""
+
+
+def _named(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 async def lookup(host: str, port: int) -> list[str]:
@@ -439,7 +504,7 @@ def parse(head: bytes) -> ProxyRequest:
         if name.lower() == b"connection"
         for token in value.split(b",")
     }
-    named = (f"[{host}]" if ":" in host else host) + ("" if port == 80 else f":{port}")
+    named = _named(host) + ("" if port == 80 else f":{port}")
     path = (address[2] or "/") + (address[3] or "")
     out = [f"{method} {path} HTTP/1.1".encode(), b"Host: " + named.encode()]
     out += [name + b": " + value for name, value in headers if name.lower() not in ended_here]

@@ -62,17 +62,21 @@ def wheel(name: str, version: str, uploaded: str = UPLOADED, requires: tuple[str
     return Release(f"{name}-{version}-py3-none-any.whl", buffer.getvalue(), uploaded)
 
 
-# The build backend is in the package and needs nothing. It writes what it can see during the build into the module.
-NOSY = """
-import os, pathlib, sys, zipfile
-def build_wheel(folder, config_settings=None, metadata_directory=None):
+LOOK_AROUND = """
+import os, pathlib
+def look():
     mounts = pathlib.Path("/proc/mounts").read_text()
     status = pathlib.Path("/proc/self/status").read_text()
-    seen = {"environ": dict(os.environ), "mounts": mounts, "status": status, "uid": os.getuid(),
+    return {"environ": dict(os.environ), "mounts": mounts, "status": status, "uid": os.getuid(),
             "homes": sorted(os.listdir("/root")) if os.access("/root", os.R_OK) else []}
+"""
+# The build backend is in the package and needs nothing. It writes what `look` returns into the module.
+NOSY = """
+import os, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
     info = "nosy-1.0.dist-info"
     with zipfile.ZipFile(os.path.join(folder, "nosy-1.0-py3-none-any.whl"), "w") as z:
-        z.writestr("nosy.py", "SEEN = " + repr(seen))
+        z.writestr("nosy.py", "SEEN = " + repr(look()))
         z.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: nosy\\nVersion: 1.0\\n")
         z.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nGenerator: t\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
         z.writestr(info + "/RECORD", "")
@@ -80,12 +84,12 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 """
 
 
-def nosy_source() -> Release:
-    """Return a source distribution that looks around while it is built."""
+def nosy_source(look: str = LOOK_AROUND) -> Release:
+    """Return a source distribution; `look()` of the given program runs while it is built, and its result is `nosy.SEEN`."""
     files = {
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
         '[project]\nname = "nosy"\nversion = "1.0"\n',
-        "backend.py": NOSY,
+        "backend.py": look + NOSY,
         "PKG-INFO": "Metadata-Version: 2.1\nName: nosy\nVersion: 1.0\n",
     }
     buffer = io.BytesIO()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.image import Image, find_image
+from m3agent.sandbox.backends.image import Image, find_image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import compilers
+from m3agent.sandbox.images import compilers, system_packages
 from m3agent.sandbox.images.compilers import with_compilers
 from m3agent.sandbox.images.compilers_script import newest_rust, updates_of, version_of
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.system_packages import with_system_packages
 from tests.conftest import docker_here
 
 POLICY = """\
@@ -105,7 +107,7 @@ def test_what_is_missing_is_installed_once(
     lacks(monkeypatch, "Rust")
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint('notice: asked for', sys.argv[1])\n")
-    monkeypatch.setattr(compilers, "compilers_script", SimpleNamespace(__file__=str(script)))
+    monkeypatch.setattr(system_packages, "compilers_script", SimpleNamespace(__file__=str(script)))
     monkeypatch.setattr(compilers, "base_image", lambda *_, **__: BaseImage(image, "3.11"))
     made = able_to(api, image, said, tmp_path, True)
     assert made.name.startswith("m3agent-env:compilers-")
@@ -113,6 +115,39 @@ def test_what_is_missing_is_installed_once(
     count = len(said)
     assert able_to(api, image, said, tmp_path, True) == made
     assert len(said) == count
+
+
+@pytest.mark.docker
+@pytest.mark.integration
+def test_packages_that_a_dockerfile_names_are_installed_once(
+    api: Any,
+    own_images: None,
+    python_image: str,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_packages(image: Image, *names: str) -> Image:
+        return with_system_packages(
+            api, image, names, Indexes(), state=tmp_path, say=said.append, stop=threading.Event()
+        )
+
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint('notice: asked for', *sys.argv[1:])\nsys.exit('gone' in sys.argv)\n")
+    monkeypatch.setattr(system_packages, "compilers_script", SimpleNamespace(__file__=str(script)))
+    base = local_image(api, python_image)
+    assert base is not None
+    assert with_packages(base) is base
+    made = with_packages(base, "gcc", "libpq-dev")
+    assert made.name.startswith("m3agent-env:packages-")
+    assert said[-1] == "asked for packages gcc libpq-dev"
+    count = len(said)
+    assert with_packages(base, "libpq-dev", "gcc") == made
+    assert len(said) == count
+    assert with_packages(base, "gone") is base
+    assert "; continuing without them" in said[-1]
+    assert with_packages(replace(base, binds=("/usr",)), "gcc").binds == ("/usr",)
+    assert said[-1] == "left out, because nothing can be installed over this machine's /usr: gcc"
 
 
 @pytest.mark.docker

@@ -21,14 +21,14 @@ import pytest
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process, our_labels
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.image import find_image, host_python_usable, usr_links
+from m3agent.sandbox.backends.image import find_image
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.test_runner import run_in_sandbox
+from m3agent.tools.run_tests import run_in_sandbox
 from tests.conftest import docker_here, later
 from tests.servers.packages import PackageIndex, nosy_source, reachable_index, wheel
 
@@ -447,53 +447,8 @@ async def test_a_repository_without_a_build_has_one_image_for_all_trees(
 # -- the repository's own image ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def python_image() -> Iterator[str]:
-    """A small image with its own python3, copied from this machine."""
-    if not host_python_usable():
-        pytest.skip("this machine has no /usr/bin/python3 to make an image of")
-    python = Path("/usr/bin/python3").resolve()
-    standard = Path("/usr/lib") / python.name
-    linked = subprocess.run(["ldd", str(python)], capture_output=True, text=True, check=True).stdout
-    libraries = {Path(word).resolve() for word in linked.split() if word.startswith("/")}
-    loaders = {Path(word) for word in linked.split() if word.startswith("/")}
-    buffer = BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, target in usr_links():
-            info = tarfile.TarInfo(name)
-            info.type, info.linkname = tarfile.SYMTYPE, target.lstrip("/")
-            archive.addfile(info)
-        paths = {python, *libraries, *loaders, *_extension_libraries(standard)}
-        inside = {str(path).lstrip("/"): path for path in paths}
-        for name, path in {n if n.startswith("usr/") else f"usr/{n}": p for n, p in inside.items()}.items():
-            archive.add(path.resolve(), name)
-        archive.add(standard, str(standard).lstrip("/"), filter=_without_tests)
-        info = tarfile.TarInfo("usr/bin/python3")
-        info.type, info.linkname = tarfile.SYMTYPE, python.name
-        archive.addfile(info)
-        for folder in ("tmp", "ws", "opt/m3agent", "proc", "sys", "dev"):
-            info = tarfile.TarInfo(folder)
-            info.type, info.mode = tarfile.DIRTYPE, 0o755
-            archive.addfile(info)
-    client = connect()
-    name = f"m3agent-test-python:{os.getpid()}"
-    client.import_image_from_data(buffer.getvalue(), repository=name.split(":")[0], tag=name.split(":")[1])
-    yield name
-    with contextlib.suppress(Exception):  # after a failed test, another image may still depend on it
-        client.remove_image(name, force=True)
-    client.close()
-
-
-def _extension_libraries(standard: Path) -> set[Path]:
-    """Return the libraries that the interpreter's extension modules (zlib, ctypes) are linked with."""
-    modules = [str(path) for path in (standard / "lib-dynload").glob("*.so")]
-    linked = subprocess.run(["ldd", *modules], capture_output=True, text=True, check=False).stdout
-    return {Path(word) for word in linked.split() if word.startswith("/") and not word.endswith(":")}
-
-
-def _without_tests(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    skipped = ("/test", "/__pycache__", "/idlelib", "/lib2to3", "/site-packages", "/dist-packages")
-    return None if info.name.endswith(skipped) or "/config-" in info.name else info
+def yes(*_: object) -> bool:
+    return True
 
 
 async def test_a_dockerfile_makes_the_image(
@@ -511,7 +466,7 @@ async def test_a_dockerfile_makes_the_image(
             "requirements.txt": "never-asked-for\n",
         }
     )
-    image = await find_environment(workspace, tmp_path, said.append)
+    image = await find_environment(workspace, tmp_path, said.append, may_build=yes)
     assert image is not None
     assert any("ignored: runArgs" in line for line in said)
     script = "import os; print(os.listdir('/data'), open('/built').read(), os.environ['OWN_WORD'], os.environ['PATH'])"
@@ -519,7 +474,7 @@ async def test_a_dockerfile_makes_the_image(
         done = await sandbox.exec(["python3", "-c", script])
     assert done.stdout.decode().strip() == "['plain'] yes given /opt/own/bin:/usr/bin:/opt/m3agent/bin"
     words = len(said)
-    assert await find_environment(workspace, tmp_path, said.append) == image
+    assert await find_environment(workspace, tmp_path, said.append, may_build=yes) == image
     assert not [line for line in said[words:] if line.startswith("building")]
 
 
@@ -535,7 +490,7 @@ async def test_unusable_dockerfile_falls_back_to_declared_dependencies(
 ) -> None:
     index.add(wheel("alpha", "1.0"))
     workspace = workspace_of({"Dockerfile": dockerfile, "a.txt": "a\n", "requirements.txt": "alpha\n"})
-    image = await find_environment(workspace, tmp_path, said.append)
+    image = await find_environment(workspace, tmp_path, said.append, may_build=yes)
     assert [line for line in said if line.startswith("Dockerfile is not used: ")]
     async with sandbox_from(image, workspace) as sandbox:
         assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0

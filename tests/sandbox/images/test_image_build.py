@@ -64,8 +64,9 @@ class Engine:
     def wait(self, container: str, timeout: float) -> dict[str, int]:
         return {"StatusCode": self.status}
 
-    def commit(self, container: str, **options: Any) -> None:
+    def commit(self, container: str, **options: Any) -> dict[str, str]:
         self.calls.append(("commit", options))
+        return {"Id": "i1"}
 
     def remove_container(self, container: str, **_: Any) -> None:
         self.ended.set()
@@ -102,8 +103,9 @@ def test_an_image_is_made_of_the_container(tmp_path: Path) -> None:
     assert run(engine, tmp_path) == ["no lock file"]
     assert engine.names == ["create", "put", "put", "start", "commit", "remove"]
     created = engine.of("create")
-    assert (created["image"], created["command"], created["user"]) == ("base:1", ["sh", "install"], "0:0")
-    assert created["environment"] == {"PATH": "/bin", "CERT": "/ca"}
+    assert (created["image"], created["user"]) == ("base:1", "0:0")
+    assert created["command"] == ["/usr/bin/env", "CERT=/ca", "sh", "install"]
+    assert created["environment"] == {"PATH": "/bin"}, "what only the command needs became part of the image"
     host = created["host_config"]
     assert (host["cap_drop"], host["cap_add"], host["binds"]) == (["ALL"], ["CHOWN"], [])
     assert host["mem_limit"] == host["memswap_limit"]

@@ -13,7 +13,7 @@ from typing import Self
 import pytest
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
-from m3agent.sandbox.network.allow_list import parse_hosts
+from m3agent.sandbox.network.allow_list import may_reach, parse_hosts
 from m3agent.sandbox.network.network import Network
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy
 from m3agent.sandbox.network.tunnel import MOST
@@ -112,8 +112,9 @@ def open_to(
 ) -> list[NetworkRequest]:
     """Give a sandbox a network to the tests' servers, before it starts. Return the log, which fills while it runs."""
     log: list[NetworkRequest] = []
-    guard = {} if guarded else {"reach": loopback}
-    sandbox.network = Network(Proxy(parse_hosts(hosts), log=log.append, caps=caps, resolve=resolve, **guard))
+    reach = may_reach if guarded else loopback
+    proxy = Proxy(parse_hosts(hosts), log=log.append, caps=caps, resolve=resolve, reach=reach)
+    sandbox.network = Network(proxy)
     return log
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from m3agent.sandbox.network import proxy
 from m3agent.sandbox.network.allow_list import (
+    EVERY_HOST,
     INSIDE_V4,
     AllowedHost,
     describe,
@@ -25,6 +26,7 @@ from m3agent.sandbox.network.allow_list import (
     split_authority,
 )
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, ProxyRequest, ProxyResponse, parse
+from m3agent.sandbox.network.upstream import Upstream
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_.*:[]/@#%\\ \t\0A1é"
 
@@ -325,8 +327,13 @@ class Wire:
         resolve: Callable[[str, int], Awaitable[list[str]]] | None = None,
         reach: Callable[[str], bool] = lambda address: address.startswith("127."),
         caps: Caps | None = None,
+        anywhere: bool = False,
+        behind: bool = False,
     ) -> None:
         self.hosts, self.answer, self.resolve, self.reach, self.caps = hosts, answer, resolve, reach, caps
+        self.anywhere = anywhere
+        self.behind = behind
+        """Whether the server is not the host but the proxy of this machine."""
         self.got = b""
         self.busy: set[asyncio.Future[None]] = set()
         self.log: list[NetworkRequest] = []
@@ -337,13 +344,17 @@ class Wire:
             lambda r, w: self._start(self._upstream(r, w)), "127.0.0.1", 0
         )
         self.port: int = self.server.sockets[0].getsockname()[1]
-        hosts = [AllowedHost(h.host, h.below, frozenset({self.port})) for h in parse_hosts(self.hosts)]
+        ports = frozenset({self.port})
+        hosts = [AllowedHost(h.host, h.below, ports, self.anywhere) for h in parse_hosts(self.hosts)]
+        address = f"http://127.0.0.1:{self.port}"
+        variables = {"http_proxy": address, "https_proxy": address} if self.behind else {}
         self.proxy = Proxy(
             hosts,
             log=self.log.append,
             resolve=self.resolve or self._resolve,
             reach=self.reach,
             caps=self.caps,
+            upstream=Upstream(variables),
         )
         self.front = await asyncio.start_server(lambda r, w: self._start(self._serve(r, w)), "127.0.0.1", 0)
         return self
@@ -509,3 +520,75 @@ async def test_names_are_looked_up_by_this_machine() -> None:
     assert {"127.0.0.1", "::1"} & set(await proxy.lookup("localhost", 80))
     with pytest.raises(OSError):
         await proxy.lookup("no-such-name.invalid", 80)
+
+
+@pytest.mark.integration
+async def test_an_index_that_the_user_named_may_be_at_any_address() -> None:
+    request = b"GET http://up.example.org:PORT/ HTTP/1.1\r\n\r\n"
+    async with Wire(reach=lambda _: False) as wire:
+        assert b" 403 up.example.org is at 127.0.0.1, not a public address" in await wire.ask(request)
+    async with Wire(reach=lambda _: False, anywhere=True) as wire:
+        assert (await wire.ask(request)).endswith(b"ok")
+    assert EVERY_HOST.allows("example.org", 443)
+    assert EVERY_HOST.allows("8.8.8.8", 80)
+    assert not EVERY_HOST.allows("example.org", 22)
+
+
+# -- behind another proxy ---------------------------------------------------------------------------------------
+
+
+async def unknown(host: str, port: int) -> list[str]:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+@pytest.mark.integration
+async def test_a_name_that_only_the_proxy_of_this_machine_knows() -> None:
+    async with Wire(resolve=unknown, behind=True, answer=b"HTTP/1.1 200 OK\r\n\r\nfirst word") as wire:
+        answer = await wire.ask(b"CONNECT up.example.org:PORT HTTP/1.1\r\n\r\n")
+        assert answer == b"HTTP/1.1 200 Connection established\r\n\r\nfirst word"
+        where = b"up.example.org:%d" % wire.port
+        assert wire.got == b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n\r\n" % (where, where)
+        assert (await wire.ask(b"GET http://up.example.org:PORT/a?b HTTP/1.1\r\n\r\n")).endswith(
+            b"first word"
+        )
+        assert wire.got.startswith(b"GET http://%b/a?b HTTP/1.1\r\nHost: %b\r\n" % (where, where))
+
+
+@pytest.mark.integration
+async def test_the_proxy_of_this_machine_gets_no_name_that_is_inside() -> None:
+    async def inside(host: str, port: int) -> list[str]:
+        return ["10.0.0.1"]
+
+    for request in (b"CONNECT up.example.org:PORT", b"GET http://up.example.org:PORT/"):
+        async with Wire(resolve=inside, behind=True) as wire:
+            answer = await wire.ask(request + b" HTTP/1.1\r\n\r\n")
+            assert b" 403 up.example.org is at 10.0.0.1" in answer
+            assert wire.got == b""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 403 Forbidden\r\n\r\n", b"", b"nonsense\r\n\r\n"])
+async def test_a_refusal_of_the_proxy_of_this_machine_is_told(answer: bytes) -> None:
+    async with Wire(resolve=unknown, behind=True, answer=answer) as wire:
+        told = await wire.ask(b"CONNECT up.example.org:PORT HTTP/1.1\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 502 cannot connect to up.example.org:")
+        assert b"the proxy of this machine" in told
+
+
+@pytest.mark.parametrize(
+    ("variables", "scheme", "proxy_of_it"),
+    [
+        ({}, "http", None),
+        ({"http_proxy": "http://p.test:8080"}, "http", ("p.test", 8080)),
+        ({"http_proxy": "p.test"}, "http", ("p.test", 80)),
+        ({"http_proxy": "http://p.test"}, "https", None),
+        ({"all_proxy": "http://p.test"}, "https", ("p.test", 80)),
+        ({"all_proxy": "socks5://p.test"}, "https", None),
+        ({"https_proxy": "http://p.test", "no_proxy": "a.test, .example.org"}, "https", None),
+        ({"https_proxy": "http://p.test", "no_proxy": "a.test"}, "https", ("p.test", 80)),
+    ],
+)
+def test_the_usual_variables_name_the_proxy(
+    variables: dict[str, str], scheme: str, proxy_of_it: tuple[str, int] | None
+) -> None:
+    assert Upstream(variables).of(scheme, "up.example.org") == proxy_of_it

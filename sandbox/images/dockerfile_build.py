@@ -1,0 +1,257 @@
+"""Build an image from a Dockerfile that a stranger wrote.
+
+The engine's own builder would run its commands as root with the engine's default capabilities, on the engine's bridge and
+with any number of processes, and it would fetch `ADD http://...` itself, from the host's own network. So every RUN runs in
+a container with the limits of all builds (`image_build`). The builder gets only what copies files and sets variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from m3agent.sandbox.backends.docker_machine import LABEL
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.declared.dockerfile import Instruction, Stage, as_list, declared_argument
+from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images import image_build
+from m3agent.sandbox.images.image_build import (
+    INSTALLING,
+    MEMORY,
+    MOST_DISK,
+    Build,
+    add_entry,
+    build_image,
+)
+from m3agent.sandbox.images.indexes import Indexes
+
+DOCKERFILE = ".m3agent-dockerfile"
+"""Name of the Dockerfile in the files for the engine's builder."""
+SCRATCH = "scratch"
+SHELL = ("/bin/sh", "-c")
+FOR_BUILDER = frozenset({"ADD", "COPY", "ENV", "USER", "WORKDIR"})
+"""Instructions that the engine's builder executes. None of them runs a program of the image."""
+NOT_NEEDED = frozenset(
+    {
+        *("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "LABEL"),
+        *("MAINTAINER", "ONBUILD", "STOPSIGNAL", "VOLUME"),
+    }
+)
+"""Instructions about how containers of the image run; a sandbox decides that itself."""
+
+
+class DockerfileBuild:
+    """One build.
+
+    Args:
+        api: The engine's client.
+        args: Values for the Dockerfile's arguments.
+        context: Returns a tar with the files that it may copy.
+        find_base: Returns the id of an image by its name.
+        indexes: Where packages come from.
+        log: Gets the output.
+        say: Receives notes for people.
+        stop: Ends the build early.
+    """
+
+    def __init__(
+        self,
+        api: Any,
+        args: Mapping[str, str],
+        context: Callable[[], bytes],
+        find_base: Callable[[str], str],
+        indexes: Indexes,
+        *,
+        log: Path,
+        say: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        self._api = api
+        self._args = args
+        self._context = context
+        self._find_base = find_base
+        self._indexes = indexes
+        self._log = log
+        self._say = say
+        self._stop = stop
+        self._end = time.monotonic() + image_build.BUILD_SECONDS
+        self._stages: dict[str, str] = {}
+        self._made: list[str] = []
+
+    def run(self, stages: Sequence[Stage], tag: str) -> None:
+        """Build the last stage and tag it. Blocking; takes minutes.
+
+        Raises:
+            EnvironmentBuildFailed: A step failed, is not supported, or took too long or too much disk.
+            ImageMissing: No registry has an image that it names.
+        """
+        self._log.unlink(missing_ok=True)
+        built = final = ""
+        try:
+            for number, stage in enumerate(stages):
+                built = self._stage(stage)
+                self._stages |= {str(number): built, stage.name or str(number): built}
+            labels = {LABEL: "1", f"{LABEL}.environment": tag.partition(":")[2]}
+            final = self._by_engine(built, [], {}, tag=tag, labels=labels)
+        finally:
+            self._remove(self._made, final)
+
+    def _stage(self, stage: Stage) -> str:
+        """Build one stage; return its image's id."""
+        image = self._base(stage.base)
+        most = MOST_DISK + self._size(image)
+        shell: Sequence[str] = self._config(image).get("Shell") or SHELL
+        args: dict[str, str] = {}
+        waiting: list[Instruction] = []
+
+        def flushed() -> str:
+            done = self._by_engine(image, waiting, args) if waiting else image
+            waiting.clear()
+            return done
+
+        for step in stage.steps:
+            if step.name == "ARG":
+                image = flushed()
+                args |= declared_argument(step.text, {**stage.values, **args, **self._env(image)}, self._args)
+            elif step.name == "SHELL":
+                shell = as_list(step.text) or shell
+            elif step.name in FOR_BUILDER:
+                waiting.append(self._for_builder(step))
+            elif step.name == "RUN":
+                image = self._run(flushed(), step, shell, args)
+            elif step.name not in NOT_NEEDED:
+                raise self._failure(f"it has an unknown instruction {step.name[:20]}")
+            if self._size(image) > most:
+                raise self._failure(f"it takes more than {MOST_DISK >> 30} GiB of disk")
+        return flushed()
+
+    def _base(self, name: str) -> str:
+        if name == SCRATCH:
+            return name
+        image = self._stages.get(name.lower()) or self._find_base(name)
+        if self._config(image).get("OnBuild"):  # the engine's builder would execute them
+            raise self._failure(f"{name} has instructions ONBUILD, which are not run")
+        return image
+
+    def _for_builder(self, step: Instruction) -> Instruction:
+        """Return an instruction as the builder may get it."""
+        plain = step.text.translate({ord(character): None for character in "\"'\\"})
+        if step.name == "ADD" and any(sign in plain for sign in ("$", "://", "git@")):
+            raise self._failure(
+                "ADD may copy only files of the repository: fetch with RUN what comes from an address"
+            )
+        flags = []
+        for flag in step.flags:
+            name, _, value = flag.partition("=")
+            if name == "--from":
+                flag = f"--from={self._stages.get(value.lower()) or self._base(value)}"
+            flags += [] if name == "--link" else [flag]  # only about the builder's cache
+        return replace(step, flags=tuple(flags))
+
+    def _run(self, image: str, step: Instruction, shell: Sequence[str], args: Mapping[str, str]) -> str:
+        if image == SCRATCH:
+            raise self._failure("it runs a command in an empty image")
+        if any(flag.startswith("--mount=") and "type=cache" not in flag for flag in step.flags):
+            raise self._failure("it mounts files into a command")
+        self._note(f"Step: {step}")
+        config, env = self._config(image), self._env(image)
+        declared = {name: value for name, value in args.items() if name not in env}
+        build = Build(
+            what=f"its step '{step.name} {step.text[:60]}'",
+            base=Image(image, env=env, ident=image),
+            command=tuple(as_list(step.text) or (*shell, step.text)),
+            user=config.get("User") or "0:0",
+            folder=config.get("WorkingDir") or "/",
+            # no path of a file with certificates: the image has its own
+            env={**declared, **replace(self._indexes, certificates=None).environment("")},
+            capabilities=INSTALLING,
+            indexes=self._indexes,
+            scratch=False,  # later steps may need what this one leaves in /tmp
+            seconds=self._left(),
+            image_env=env,
+            image_command="python3",
+        )
+        done = build_image(self._api, build, None, [], log=self._log, say=self._say, stop=self._stop)
+        self._made.append(done)
+        return done
+
+    def _by_engine(
+        self,
+        base: str,
+        steps: Sequence[Instruction],
+        args: Mapping[str, str],
+        *,
+        tag: str | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> str:
+        """Let the engine's builder execute instructions on an image; return the new image's id."""
+        copies = any(step.name in {"ADD", "COPY"} for step in steps)
+        lines = [f"FROM {base}", *(f"ARG {name}" for name in args), *map(str, steps)]
+        buffer = io.BytesIO(self._context() if copies else b"")
+        with tarfile.open(fileobj=buffer, mode="a" if copies else "w") as archive:
+            add_entry(archive, DOCKERFILE, 0o100644, "\n".join(lines).encode())
+        buffer.seek(0)
+        stream = self._api.build(
+            fileobj=buffer,
+            custom_context=True,
+            dockerfile=DOCKERFILE,
+            tag=tag,
+            buildargs=dict(args) or None,
+            labels=dict(labels or {}) or None,
+            network_mode="none",
+            container_limits={"memory": MEMORY, "memswap": MEMORY},
+            rm=True,
+            forcerm=True,
+            decode=True,
+            timeout=int(image_build.BUILD_SECONDS),
+        )
+        made, error = "", None
+        for line in stream:
+            made = (line.get("aux") or {}).get("ID") or made
+            error = line.get("error") or error
+            self._note(str(line.get("stream") or line.get("error") or line.get("status") or "").rstrip())
+            if self._stop.is_set() or not self._left():
+                stream.close()
+                error = "interrupted" if self._stop.is_set() else "it took too long"
+        if error is not None or not made:
+            raise self._failure(str(error or "the builder ended without an image").strip()[:300])
+        self._made.append(made)
+        return made
+
+    def _config(self, image: str) -> dict[str, Any]:
+        config = {} if image == SCRATCH else self._api.inspect_image(image)["Config"]
+        return config or {}
+
+    def _env(self, image: str) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self._config(image).get("Env") or () if "=" in line)
+
+    def _size(self, image: str) -> int:
+        return 0 if image == SCRATCH else int(self._api.inspect_image(image)["Size"])
+
+    def _left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self._end - time.monotonic())
+
+    def _note(self, line: str) -> None:
+        if line:
+            with self._log.open("a", errors="replace") as file:
+                file.write(f"{line}\n")
+
+    def _failure(self, reason: str) -> EnvironmentBuildFailed:
+        return EnvironmentBuildFailed(f"it cannot be built: {reason}; the log is {self._log}")
+
+    def _remove(self, images: Sequence[str], final: str) -> None:
+        """Remove the images of steps that no other image is built on."""
+        from docker.errors import APIError
+
+        for image in reversed(images):
+            if image != final:
+                with contextlib.suppress(APIError):  # another image is built on it
+                    self._api.remove_image(image, noprune=False)
