@@ -16,6 +16,7 @@ from pathlib import Path
 from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import scratch_folder
+from m3agent.agent.util.plain_file import open_plain
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Patch, Workspace
 
@@ -67,10 +68,11 @@ class HandOver:
 
 
 def check_branch(repository: Repository, name: str) -> None:
-    """Refuse a branch name that git does not accept or that conflicts with an existing branch.
+    """Refuse a branch name that git does not accept, that conflicts with a branch, or that is behind a link.
 
     Raises:
         UsageError: With the reason.
+        PermissionRefused: A file that git would write is behind a symbolic link.
     """
     refused = UsageError(f"'{name}' is not a branch name that git accepts: choose another name")
     try:
@@ -84,6 +86,27 @@ def check_branch(repository: Repository, name: str) -> None:
     # the pattern matches the branch itself and branches below it; git cannot store both `a` and `a/b`
     found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
     refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
+    _refuse_links(repository, name)
+
+
+def _refuse_links(repository: Repository, name: str) -> None:
+    """Refuse a new branch if a link would lead git to write to other files of the user.
+
+    Git follows links. It appends a line to a reflog, which may be a line of a shell's start-up file.
+    """
+    common = repository.common_dir
+    written = {common / "reftable", *repository.git_dir.glob("fast_import_crash_*")}
+    for folder in ("refs", "logs/refs"):
+        for ref in (f"heads/{name}", f"remotes/origin/{name}"):
+            path = common / folder / ref
+            written.update(each for each in (path, *path.parents) if each.is_relative_to(common / folder))
+    written.add(common / "logs")
+    for path in sorted(written):
+        if path.is_symlink():
+            raise PermissionRefused(
+                f"{path} is a symbolic link, so no branch can be made here: make a clone of the repository, "
+                "or apply the patch with 'git apply'"
+            )
 
 
 def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
@@ -321,7 +344,17 @@ def _is_there(target: Path, workspace: Workspace, entry: TreeEntry | None) -> bo
     if stat.S_ISLNK(mode):
         return _link_target(target) == content
     runs = bool(mode & 0o100) == bool(entry.mode & 0o100)
-    return stat.S_ISREG(mode) and runs and target.read_bytes() == content
+    return runs and _has(target, content)
+
+
+def _has(target: Path, content: bytes) -> bool:
+    """Return whether `target` is a regular file with this content. Not more than that is read of it."""
+    try:
+        file, size = open_plain(str(target), os.O_NOFOLLOW)
+    except OSError:
+        return False
+    with os.fdopen(file, "rb") as opened:
+        return size == len(content) and opened.read(size + 1) == content
 
 
 def _link_target(link: Path) -> bytes:
@@ -336,20 +369,24 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
         raise PermissionRefused(
             f"{target} is behind a symbolic link: the patch is kept in the session's folder"
         )
+    now: os.stat_result | None = None
     try:
-        info = target.lstat()
+        now = target.lstat()
     except FileNotFoundError:
-        now = None
+        pass
     except NotADirectoryError:
         raise PermissionRefused(
             f"{target} cannot be created because a part of its path is a file: the patch is kept in the "
             "session's folder"
         ) from None
+    if now is not None and stat.S_ISDIR(now.st_mode):
+        raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")
+    expected = None if old is None else workspace.store.get_blob(old.sha)
+    if now is None or expected is None:
+        same = now is None and expected is None
     else:
-        if stat.S_ISDIR(info.st_mode):
-            raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")
-        now = _link_target(target) if stat.S_ISLNK(info.st_mode) else target.read_bytes()
-    if now != (None if old is None else workspace.store.get_blob(old.sha)):
+        same = _link_target(target) == expected if stat.S_ISLNK(now.st_mode) else _has(target, expected)
+    if not same:
         raise PermissionRefused(
             f"{target} changed during the fix: nothing was written; the patch is kept in the session's folder"
         )

@@ -19,7 +19,7 @@ from m3agent.agent.util.private_file import write_file
 from m3agent.agent.util.xdg import state_path
 from m3agent.sandbox.store.git_command import for_no_repository, for_owner_question
 
-_ALLOWED = (
+ALLOWED = (
     "core.autocrlf",
     "core.eol",
     "core.filemode",
@@ -86,8 +86,8 @@ def make(
         The folder, and the first line of its configuration.
 
     Raises:
-        EnvironmentFault: The repository's configuration cannot be read, or names another folder as the work
-            tree.
+        EnvironmentFault: The repository's configuration cannot be read, names another folder as the work
+            tree, or names another place for references.
     """
     linked = git_dir != common_dir
     keys = _read(f"{common_dir}/config", git_dir)
@@ -105,8 +105,14 @@ def make(
                 f"The repository at {root or git_dir} names another folder as its work tree (core.worktree is {value}): "
                 "remove that setting, or open the repository from that folder."
             )
+    for key, value in keys:
+        if key.startswith("extensions.") and "/" in (value or ""):
+            raise EnvironmentFault(
+                f"The repository at {root or git_dir} keeps a part of itself in another place ({key} is {value}): "
+                "give a clone of it."
+            )
     line = first_line(stamp, bare=bare)
-    allowed = _ALLOWED + _FOR_REMOTES if remote else _ALLOWED
+    allowed = ALLOWED + _FOR_REMOTES if remote else ALLOWED
     content = line + b"\n" + b"".join(_line(key, value) for key, value in keys if _is_data(key, allowed))
     try:
         folder = _folder(state, name)

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import os
+from select import select
+from stat import S_ISREG
 
 from m3agent.agent.repo.host_git import HostGit
+
+TYPE_CHECKING = False  # type checkers take this for true; the modules are slow to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PATIENCE = 5.0
+"""Seconds after which m3agent looks for a file that blocks git."""
+SIGKILL = 9  # the module signal is slow to import
+RULE_FILES = (".gitignore", ".gitattributes", ".m3agentignore")
+"""Files of a work tree that git opens by itself. If one is a pipe, git waits for a writer forever."""
 
 
 class GitProcess:
@@ -37,10 +49,16 @@ class GitProcess:
             os.close(output)
             raise
         self._output = output
+        self._root = repository.root
 
     def output(self) -> bytes | None:
-        """Wait for the end and return the standard output; None if the command failed. Call it once."""
+        """Wait for the end and return the standard output; None if the command failed. Call it once.
+
+        Raises:
+            EnvironmentFault: A file blocks git; see `blocked`.
+        """
         try:
+            self._unblock()
             _, status = os.waitpid(self._pid, 0)
             if status:
                 return None
@@ -52,3 +70,36 @@ class GitProcess:
             return parts[0] if len(parts) == 1 else b"".join(parts)
         finally:
             os.close(self._output)
+
+    def _unblock(self) -> None:
+        """Wait for the end. If that takes long because of a file that blocks git, end git and raise EnvironmentFault."""
+        process = os.pidfd_open(self._pid)
+        try:
+            # a pidfd is readable when the process has ended
+            if not select([process], [], [], PATIENCE)[0] and (fault := blocked(self._root)) is not None:
+                os.kill(self._pid, SIGKILL)
+                os.waitpid(self._pid, 0)
+                raise fault
+        finally:
+            os.close(process)
+
+
+def blocked(root: str | None) -> Exception | None:
+    """Return the error for a file that blocks git in this work tree, or None. Walks through all folders."""
+    return None if root is None else blocked_in(folder for folder, _, _ in os.walk(root))
+
+
+def blocked_in(folders: Iterable[str]) -> Exception | None:
+    """Return the error for a file in one of these folders that blocks git, or None."""
+    for folder in folders:
+        for name in RULE_FILES:
+            path = f"{folder}/{name}"
+            try:
+                plain = S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
+            except OSError:  # absent
+                continue
+            if not plain:
+                from m3agent.agent.errors import EnvironmentFault
+
+                return EnvironmentFault(f"Git cannot read {path}, which is not a regular file: remove it.")
+    return None

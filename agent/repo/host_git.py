@@ -19,9 +19,9 @@ A pack from the cache runs this code. Therefore this module imports nothing that
 from __future__ import annotations
 
 import os
-import stat
 from hashlib import sha256
 
+from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.xdg import state_folder
 from m3agent.sandbox.store.git_command import GitCommand, for_repository
 
@@ -121,18 +121,11 @@ def _configuration(top: str | None, git_dir: str, common_dir: str, *, remote: bo
 
 
 def read_regular(path: str, most: int = _MOST_BYTES) -> bytes | None:
-    """Return the first `most` bytes of a file; None if it cannot be read or is not a regular file.
-
-    It does not block on a pipe without a writer.
-    """
+    """Return the first `most` bytes of a file; None if it cannot be read or is not a regular file."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_first(path, most)
     except OSError:
         return None
-    try:
-        return os.read(file, most) if stat.S_ISREG(os.fstat(file).st_mode) else None
-    finally:
-        os.close(file)
 
 
 def first_line(stamp: str, *, bare: bool) -> bytes:
@@ -172,12 +165,20 @@ def _discover(path: str) -> tuple[str | None, str | None]:
 
 def _named_by(file: str) -> str | None:
     """Return the git folder that a file called .git names."""
+    if read_regular(file) is None or os.path.getsize(file) > _MOST_BYTES:
+        return None
+    # GitPython runs `git version` when it is imported, in the current folder and with all secrets. It also
+    # works without a git.
+    off = {"GIT_PYTHON_GIT_EXECUTABLE": "/nonexistent/git", "GIT_PYTHON_REFRESH": "quiet"}
+    before = {name: os.environ.get(name) for name in off}
+    os.environ.update(off)
     try:
         from git.repo.fun import find_worktree_git_dir  # slow to import, and linked work trees are rare
-    except ImportError:  # GitPython raises it if git is not installed
-        from m3agent.agent.repo import git_config
-
-        raise git_config.no_git() from None
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
     named = find_worktree_git_dir(file)
     return None if named is None else _resolved(os.path.dirname(file), named)
 

@@ -17,12 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.agent.repo import git_spawn
 from m3agent.agent.repo.git_config import no_git
 from m3agent.agent.repo.host_git import HostGit, find
-from m3agent.sandbox.store.git_command import for_no_repository
+from m3agent.sandbox.store.git_command import for_no_repository, subcommand
 
 MIN_GIT = (2, 30)
 """The oldest accepted version of git: the one in Debian 11."""
+
+READS_WORK_TREE = frozenset({"ls-files", "status"})
+"""Commands that read files of the work tree, where a file can block them. They change nothing, so they can be repeated."""
 
 _SUBMODULE, _SYMLINK = "160000", "120000"
 
@@ -63,18 +67,31 @@ def git(
         EnvironmentFault: Git or the folder is missing, or git did not end in time.
     """
     try:
-        done = where.command().run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
+        done = _run(where, args, stdin, timeout)
     except FileNotFoundError:
         if not os.path.isdir(where.folder):  # noqa: PTH112
             raise EnvironmentFault(f"The folder {where.folder} is gone.") from None
         raise no_git() from None
     except subprocess.TimeoutExpired:
         raise EnvironmentFault(
-            f"git {args[0]} did not end within {timeout:g} seconds in {where.folder}."
+            f"git {subcommand(args)} did not end within {timeout:g} seconds in {where.folder}."
         ) from None
     if done.returncode:
-        raise GitCommandFailed(args[0], done.stderr.decode(errors="replace"))
+        raise GitCommandFailed(subcommand(args), done.stderr.decode(errors="replace"))
     return done.stdout
+
+
+def _run(
+    where: HostGit, args: Sequence[str], stdin: bytes | None, timeout: float | None
+) -> subprocess.CompletedProcess[bytes]:
+    command = where.command()
+    if args[0] in READS_WORK_TREE:
+        try:
+            return command.run(*args, cwd=where.folder, stdin=stdin, timeout=git_spawn.PATIENCE)
+        except subprocess.TimeoutExpired:
+            if (fault := git_spawn.blocked(where.root)) is not None:
+                raise fault from None
+    return command.run(*args, cwd=where.folder, stdin=stdin, timeout=timeout)
 
 
 class CommitEntry(NamedTuple):
@@ -289,11 +306,14 @@ def _damaged(error: GitCommandFailed, where: HostGit) -> EnvironmentFault:
 def _on_disk(root: Path, paths: Iterable[str]) -> Iterator[str]:
     """Yield those of `paths` that are regular files or symbolic links and stay inside `root`.
 
-    A link must lead to an existing file or folder inside `root`.
+    A link must lead to an existing file or folder inside `root`. Git's own folder is left out: an index that
+    git did not write may name files in it.
     """
     root = root.resolve()
     folders: dict[Path, bool] = {}
     for path in paths:
+        if path.startswith(".git/") or "/.git/" in path:
+            continue
         full = root / path
         try:
             mode = full.lstat().st_mode

@@ -3,33 +3,72 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
+from m3agent.agent.errors import EnvironmentFault
+from m3agent.agent.repo.git_spawn import blocked_in
+from m3agent.agent.repo.host_git import read_regular
 from m3agent.agent.repo.repository import Repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 
 TREES = "trees.git"
 """A folder in a session's folder. It holds the states of the session's work tree."""
+MOST_BYTES = 16 << 30
+"""The most bytes of a work tree. A sandbox has less room, unless its memory is larger than 32 GiB."""
 SCRATCH = "scratch"
 """A folder in the state folder. It holds one folder for each command that needs one."""
+
+_MOST_BOUNDARY = 16 << 20  # bytes; 400,000 commits
 
 
 def workspace_of(repository: Repository, folder: Path) -> Workspace:
     """Return the tree to start from.
 
     It has the current files of the work tree, or those of HEAD for a bare repository.
+
+    Raises:
+        EnvironmentFault: The work tree is too large, or has a file that git cannot read.
     """
     store = TreeStore(folder / TREES, objects_of(repository))
     if repository.root is not None:
-        return Workspace.from_folder(store, repository.root, repository.list_files())
+        paths = repository.list_files()
+        _refuse_unreadable(repository.root, paths)
+        return Workspace.from_folder(store, repository.root, paths)
     wanted = set(repository.list_files())
     return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
+
+
+def _refuse_unreadable(root: Path, paths: Sequence[str]) -> None:
+    """Refuse a work tree that git could not read in reasonable time."""
+    folders = {root, *(root / parent for path in paths for parent in PurePosixPath(path).parents)}
+    if (fault := blocked_in(map(str, folders))) is not None:
+        raise fault
+    sizes = {path: (root / path).lstat().st_size for path in paths}
+    if sum(sizes.values()) > MOST_BYTES:
+        largest = max(sizes, key=lambda path: sizes[path])
+        raise EnvironmentFault(
+            f"The files of {root} are larger than {MOST_BYTES >> 30} GiB together, the largest is {largest}: leave them out "
+            "with .gitignore."
+        )
+
+
+def borrowing_store(repository: Repository, git_dir: Path) -> TreeStore:
+    """Create a store at `git_dir` that reads the repository's objects and knows where its history is cut off.
+
+    It has none of the repository's configuration, references, attributes, hooks or replaced objects.
+    """
+    store = TreeStore(git_dir, objects_of(repository), "sha256" if len(repository.head) == 64 else "sha1")
+    if repository.shallow:
+        boundary = read_regular(str(repository.common_dir / "shallow"), _MOST_BOUNDARY) or b""
+        (git_dir / "shallow").write_bytes(boundary)
+    return store
 
 
 def objects_of(repository: Repository) -> Path:
@@ -45,10 +84,13 @@ def scratch_folder(where: Path, name: str = SCRATCH) -> Iterator[Path]:
     which the kernel releases when the process ends for any reason.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be made, or `where`/`name` is a symbolic link. In a repository, the link may
+            lead to any folder of the user, whose content would be removed.
     """
     base = where / name
     base.mkdir(mode=0o700, exist_ok=True)
+    if base.is_symlink():
+        raise NotADirectoryError(errno.ENOTDIR, "it is a symbolic link", str(base))
     sweep_scratch(where, name)
     with _locked(base):  # otherwise another process could sweep the folder before it is locked
         folder = Path(tempfile.mkdtemp(dir=base))
@@ -64,7 +106,7 @@ def scratch_folder(where: Path, name: str = SCRATCH) -> Iterator[Path]:
 def sweep_scratch(where: Path, name: str = SCRATCH) -> int:
     """Remove the folders whose owner has ended, and return their number."""
     base = where / name
-    if not base.is_dir():
+    if base.is_symlink() or not base.is_dir():
         return 0
     removed = 0
     with _locked(base):

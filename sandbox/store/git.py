@@ -18,7 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from m3agent.sandbox.errors import DiskFull, SandboxError
-from m3agent.sandbox.store.git_command import for_store
+from m3agent.sandbox.store.git_command import for_store, subcommand
 
 RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
 """Overrides every attribute of the tree: git stores and returns the bytes of a file unchanged."""
@@ -85,7 +85,7 @@ def run_git(
         args: The arguments.
         cwd: The folder to run it in.
         stdin: Bytes for standard input.
-        env: Environment variables to add.
+        env: Environment variables to add. `GIT_DIR` selects the repository. Without it, git runs without one.
         ok: The exit statuses that mean success.
 
     Raises:
@@ -102,7 +102,7 @@ def run_git(
             raise DiskFull(
                 "the disk is full: git could not write the session's objects; make room and try again"
             )
-        raise GitFailed(f"git {next((a for a in args if not a.startswith('-')), '')} failed: {lines[-1]}")
+        raise GitFailed(f"git {subcommand(args)} failed: {lines[-1]}")
     return done
 
 
@@ -132,14 +132,16 @@ class TreeStore:
     Args:
         git_dir: The folder of the repository; created if it does not exist.
         alternates: An object folder to read from as well, so that the user's objects need not be copied.
+        object_format: The kind of ids, "sha1" or "sha256".
     """
 
-    def __init__(self, git_dir: Path, alternates: Path | None = None) -> None:
+    def __init__(self, git_dir: Path, alternates: Path | None = None, object_format: str = "sha1") -> None:
         self.git_dir = git_dir
         # A session asks for the same few trees again and again.
         self._listed = lru_cache(maxsize=4)(self._list_tree)
         if not (git_dir / "HEAD").exists():
-            run_git("init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(git_dir))
+            kind = f"--object-format={object_format}"
+            run_git("init", "--quiet", "--bare", "--template=", kind, str(git_dir))
         with writing(git_dir):
             (git_dir / "info").mkdir(exist_ok=True)
             (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
