@@ -22,9 +22,11 @@ class FixSettings(TypedDict, total=False):
     engine: Literal["embedded"]
     model: str
     api_key: str
+    key_over_http: str
     thinking: Literal["enabled", "disabled", "adaptive"]
     image: str
     environment: Literal["auto", "off"]
+    dockerfile: Literal["ask", "build", "read"]
     sandbox: Literal["docker", "bwrap"]
     allow_net: str
     context_budget: int
@@ -119,14 +121,18 @@ async def fix_async(
 
     If the call is cancelled, it ends everything that was started and keeps the session.
     """
-    key = settings.pop("api_key", None)
+    env = dict(os.environ)
+    if key := settings.pop("api_key", None):
+        env["M3AGENT_API_KEY"] = key
+        if endpoint := settings.get("endpoint"):  # a key belongs to the endpoint that it is given with
+            env["M3AGENT_ENDPOINT"] = endpoint
     return await new_fix(
         issue,
         Path(repo),
         settings,
         HandOver(apply, branch),
         attach=[Path(path) for path in attach],
-        env=os.environ if key is None else {**os.environ, "M3AGENT_API_KEY": key},
+        env=env,
         say=on_note or _nothing,
         sinks=[] if on_event is None else [on_event],
     )

@@ -23,6 +23,7 @@ from m3agent.agent.cli.common import (
     end,
     faults,
     finish,
+    print_bytes,
     run,
     sinks,
 )
@@ -67,7 +68,7 @@ def _version(value: bool) -> None:
     if value:
         from m3agent import __version__
 
-        typer.echo(f"m3agent {__version__}")
+        print_bytes(f"m3agent {__version__}\n".encode())
         raise typer.Exit
 
 
@@ -109,9 +110,11 @@ def fix(
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
     with faults():
+        from m3agent.agent.cli.dockerfiles import ask
         from m3agent.agent.delivery.apply import HandOver
 
         hand_over = HandOver(apply, branch, pr)
+        ask(repo, flags)
         finish(_fix(issue, attach or [], repo, flags, hand_over, as_json), as_json=as_json)
 
 
@@ -206,8 +209,10 @@ def context(
 
             if (server := choose_model_server(settings, state)) is not None:
                 url, key = server.url, server.key
+                if server.notice:
+                    print_note(server.notice)
                 if not settings.yes:
-                    announce(url, state, print_note, "the repository's files go")
+                    announce(url, state, print_note, "the repository's files go", key=key)
         counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
         raise typer.Exit(command.run(request, Checkout.of(repository), counted_by))
 
@@ -222,7 +227,7 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
-        typer.echo(check_table.as_json(found) if as_json else check_table.table(found), nl=False)
+        print_bytes((check_table.as_json(found) if as_json else check_table.table(found)).encode())
         raise typer.Exit(exit_code(found))
 
 
@@ -233,7 +238,7 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.settings.loader import load_settings
 
         loaded = load_settings(repo, {}, os.environ)
-        typer.echo(loaded.json() if as_json else loaded.table(), nl=False)
+        print_bytes((loaded.json() if as_json else loaded.table()).encode())
 
 
 def main() -> None:

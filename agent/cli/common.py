@@ -101,15 +101,19 @@ def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool) -> NoReturn:
     raise typer.Exit(result.exit_code)
 
 
-def print_bytes(data: bytes) -> None:
-    """Write bytes to standard output: unchanged to files and pipes, without control characters to a terminal."""
+def print_bytes(data: bytes, *, err: bool = False) -> None:
+    """Write bytes: unchanged to files and pipes, without control characters to a terminal.
+
+    Args:
+        data: The bytes.
+        err: Write to standard error instead of standard output.
+    """
     from m3agent.agent.util.sanitize import printable_bytes
 
-    sys.stdout.flush()
-    if sys.stdout.isatty():
-        data = printable_bytes(data)
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+    stream = sys.stderr if err else sys.stdout
+    stream.flush()
+    stream.buffer.write(printable_bytes(data) if stream.isatty() else data)
+    stream.buffer.flush()
 
 
 def end(code: int) -> NoReturn:

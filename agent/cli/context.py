@@ -15,6 +15,7 @@ from m3agent.agent.context.cache import folder_of, folder_of_all
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.xdg import config_path, state_path
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
@@ -86,11 +87,11 @@ def main(arguments: list[str]) -> None:
         code = 0
     except Exception as error:  # checked below, because importing the classes takes longer than packing
         from m3agent.agent.exit_codes import FAILURES, exit_code_of
-        from m3agent.agent.util.sanitize import printable_text
+        from m3agent.agent.util.sanitize import print_note
 
         if not isinstance(error, FAILURES):
             raise
-        sys.stderr.write(printable_text(f"m3agent: {error}\n"))
+        print_note(f"m3agent: {error}")
         code = exit_code_of(error)
     os._exit(code)  # skip the cleanup: freeing megabytes takes time
 
@@ -117,21 +118,21 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
             sys.stderr.write("the text is not printed on a terminal: name a file with -o, or use a pipe\n")
         else:
             sys.stdout.buffer.writelines(context.pieces)
-    sys.stderr.write(summary(context) + "\n")
+    sys.stderr.write(summary(context) + "\n")  # only numbers; `sanitize` is slow to import
     if tokenizer is not None and not context.exact:
         from m3agent.agent.context.tokenizer.counter import open_counter
+        from m3agent.agent.util.sanitize import print_note
 
-        sys.stderr.write(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}\n")
+        print_note(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}")
     if request.stats:
         from m3agent.agent.context.rules import OVER_BUDGET
         from m3agent.agent.context.selection.outline import available
         from m3agent.agent.context.stats import table
+        from m3agent.agent.util.sanitize import print_note, print_text
 
-        sys.stdout.write(table(context))
+        print_text(table(context), end="")
         if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
-            sys.stderr.write(
-                "signatures of left-out files need m3agent's parsers: install m3agent[outlines].\n"
-            )
+            print_note("signatures of left-out files need m3agent's parsers: install m3agent[outlines].")
     if request.verify:
         return _verify(context, tokenizer)
     return 0
@@ -148,6 +149,7 @@ def _verify(context: Context, tokenizer: TokenizerSource | None) -> int:
     """
     from m3agent.agent.context.tokenizer.counter import oracle_count
     from m3agent.agent.errors import UsageError
+    from m3agent.agent.util.sanitize import print_text
 
     if tokenizer is None:
         raise UsageError(
@@ -156,8 +158,8 @@ def _verify(context: Context, tokenizer: TokenizerSource | None) -> int:
     whole = oracle_count(tokenizer, context.text)
     same = whole == context.tokens
     mark = "=" if same else "is not"
-    sys.stdout.write(
-        f"sum of the chunks {context.tokens:,} {mark} {whole:,}, counted as one text ({tokenizer.label})\n"
+    print_text(
+        f"sum of the chunks {context.tokens:,} {mark} {whole:,}, counted as one text ({tokenizer.label})"
     )
     return 0 if same else 1
 
@@ -239,9 +241,10 @@ def _has_settings(folder: str) -> bool:
 
 
 def _mentions(path: str) -> bool:
-    from m3agent.agent.repo.host_git import read_regular
-
-    return b"m3agent" in (read_regular(path, MOST_SETTINGS) or b"")
+    try:
+        return b"m3agent" in read_first(path, MOST_SETTINGS)
+    except OSError:  # absent, or no regular file
+        return False
 
 
 def _tokenizer(wanted: str | None) -> TokenizerSource | None:

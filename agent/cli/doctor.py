@@ -243,7 +243,7 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
         mend = "start the server, or correct the endpoint or the key"
         if choice.source == "running":
             mend = "see `m3agent serve logs`, or name another server with --endpoint"
-        return Check("endpoint", False, str(error), mend)
+        return Check("endpoint", False, str(error), choice.notice or mend)
     told = (
         found.flavour if found.max_model_len is None else f"{found.flavour}, {found.max_model_len:,} tokens"
     )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Repo, faults, run, say
+from m3agent.agent.cli.common import AsJson, Repo, faults, print_bytes, run, say
 from m3agent.agent.errors import UsageError
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from m3agent.agent.repo.repository import Repository
     from m3agent.tools.mcp.server import McpServer
+
+PATH = 4096  # most characters of a path
 
 mcp_app = typer.Typer(help="Use tools of other programs (Model Context Protocol).", no_args_is_help=True)
 
@@ -33,7 +35,7 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
             for path, used, server in _named(_repository(repo))
         ]
         if as_json:
-            typer.echo(json.dumps(found, indent=2))
+            print_bytes(json.dumps(found, indent=2).encode() + b"\n")
         elif found:
             rows = [
                 (
@@ -44,9 +46,9 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
                 )
                 for one in found
             ]
-            typer.echo(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), nl=False)
+            print_text(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), end="")
         else:
-            typer.echo("no MCP server is configured, neither in your file nor in the repository's", err=True)
+            print_note("no MCP server is configured, neither in your file nor in the repository's")
 
 
 @mcp_app.command("check")
@@ -64,8 +66,9 @@ def mcp_check(repo: Repo = Path()) -> None:
         settings = load_settings(repo, {"mcp": True}, os.environ).settings
         servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, say)
         schemas = run(_offered(list(servers), said))
-        rows = [(one["name"], " ".join(one["description"].split())[:100]) for one in schemas]
-        typer.echo(columns([("TOOL", "DESCRIPTION"), *rows]) if rows else "", nl=False)
+        rows = [(printable_line(one["name"]), printable_line(one["description"], 100)) for one in schemas]
+        if rows:
+            print_text(columns([("TOOL", "DESCRIPTION"), *rows]), end="")
         for sentence in said:
             say(sentence)
         raise typer.Exit(1 if said else 0)
@@ -81,9 +84,9 @@ def mcp_trust(repo: Repo = Path()) -> None:
         path = _project_file(repo)
         servers = read(path, None)
         trust(path, state_dir(os.environ))
-        typer.echo(f"trusted in its present form: {path}", err=True)
+        print_note(printable_line(f"trusted in its present form: {path}", PATH))
         for server in servers:
-            typer.echo(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}", err=True)
+            print_note(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}")
 
 
 @mcp_app.command("distrust")
@@ -95,7 +98,7 @@ def mcp_distrust(repo: Repo = Path()) -> None:
 
         path = _project_file(repo)
         was = distrust(path, state_dir(os.environ))
-        typer.echo(f"{'no longer trusted' if was else 'was not trusted'}: {path}", err=True)
+        print_note(printable_line(f"{'no longer trusted' if was else 'was not trusted'}: {path}", PATH))
 
 
 def _repository(repo: Path) -> Repository:

@@ -10,6 +10,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.util.sanitize import print_text
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
         _print_json(fleet, wish, found, refused)
     elif found:
         rows = [_row(number, plan) for number, plan in enumerate(found[:SHOWN], start=1)]
-        typer.echo(columns([COLUMNS, *rows]), nl=False)
-        typer.echo(plan_details(found[0]), nl=False)
+        print_text(columns([COLUMNS, *rows]), end="")
+        print_text(plan_details(found[0]), end="")
     if found:
         return 0
     fault = EnvironmentFault if local else UsageError

@@ -147,7 +147,10 @@ def _request(
 
 
 def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
-    """Return the session's settings with the same server, the new limits, and the key, which is never logged."""
+    """Return the session's settings with the same server, the new limits, and the present keys.
+
+    Keys are never logged, and where they may go is asked anew.
+    """
     from m3agent.agent.loop.resume import used_embedded_engine
     from m3agent.agent.settings.loader import load_settings, settings_of
     from m3agent.agent.settings.settings import SETTINGS
@@ -161,4 +164,4 @@ def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
     flags = {name: value for name, value in limits.items() if value is not None}
     now = load_settings(folder, flags, os.environ).settings
     values |= {name: getattr(now, name) for name in flags}
-    return dataclasses.replace(settings_of(values), api_key=now.api_key)
+    return dataclasses.replace(settings_of(values), api_key=now.api_key, key_over_http=now.key_over_http)

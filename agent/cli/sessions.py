@@ -10,7 +10,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.errors import UsageError
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.sanitize import print_text, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def sessions_list(as_json: AsJson = False) -> None:
         if as_json:
             _print_json([_fields(summary) for summary in found])
         elif found:
-            typer.echo(columns([COLUMNS, *(_row(summary) for summary in found)]), nl=False)
+            print_text(columns([COLUMNS, *(_row(summary) for summary in found)]), end="")
         else:
             say("there are no sessions yet")
         for summary in found:
@@ -60,7 +60,7 @@ def sessions_show(
         elif summary.problem:
             raise UsageError(summary.problem)
         else:
-            typer.echo(_details(summary), nl=False)
+            print_text(_details(summary), end="")
 
 
 def report(

@@ -15,6 +15,7 @@ from m3agent.agent.context.rules import (
 )
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
+from m3agent.agent.util.plain_file import open_plain
 
 LIST = (
     "ls-files",
@@ -60,7 +61,9 @@ def parse_listing(output: bytes) -> FileListing:
                 found[path] = False
         elif tag in (b"H", b"C", b"M"):  # unchanged, changed, unmerged; "S" is not checked out
             path = record[record.index(b"\t") + 1 :]
-            if record[2:8] == b"160000":
+            if path.startswith(b".git/") or b"/.git/" in path:  # in an index that git did not write
+                left_out[path] = UNREADABLE
+            elif record[2:8] == b"160000":
                 left_out[path] = SUBMODULE
             else:
                 found[path] = tag == b"H"
@@ -151,23 +154,19 @@ class WorkTree:
 
 
 def _read(folder: int, name: str, first: int | None) -> bytes | Reason:
-    # O_NONBLOCK: opening a pipe must not wait for a writer.
     try:
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        file, size = open_plain(name, os.O_NOFOLLOW, folder=folder)
     except OSError:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
             return LINK
         raise
     try:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            return UNREADABLE
         if first is not None:
             return _read_first(file, first)
-        if status.st_size > MAX_FILE_BYTES:
+        if size > MAX_FILE_BYTES:
             return LARGE
-        data = os.read(file, status.st_size + 1)
-        if len(data) != status.st_size:  # the size changes during reading: read to the end
+        data = os.read(file, size + 1)
+        if len(data) != size:  # the size changes during reading: read to the end
             while len(data) <= MAX_FILE_BYTES and (more := os.read(file, MAX_FILE_BYTES)):
                 data += more
         return LARGE if len(data) > MAX_FILE_BYTES else data

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from m3agent.agent.context.types import Context
+from m3agent.agent.util.sanitize import printable_line
 
 _ROWS = 20
+PATH = 4096  # most characters of a path
 
 
 def table(context: Context) -> str:
@@ -42,14 +44,16 @@ def table(context: Context) -> str:
             rows.append((reason, f"{sum(types.values()):,}", shown + more))
         text += "\n" + _aligned(rows)
     if context.redacted:
-        text += "\nsecrets redacted in\n" + "".join(f"  {path}\n" for path in context.redacted)
+        text += "\nsecrets redacted in\n" + "".join(
+            f"  {printable_line(path, PATH)}\n" for path in context.redacted
+        )
     return text
 
 
 def _type(path: str) -> str:
     name = path.rstrip("/").rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
-    return f".{suffix}" if dot and stem else name
+    return printable_line(f".{suffix}" if dot and stem else name)
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> str:

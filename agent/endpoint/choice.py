@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
+from m3agent.agent.endpoint.keys import key_for, withheld
 from m3agent.agent.errors import ServerFault, UsageError
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
@@ -37,6 +38,7 @@ class ModelServer:
         source: Where it comes from.
         description: The choice in words, for people.
         record: Its record, if `m3agent serve` runs it here and the settings do not name it.
+        notice: A sentence for people about a key that this server does not get, or an empty text.
     """
 
     url: str
@@ -44,6 +46,7 @@ class ModelServer:
     source: Source
     description: str
     record: ServerRecord | None = None
+    notice: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ def choose_endpoint(settings: Settings, state: Path) -> EndpointChoice:
 
     Raises:
         ServerFault: A server runs here, but none is ready.
-        UsageError: A setting of the embedded engine's search is given, but another server was chosen.
+        UsageError: A setting of the embedded engine's search is given, but another server was chosen, or the key may
+            not go to the server (see `key_for`).
     """
     choice = _choose(settings, live_servers(state))
     if isinstance(choice, ModelServer):
@@ -90,6 +94,7 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
 
     Raises:
         ServerFault: A server runs here, but none is ready.
+        UsageError: The key may not go to the server (see `key_for`).
     """
     running = [server for server in live_servers(state) if server[1].engine != "embedded"]
     choice = _choose(settings, running)
@@ -112,14 +117,17 @@ async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
 def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:
     """Choose among the settings' server, the running servers (newest first) and the embedded engine."""
     if settings.endpoint is not None:
-        key = _key_at(settings.endpoint, running) or settings.key
-        return ModelServer(settings.endpoint, key, "named", f"{settings.endpoint} (named)")
+        url = settings.endpoint
+        key = _key_at(url, running) or key_for(settings, url)
+        notice = "" if key else withheld(settings, url)
+        return ModelServer(url, key, "named", f"{url} (named)", notice=notice)
     if settings.engine is None and running:
         folder, record = next((one for one in running if one[1].phase is Phase.READY), running[0])
         if record.phase is not Phase.READY:
             raise _not_ready(record)
         description = f"{record.url} (running here: {_described(record)})"
-        return ModelServer(record.url, key_of(folder) or settings.key, "running", description, record)
+        key = key_of(folder) or key_for(settings, record.url)
+        return ModelServer(record.url, key, "running", description, record)
     return EmbeddedEngine(settings.candidates, settings.seed or 0)
 
 

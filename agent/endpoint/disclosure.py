@@ -8,7 +8,7 @@ from pathlib import Path
 from m3agent.serving.client.http import host_of, is_local
 
 
-def announce(url: str, state: Path, say: Callable[[str], None], what: str) -> None:
+def announce(url: str, state: Path, say: Callable[[str], None], what: str, *, key: str | None) -> None:
     """Announce that data goes to the server at `url`, unless it is this machine or was announced before.
 
     Args:
@@ -16,6 +16,7 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str) -> No
         state: Folder for sessions and caches; its file `known-hosts` lists the announced hosts.
         say: Receives the sentence for the person.
         what: The data and its verb, such as "the repository and the issue go".
+        key: The key that goes there as well, or None.
     """
     if is_local(url):
         return
@@ -23,5 +24,6 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str) -> No
     known = state / "known-hosts"
     hosts = known.read_text().splitlines() if known.exists() else []
     if host not in hosts:
-        say(f"{what} to {host}, which is not this machine (shown once; --yes hides it)")
+        with_key = "" if key is None else ", with its key"
+        say(f"{what} to {host}{with_key}, which is not this machine (shown once; --yes hides it)")
         known.write_text("\n".join([*hosts, host]) + "\n")

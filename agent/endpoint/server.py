@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,16 +33,19 @@ class ChosenServer:
     settings: Settings
 
 
-async def chosen_server(url: str | None, model: str | None, *, embedded: str) -> ChosenServer:
+async def chosen_server(
+    url: str | None, model: str | None, *, embedded: str, say: Callable[[str], None]
+) -> ChosenServer:
     """Choose the server and ask it which model and engine it has.
 
     Args:
         url: The address that the user gave with the command, or None.
         model: The model that the user gave with the command, or None.
         embedded: Why the command cannot use the embedded engine, as a clause for an error.
+        say: Receives a note for the person.
 
     Raises:
-        UsageError: There is no server, or only the embedded engine.
+        UsageError: There is no server, or only the embedded engine; or the key may not go to the server.
         ServerFault: A server runs here, but none is ready.
         ModelServerError: The server does not answer, or refuses.
     """
@@ -55,6 +59,8 @@ async def chosen_server(url: str | None, model: str | None, *, embedded: str) ->
         raise UsageError(
             "no server is running here: start one with `m3agent serve`, or name one with --endpoint"
         )
+    if server.notice:
+        say(server.notice)
     endpoint = await probe(server.url, api_key=server.key, model=settings.model)
     if endpoint.flavour == "embedded":
         raise UsageError(

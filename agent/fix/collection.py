@@ -18,8 +18,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.kept import REPOSITORY, folder
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import run_in_sandbox
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
 NO_TESTS = 5  # pytest's exit code if it found no test

@@ -16,6 +16,7 @@ from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.collection import collected
+from m3agent.agent.fix.dockerfiles import may_build
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
@@ -206,7 +207,8 @@ async def _prepare(
     async def start_sandbox() -> tuple[SandboxSpec, Sequence[str]]:
         begun = time.monotonic()
         tag = await asyncio.to_thread(last_tag, repository)
-        ready = await with_environment(spec, backend, workspace, settings, state, say, tag)
+        may = may_build(repository, settings, state, say)
+        ready = await with_environment(spec, backend, workspace, settings, state, say, tag, may)
         if ready.image != spec.image:
             seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))

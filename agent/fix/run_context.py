@@ -71,8 +71,12 @@ async def prepare(
         ModelServerError: The server did not answer as expected.
     """
     settings, started = request.settings, time.monotonic()
+    if server.notice:
+        say(server.notice)
+    if not settings.yes:  # before the first request, which has the key
+        announce(server.url, state, say, "the repository and the issue go", key=server.key)
     endpoint = await probe(server.url, api_key=server.key, model=settings.model)
-    prices = _check_host(endpoint, settings, state, say)
+    prices = _prices(endpoint, settings)
     context, findings = await all_of(
         _pack(request, endpoint, server.key, state, log), examine(endpoint, api_key=server.key)
     )
@@ -120,10 +124,8 @@ def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
     return room if settings.context_budget is None else min(room, settings.context_budget)
 
 
-def _check_host(
-    endpoint: Endpoint, settings: Settings, state: Path, say: Callable[[str], None]
-) -> Prices | None:
-    """Return the server's prices, and announce a host that receives data for the first time.
+def _prices(endpoint: Endpoint, settings: Settings) -> Prices | None:
+    """Return the server's prices; None if they are not known.
 
     Raises:
         UsageError: There is a cost limit but the prices are unknown, so the limit could not be enforced.
@@ -134,6 +136,4 @@ def _check_host(
             f"--max-cost: the prices of {endpoint.host} are not known; give --server-price for your own "
             "server, or use --max-tokens instead"
         )
-    if not settings.yes:
-        announce(endpoint.url, state, say, "the repository and the issue go")
     return prices

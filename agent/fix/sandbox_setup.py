@@ -11,6 +11,7 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.backends.sandbox import SandboxLimits
+from m3agent.sandbox.declared.container import MayBuild
 from m3agent.sandbox.declared.declared import read_declared
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
@@ -45,11 +46,12 @@ async def with_environment(
     state: Path,
     say: Callable[[str], None],
     tag: str | None = None,
+    may_build: MayBuild = lambda *_: False,
 ) -> SandboxSpec:
     """Return the sandbox to start, with the image of the repository's environment. Building it may take minutes.
 
     If the environment cannot be built, `say` receives a note and the bare image is used. An image that the user named
-    is never replaced. `tag` is the repository's last tag.
+    is never replaced. `tag` is the repository's last tag; `may_build` decides about the repository's Dockerfile.
 
     Raises:
         EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
@@ -70,7 +72,7 @@ async def with_environment(
             )
         return spec
     try:
-        image = await find_environment(workspace, state, say, tag=tag)
+        image = await find_environment(workspace, state, say, tag=tag, may_build=may_build)
     except EnvironmentBuildFailed as error:
         say(f"{error}; continuing without the repository's dependencies")
         return spec

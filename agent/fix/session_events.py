@@ -166,6 +166,11 @@ def log_verification(
             round=number,
             by=by,
             scope=None if evidence.scope is None else dataclasses.asdict(evidence.scope),
+            own_only=evidence.own_only,
+            tampering=list(evidence.tampering),
+            review=[dataclasses.asdict(found) for found in evidence.review],
+            repeats=0 if evidence.repeats is None else evidence.repeats.runs,
+            repeat_seconds=0.0 if evidence.repeats is None else evidence.repeats.seconds,
         )
     )
 

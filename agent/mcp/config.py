@@ -6,7 +6,6 @@ editor.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from m3agent.agent.errors import UsageError
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.settings.settings import Settings, config_file
-from m3agent.agent.util.append_only import fault
+from m3agent.agent.util.plain_file import read_first, read_inside
+from m3agent.agent.util.trust import Trust
 from m3agent.tools.mcp.server import CALL_SECONDS, McpServer
 
 USER_FILE, PROJECT_FILE = "mcp.json", ".mcp.json"
@@ -172,7 +172,7 @@ def _server(path: Path, name: str, entry: object, env: Mapping[str, str] | None)
 
 def is_trusted(path: Path, state: Path) -> bool:
     """Return whether the user trusts a repository's file with exactly its current text."""
-    return _mark(path, state).is_file()
+    return _trust(path, state).given
 
 
 def trust(path: Path, state: Path) -> None:
@@ -182,31 +182,24 @@ def trust(path: Path, state: Path) -> None:
         UsageError: The file cannot be read.
         EnvironmentFault: The decision cannot be stored.
     """
-    mark = _mark(path, state)
-    try:
-        mark.parent.mkdir(mode=0o700, exist_ok=True)
-        mark.touch(mode=0o600)
-    except OSError as error:
-        raise fault(error, mark) from None
+    _trust(path, state).give()
 
 
 def distrust(path: Path, state: Path) -> bool:
     """Stop trusting the current text of the file; return whether it was trusted."""
-    mark = _mark(path, state)
-    there = mark.is_file()
-    mark.unlink(missing_ok=True)
-    return there
+    return _trust(path, state).withdraw()
 
 
-def _mark(path: Path, state: Path) -> Path:
-    digest = hashlib.sha256(f"{path.resolve()}\0{_text(path)}".encode(errors="surrogateescape"))
-    return state / TRUSTED / digest.hexdigest()
+def _trust(path: Path, state: Path) -> Trust:
+    return Trust(state / TRUSTED, str(path.resolve()), _text(path))
 
 
 def _text(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+        if path.name == PROJECT_FILE:
+            data = read_inside(str(path.parent), str(path), MOST_BYTES)
+        else:  # the user's own file may be a link to any place
+            data = read_first(str(path), MOST_BYTES + 1)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
     if len(data) > MOST_BYTES:

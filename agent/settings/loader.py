@@ -3,9 +3,8 @@
 import difflib
 import json
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,19 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
-from m3agent.agent.util.sanitize import printable_text
+from m3agent.agent.util.plain_file import read_first, read_inside
+from m3agent.agent.util.sanitize import printable_line, printable_text
+from m3agent.sandbox.declared.toml_text import parse_toml
 
 _PREFIX = "M3AGENT_"
 _OTHER_VARIABLES = frozenset({"M3AGENT_STATE"})
 _DEFAULT = "default"
+MOST_BYTES = 4 << 20  # largest settings file that is read; a pyproject.toml holds more than settings
+MOST_SHOWN = 160  # most characters of a wrong value in an error message
+LARGEST = 2**53
+"""The largest whole number of a setting: programs that read `config show --json` can represent it exactly."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +65,8 @@ class LoadedSettings:
 def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str]) -> LoadedSettings:
     """Merge the layers for the repository at `repo_dir`.
 
-    A limit in the repository's file is used only if it is lower than the one in the user's file or the
-    default.
+    The repository's file only tightens: its limit is used if it is lower than the one in the user's file or the
+    default, its choice if the user's file has none.
 
     Args:
         repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
@@ -71,9 +77,10 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
         UsageError: A name is unknown, a value is invalid, a file is not TOML, or a repository's file sets a
             forbidden setting.
     """
-    user = _from_user(env)
+    user, environment = _from_user(env), _from_environment(env)
     repository = _tighter(_from_repository(repo_dir), user)
-    layers = [_from_flags(flags), _from_environment(env), repository, user]
+    keys = _keys(environment, user, env)
+    layers = [_from_flags(flags), environment, repository, user]
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTINGS, _DEFAULT)
     for layer in layers:
@@ -88,6 +95,9 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
         for name, (value, origin) in layer.items():
             if name not in values:
                 values[name], origins[name] = value, origin
+    if keys:
+        used = (key for key in keys if "endpoint" in values and key.belongs_to(values["endpoint"]))
+        values["api_key"], origins["api_key"] = keys, next(used, keys[0]).place
     return LoadedSettings(Settings(**values), origins)
 
 
@@ -127,9 +137,6 @@ def _from_flags(flags: Mapping[str, object]) -> _Layer:
 
 def _from_environment(env: Mapping[str, str]) -> _Layer:
     layer: _Layer = {}
-    if key := env.get("OPENAI_API_KEY"):
-        place = "The variable OPENAI_API_KEY"
-        layer["api_key"] = _checked(SETTINGS["api_key"], key, place, place, strict=False), "OPENAI_API_KEY"
     known = {setting.variable: name for name, setting in SETTINGS.items()}
     for variable, value in sorted(env.items()):
         if variable.startswith(_PREFIX) and variable not in _OTHER_VARIABLES and value:
@@ -142,30 +149,53 @@ def _from_environment(env: Mapping[str, str]) -> _Layer:
     return layer
 
 
+def _keys(environment: _Layer, user: _Layer, env: Mapping[str, str]) -> tuple[ServerKey, ...]:
+    """Return all keys that the user configured, the preferred one first, each with its server.
+
+    A key and an endpoint of the same layer belong together. A key without an endpoint in its layer belongs to the
+    endpoint of the other layer. A flag names a server for one command only: it gives a key no server.
+    """
+    found: list[ServerKey] = []
+    for layer, other in ((environment, user), (user, environment)):
+        if "api_key" in layer:
+            [key], place = layer["api_key"]
+            server = layer.get("endpoint", other.get("endpoint", (None, "")))[0]
+            found.append(replace(key, place=place, server=server))
+    if text := env.get("OPENAI_API_KEY"):
+        openai = ServerKey(text, "OPENAI_API_KEY", env.get("OPENAI_BASE_URL") or OPENAI)
+        found.insert(int("api_key" in environment), openai)
+    return tuple(found)
+
+
 def _from_repository(repo_dir: Path) -> _Layer:
-    for folder in _up_to_git_root(repo_dir.absolute()):
+    folders = _up_to_git_root(repo_dir.absolute())
+    for folder in folders:
         own = folder / ".m3agent.toml"
         if own.is_file():
-            return _from_file(own, _parse(own, _read(own)), trusted=False)
+            text = _read(own, folders[-1])
+            return _from_file(own, text, _parse(own, text), trusted=False)
         shared = folder / "pyproject.toml"
         # A pyproject.toml without "m3agent" is not parsed: it may be broken, and be the very file to fix.
-        if shared.is_file() and "m3agent" in (text := _read(shared)):
+        if "m3agent" in (text := _shared_text(shared, folders[-1])):
             tool = _parse(shared, text).get("tool")
             table = tool.get("m3agent") if isinstance(tool, dict) else None
             if table is not None:
                 if not isinstance(table, dict):
                     raise UsageError(f"In {shared}, tool.m3agent is not a table: write [tool.m3agent].")
-                return _from_file(shared, table, trusted=False)
+                return _from_file(shared, text, table, trusted=False)
     return {}
 
 
 def _from_user(env: Mapping[str, str]) -> _Layer:
     path = config_file(env)
-    return _from_file(path, _parse(path, _read(path)), trusted=True) if path and path.is_file() else {}
+    if path is None or not path.is_file():
+        return {}
+    text = _read(path)
+    return _from_file(path, text, _parse(path, text), trusted=True)
 
 
 def _tighter(repository: _Layer, user: _Layer) -> _Layer:
-    """Return the repository's layer without the limits that are not lower than the user's.
+    """Return the repository's layer without what the user chose, and without limits that are not lower than the user's.
 
     None means no limit.
     """
@@ -173,7 +203,11 @@ def _tighter(repository: _Layer, user: _Layer) -> _Layer:
     for name, (value, origin) in repository.items():
         setting = SETTINGS[name]
         limit = user[name][0] if name in user else setting.default
-        if setting.repository == "yes" or limit is None or setting.measure(value) < setting.measure(limit):
+        if setting.repository == "lower":
+            counts = limit is None or setting.measure(value) < setting.measure(limit)
+        else:
+            counts = name not in user
+        if counts:
             layer[name] = value, origin
     return layer
 
@@ -188,27 +222,44 @@ def _up_to_git_root(folder: Path) -> list[Path]:
     return [folder]
 
 
-def _read(path: Path) -> str:
+def _shared_text(path: Path, root: Path) -> str:
+    """Return the text of a project's file; "" if it does not mention m3agent, or cannot be read."""
     try:
-        return path.read_bytes().decode()
+        data = read_inside(str(root), str(path), MOST_BYTES)
+    except OSError:
+        return ""
+    return _decoded(path, data) if b"m3agent" in data else ""
+
+
+def _read(path: Path, root: Path | None = None) -> str:
+    """Return the text of a settings file. If `root` is given, the file must be inside it."""
+    try:
+        name = str(path)
+        data = read_first(name, MOST_BYTES) if root is None else read_inside(str(root), name, MOST_BYTES)
     except OSError as error:
         raise UsageError(f"The settings file {path} cannot be read: {error.strerror}.") from None
+    return _decoded(path, data)
+
+
+def _decoded(path: Path, data: bytes) -> str:
+    try:
+        return data.decode()
     except UnicodeDecodeError:
         raise UsageError(f"The settings file {path} is not UTF-8 text: save it as UTF-8.") from None
 
 
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"The settings file {path} is not valid TOML: {str(error).rstrip('.')}.") from None
+        return parse_toml(text)
+    except ValueError as error:
+        raise UsageError(f"The settings file {path} is not valid TOML: {error}.") from None
 
 
-def _from_file(path: Path, table: dict[str, Any], *, trusted: bool) -> _Layer:
+def _from_file(path: Path, text: str, table: dict[str, Any], *, trusted: bool) -> _Layer:
     allowed = [name for name, setting in SETTINGS.items() if trusted or setting.repository != "no"]
     layer: _Layer = {}
     for name, value in table.items():
-        place = f"{path}{_line(path, name)}"
+        place = f"{path}{_line(text, name)}"
         if name not in SETTINGS:
             raise UsageError(f"{place}: {name} is not a setting{_nearest(name, allowed)}.")
         if name not in allowed:
@@ -220,10 +271,10 @@ def _from_file(path: Path, table: dict[str, Any], *, trusted: bool) -> _Layer:
     return layer
 
 
-def _line(path: Path, name: str) -> str:
-    """Return `:N` for the line that sets `name`; "" if no line does in a recognized form."""
+def _line(text: str, name: str) -> str:
+    """Return `:N` for the line of a file that sets `name`; "" if no line does in a recognized form."""
     assignment = re.compile(rf"\s*[\"']?{re.escape(name)}[\"']?\s*=|\s*\[.*\b{re.escape(name)}\b.*\]")
-    for number, line in enumerate(_read(path).splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         if assignment.match(line):
             return f":{number}"
     return ""
@@ -250,9 +301,17 @@ def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, 
     except ValueError as error:
         reason = _reason(error)
         hidden = setting.secret or (setting.address and "@" in str(value))
-        shown = " what it is" if hidden else f" {value!r}"
+        shown = " what it is" if hidden else f" {_shown(value)}"
         prefix = place if what in place else f"{place}: {what}"
         raise UsageError(f"{prefix} cannot be{shown}: {reason[0].lower()}{reason[1:]}.") from None
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error message."""
+    try:
+        return printable_line(repr(value), MOST_SHOWN)
+    except ValueError:  # Python refuses to write integers with more than 4,300 digits
+        return "that number"
 
 
 def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> object:
@@ -268,7 +327,8 @@ def _validated(setting: DeclaredSetting, value: object, *, strict: bool) -> obje
 def _model(setting: DeclaredSetting) -> type[BaseModel]:
     """Return a model with one field, `value`, that accepts what the setting accepts."""
     finite = False if setting.type is float else None
-    rules = Field(ge=setting.at_least, gt=setting.above, le=setting.at_most, allow_inf_nan=finite)
+    at_most = LARGEST if setting.at_most is None and setting.type in (int, float) else setting.at_most
+    rules = Field(ge=setting.at_least, gt=setting.above, le=at_most, allow_inf_nan=finite)
     return create_model("Model", value=(setting.type, rules))
 
 

@@ -20,10 +20,11 @@ from m3agent.agent.util.xdg import config_path, state_path
 from m3agent.sandbox.backends.kinds import Backend
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
-
+    from m3agent.agent.settings.server_key import ServerKey
     from m3agent.sandbox.network.allow_list import AllowList
 
+LONGEST_NAME = 1000
+"""The most characters of a model's or an image's name: more than a path of this length would have."""
 RERUNS = 3
 """How often the tests that decide a verdict run again; `m3agent.agent.verify.flaky` explains the reruns."""
 
@@ -46,7 +47,8 @@ class Setting:
         repository: Whether a repository's own file may set it. Strangers write that file. It must not decide where the
             repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
             on usage and cost are "lower": the file's value is used only if it is lower than the value in the user's
-            file, or lower than the default if the user's file has no value.
+            file, or lower than the default if the user's file has no value. A choice is "unset": the file's value is
+            used only if the user's file has none.
         measure: Turns a value of a "lower" setting into the number to compare.
         secret: Whether the value is secret. It is then never shown, and never taken from a command line, because every
             user of the machine can see command lines.
@@ -63,7 +65,7 @@ class Setting:
     above: int | None = None
     at_most: int | None = None
     check: Callable[[Any], object] | None = None
-    repository: Literal["no", "yes", "lower"] = "no"
+    repository: Literal["no", "unset", "lower"] = "no"
     measure: Callable[[Any], float] = float
     secret: bool = False
     address: bool = False
@@ -144,19 +146,35 @@ def _check_engine(name: object) -> object:
 def _check_name(text: str) -> str:
     if not text.strip() or text.startswith("-"):
         raise ValueError("it should be a name, not empty and not beginning with '-'")
+    if not text.isprintable() or len(text) > LONGEST_NAME:
+        raise ValueError(f"it should be a name of printable characters, at most {LONGEST_NAME}")
     return text
 
 
-def _to_secret(text: str) -> "SecretStr":
-    from pydantic import SecretStr
+def _to_keys(text: str) -> "tuple[ServerKey, ...]":
+    from m3agent.agent.settings.server_key import ServerKey
 
-    return SecretStr(text)
+    return (ServerKey(text),)
 
 
 def _to_allow_list(hosts: str) -> "AllowList":
     from m3agent.sandbox.network.allow_list import AllowList
 
     return AllowList(hosts)
+
+
+def _check_hosts(hosts: str) -> str:
+    for entry in hosts.split(","):
+        host = urlsplit(f"//{entry.strip()}")
+        if (
+            not host.hostname
+            or host.port == 0
+            or host.netloc != entry.strip()
+            or "@" in entry
+            or "*" in entry
+        ):
+            raise ValueError("it should be hosts separated by commas, like gpu-box:8000,192.168.1.5")
+    return hosts
 
 
 def _check_server_price(price: str) -> str:
@@ -167,7 +185,7 @@ def _check_server_price(price: str) -> str:
 
 
 def _check_memory(size: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]*[kmg]", size, re.IGNORECASE):
+    if not re.fullmatch(r"[1-9][0-9]{0,11}[kmg]", size, re.IGNORECASE):
         raise ValueError("it should be a whole number with the unit k, m or g, like 4g")
     return size
 
@@ -220,21 +238,32 @@ class Settings:
             metavar="NAME",
             if_unset="the server's only one",
             check=_check_name,
-            repository="yes",
+            repository="unset",
         ),
     ] = None
     api_key: Annotated[
-        "SecretStr | None",
+        "tuple[ServerKey, ...] | None",
         Setting(
             "Key for the endpoint.",
-            more="Also taken from `OPENAI_API_KEY`. A server that `m3agent serve` runs here gets its own key instead.",
+            more="See [Keys](#keys). A server that `m3agent serve` runs here gets its own key instead.",
             flag=False,
-            check=_to_secret,
+            check=_to_keys,
             secret=True,
         ),
     ] = None
+    key_over_http: Annotated[
+        str | None,
+        Setting(
+            "Hosts that may get a key over plain http, where others in the network can read it.",
+            more="Separated by commas: `gpu-box:8000`, or `gpu-box` for all ports. This machine needs no entry.",
+            metavar="HOST,...",
+            if_unset="none",
+            flag=False,
+            check=_check_hosts,
+        ),
+    ] = None
     thinking: Annotated[
-        Literal["enabled", "disabled", "adaptive"], Setting("M3's thinking mode.", repository="yes")
+        Literal["enabled", "disabled", "adaptive"], Setting("M3's thinking mode.", repository="unset")
     ] = "adaptive"
     image: Annotated[
         str | None,
@@ -248,6 +277,16 @@ class Settings:
             metavar="auto|off",
         ),
     ] = "auto"
+    dockerfile: Annotated[
+        Literal["ask", "build", "read"],
+        Setting(
+            "Whether to build the repository's Dockerfile, which runs its instructions (build), or only to use the image "
+            "and packages that it names (read).",
+            more="`ask` asks once for each text of the file if standard input is a terminal, and otherwise means `read` "
+            "with a note; see [The sandbox](sandbox.md#devcontainerjson-and-dockerfile).",
+            metavar="ask|build|read",
+        ),
+    ] = "ask"
     sandbox: Annotated[
         Backend | None,
         Setting(
@@ -436,9 +475,9 @@ class Settings:
     ] = True
 
     @property
-    def key(self) -> str | None:
-        """The endpoint's key as it is sent."""
-        return None if self.api_key is None else self.api_key.get_secret_value()
+    def keys(self) -> "tuple[ServerKey, ...]":
+        """The keys that are configured, those that come first are preferred. `agent/endpoint/keys.py` chooses."""
+        return self.api_key or ()
 
     def public(self) -> dict[str, object]:
         """Return the values by name, without secrets."""

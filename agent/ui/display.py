@@ -23,6 +23,8 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
+from m3agent.agent.util.sanitize import UNPRINTABLE
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
@@ -63,6 +65,13 @@ class _Console(Console):
         self.quiet = True
 
 
+def printable(line: Text) -> Text:
+    """Return a line in which nothing can control the terminal or begin a new line; its styles stay."""
+    clean = line.copy()
+    clean.plain = UNPRINTABLE.sub(" ", line.plain)
+    return clean
+
+
 class LiveView:
     """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else."""
 
@@ -96,6 +105,7 @@ class LiveView:
 
     def print(self, line: Text) -> None:
         """Print a line that stays."""
+        line = printable(line)
         if self._thread is not None:
             self._lines.put(line)
             return
@@ -151,7 +161,7 @@ class LiveView:
         return lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = self._rows(*options.size, time.monotonic())
+        rows = [printable(row) for row in self._rows(*options.size, time.monotonic())]
         if not rows:
             return
         # Without wrapping, a row is cut off if rich and the terminal disagree about a character's width.

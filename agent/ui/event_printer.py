@@ -178,6 +178,8 @@ class Screen:
             ("still red", line["still_red"]),
             ("added red", line.get("added_red", [])),
             ("flaky", line["flaky"]),
+            ("tampering", line.get("tampering", [])),
+            ("review", [f"{f['path']}:{f['line']} {f['what']}: {f['text']}" for f in line.get("review", [])]),
         ):
             for ident in ids[:5]:
                 self._print("", printable_line(f"{name}: {ident}"))

@@ -1,4 +1,7 @@
-"""Make text from a repository, a model or a server safe to print on a terminal.
+"""Print text for people. Text from a repository, a model or a server cannot control their terminal.
+
+All output for people goes through one of three places, which make it safe: `print_text` and `print_note` here, `print_bytes`
+of the command line for output that a pipe gets unchanged, and `LiveView` of `agent/ui/display.py`.
 
 This module only removes characters that could control a terminal or mislead its reader. Secrets are replaced elsewhere:
 `agent.context.secrets` replaces secrets in a text, `serving.client.http.mask_key` replaces a known key.
@@ -7,6 +10,11 @@ This module only removes characters that could control a terminal or mislead its
 from __future__ import annotations
 
 import re
+import sys
+
+TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
+if TYPE_CHECKING:
+    from typing import TextIO
 
 UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
@@ -31,11 +39,20 @@ def printable_line(text: object, limit: int = 160) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def print_note(text: str) -> None:
-    """Print a note for the person to standard error."""
-    import typer
+def print_text(text: str, *, end: str = "\n") -> None:
+    """Print a result for the person to standard output. Its line breaks stay."""
+    _print(sys.stdout, printable_text(text) + end)
 
-    typer.echo(printable_text(text), err=True)
+
+def print_note(text: str) -> None:
+    """Print a note for the person to standard error, as one line: a name in it cannot forge another note."""
+    _print(sys.stderr, UNPRINTABLE.sub(" ", text) + "\n")
+
+
+def _print(stream: TextIO | None, text: str) -> None:
+    if stream is not None:  # the stream was closed when Python started
+        stream.write(text)
+        stream.flush()
 
 
 def replace_unprintable(text: str, stand_in: str = " ") -> str:

@@ -13,7 +13,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.util.sanitize import print_note, printable_text
+from m3agent.agent.util.sanitize import print_note, print_text, printable_text
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def eval_validate(
         if as_json:
             print_bytes(text.encode())
         else:
-            typer.echo(_validation_table(found), nl=False)
+            print_text(_validation_table(found), end="")
         raise typer.Exit(0 if all(one.valid for one in found) else 1)
 
 
@@ -138,7 +138,7 @@ def eval_grade(
         if as_json:
             print_bytes(_grades_json(found))
         else:
-            typer.echo(_grade_table(found), nl=False)
+            print_text(_grade_table(found), end="")
         raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
 
 

@@ -10,6 +10,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -87,7 +88,7 @@ def report(
         elif output is None:
             from m3agent.evals.report.table import table
 
-            typer.echo(table(made, comparison), nl=False)
+            print_text(table(made, comparison), end="")
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:

@@ -18,7 +18,7 @@ from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.agent.util.sanitize import print_note
+from m3agent.agent.util.sanitize import print_note, print_text
 
 if TYPE_CHECKING:
     from m3agent.agent.endpoint.choice import EndpointChoice
@@ -190,8 +190,11 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     state = state_dir(os.environ)
     choice = choose_endpoint(settings, state)
     say(f"engine {choice.description}")
-    if isinstance(choice, ModelServer) and not settings.yes:
-        announce(choice.url, state, print_note, "repositories and issues go")
+    if isinstance(choice, ModelServer):
+        if choice.notice:
+            print_note(choice.notice)
+        if not settings.yes:
+            announce(choice.url, state, print_note, "repositories and issues go", key=choice.key)
     return choice
 
 
@@ -230,6 +233,6 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         return EnvironmentFault.exit_code
     if not as_json:
         invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
-        typer.echo(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
+        print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
     say(f"the report: m3agent eval report {output}")
     return 0

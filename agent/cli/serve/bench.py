@@ -13,7 +13,7 @@ from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.cli.serve.check import ServedModel, ServerUrl
 from m3agent.agent.errors import ServerFault, UsageError, reason_of
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.sanitize import print_text, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -149,7 +149,8 @@ class _Work:
         from m3agent.agent.endpoint.server import chosen_server
         from m3agent.serving.bench.run import bench as measure
 
-        server = await chosen_server(url, model, embedded="whose tokens a second are not worth measuring")
+        why = "whose tokens a second are not worth measuring"
+        server = await chosen_server(url, model, embedded=why, say=say)
         if self.expected is None and server.record is not None and server.record.plan is not None:
             self.expected = expectation(server.record.plan)
         say(f"measuring {server.endpoint.model} at {server.endpoint.url}")
@@ -198,9 +199,9 @@ class _Work:
         if as_json:
             print_bytes(to_json(result).encode())
         else:
-            typer.echo(_text(result), nl=False)
+            print_text(_text(result), end="")
         said = _compared_text(comparisons, only)
-        typer.echo(said, nl=False, err=as_json)
+        print_bytes(said.encode(), err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
             say(result.error or "nothing could be measured")
             return ServerFault.exit_code

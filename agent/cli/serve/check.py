@@ -122,7 +122,8 @@ async def _check(
 async def _chosen(url: str | None, model: str | None) -> ChosenServer:
     from m3agent.agent.endpoint.server import chosen_server
 
-    return await chosen_server(url, model, embedded="which has no parsers, cache or metrics to check")
+    why = "which has no parsers, cache or metrics to check"
+    return await chosen_server(url, model, embedded=why, say=say)
 
 
 def _workload(

@@ -14,6 +14,7 @@ from m3agent.agent.cli.common import Typical, faults, print_bytes, run
 from m3agent.agent.cli.plan import Concurrency, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,7 +217,7 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
             pid = os.getpid()
             write_record(folder, ServerRecord(url=server.url, engine="embedded", pid=pid, born=born(pid)))
             try:
-                typer.echo(f"serving the embedded engine at {server.url} (Ctrl-C ends it)", err=True)
+                print_note(f"serving the embedded engine at {server.url} (Ctrl-C ends it)")
                 await asyncio.Event().wait()
             finally:
                 remove_record(folder)

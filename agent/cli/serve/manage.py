@@ -17,6 +17,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, end, faults, print_bytes, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.errors import ServerFault
+from m3agent.agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ def status(as_json: AsJson = False) -> None:
         import json
 
         from m3agent.agent.settings.settings import state_dir
-        from m3agent.agent.util.sanitize import printable_line
         from m3agent.serving.launch.record import live_servers
 
         found = live_servers(state_dir(os.environ))
@@ -46,26 +46,19 @@ def status(as_json: AsJson = False) -> None:
             print_bytes(json.dumps(told, indent=2).encode() + b"\n")
         elif found:
             rows = [_row(record) for _, record in found]
-            typer.echo(
-                columns(
-                    [("ENGINE", "URL", "STATE", "FOR", "MODEL", "WINDOW", "CACHE", "GPUS", "PID"), *rows]
-                ),
-                nl=False,
-            )
+            head = ("ENGINE", "URL", "STATE", "FOR", "MODEL", "WINDOW", "CACHE", "GPUS", "PID")
+            print_text(columns([head, *rows]), end="")
             for _, record in found:
                 for check in record.checks:
                     if check.get("ok") is False:
-                        typer.echo(
-                            printable_line(
-                                f"{record.url}: {check.get('name')} failed: {check.get('detail')}", 500
-                            )
-                        )
+                        said = f"{record.url}: {check.get('name')} failed: {check.get('detail')}"
+                        print_text(printable_line(said, 500))
                 if record.random_weights:
-                    typer.echo(f"{record.url}: its weights are random, so it answers nonsense")
+                    print_text(f"{record.url}: its weights are random, so it answers nonsense")
                 if record.restarts:
-                    typer.echo(f"{record.url}: started again {record.restarts} times after a crash")
+                    print_text(f"{record.url}: started again {record.restarts} times after a crash")
         else:
-            typer.echo("no m3agent server is running here (`m3agent serve` starts one)", err=True)
+            print_note("no m3agent server is running here (`m3agent serve` starts one)")
         raise typer.Exit(0 if found else 4)
 
 
@@ -100,7 +93,7 @@ def stop(
                     f"{STOP_SECONDS:.0f} s; `kill -9 {record.pid}` ends it, and its engine with it"
                 )
             time.sleep(0.1)
-        typer.echo(f"ended the {record.engine} server at {record.url}{_memory(record)}", err=True)
+        print_note(f"ended the {record.engine} server at {record.url}{_memory(record)}")
 
 
 @serve_app.command()
@@ -153,21 +146,19 @@ def detached(argv: Sequence[str], state: Path) -> int:
                 file.seek(shown)
                 data = file.read()
             shown += len(data)
-            sys.stderr.buffer.write(data)
-            sys.stderr.flush()
+            print_bytes(data, err=True)
             if ended is not None:
                 return ended
             if serves:
                 return 0
             time.sleep(0.2)
     except KeyboardInterrupt:
-        typer.echo("it continues in the background: `m3agent serve status`, `m3agent serve stop`", err=True)
+        print_note("it continues in the background: `m3agent serve status`, `m3agent serve stop`")
         end(130)
 
 
 def _row(record: ServerRecord) -> tuple[str, ...]:
     from m3agent.agent.report import text
-    from m3agent.agent.util.sanitize import printable_line
 
     return (
         record.engine,

@@ -92,6 +92,7 @@ def find_token(reference: TrackerProject, env: Mapping[str, str]) -> Token | Non
     try:
         done = subprocess.run(
             [gh, "auth", "token", "--hostname", reference.host],
+            cwd="/",  # not in the repository: `gh` starts git
             env=dict(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,

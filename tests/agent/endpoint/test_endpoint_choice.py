@@ -29,7 +29,7 @@ from tests.command_line import run
 from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer
 
-NAMED, RUNNING = "http://named.invalid/v1", "http://127.0.0.1:8000/v1"
+NAMED, RUNNING = "https://named.invalid/v1", "http://127.0.0.1:8000/v1"
 
 
 def server(

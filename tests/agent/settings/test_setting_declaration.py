@@ -35,7 +35,7 @@ class More(Settings):
     """The settings, plus one of each kind."""
 
     colour: Annotated[
-        Literal["red", "blue"], Setting("Colour of it.", more="See [there](there.md).", repository="yes")
+        Literal["red", "blue"], Setting("Colour of it.", more="See [there](there.md).", repository="unset")
     ] = "red"
     depth: Annotated[
         int | None, Setting("Limit of depth.", metavar="N", if_unset="none", at_least=1, repository="lower")
@@ -163,7 +163,7 @@ def test_a_declared_setting_is_an_argument_and_a_row() -> None:
         "    word: str",
     ]
     assert settings_page.table(new).splitlines()[2:] == [
-        "| `colour` | `--colour` | `M3AGENT_COLOUR` | `red` | Colour of it. One of `red`, `blue`. See [there](there.md). | yes |",
+        "| `colour` | `--colour` | `M3AGENT_COLOUR` | `red` | Colour of it. One of `red`, `blue`. See [there](there.md). | if yours does not |",
         "| `depth` | `--depth` | `M3AGENT_DEPTH` | none | Limit of depth. | only lower |",
         "| `loud` | `--loud` `--no-loud` | `M3AGENT_LOUD` | `true` | Make a noise. | no |",
         r"| `quick` | `--quick` | `M3AGENT_QUICK` | `false` | Leave out a\|b. | no |",
@@ -178,9 +178,9 @@ def test_help_is_one_sentence(name: str) -> None:
     assert re.fullmatch(r"[A-Z]((?!\. )[^\n`])*\.", SETTINGS[name].help)
 
 
-def test_fix_has_a_flag_for_every_setting_but_three() -> None:
+def test_fix_has_a_flag_for_every_setting_but_four() -> None:
     assert set(WITH_FLAG) <= inspect.signature(cli.fix).parameters.keys()
-    assert SETTINGS.keys() - set(WITH_FLAG) == {"api_key", "memory", "cpus"}
+    assert SETTINGS.keys() - set(WITH_FLAG) == {"api_key", "key_over_http", "memory", "cpus"}
 
 
 def test_a_command_cannot_take_what_is_not_declared() -> None:
@@ -199,6 +199,6 @@ def test_settings_come_back_from_a_log() -> None:
 
 def test_the_key_is_not_public() -> None:
     settings = settings_of({"api_key": "hush"})
-    assert settings.key == "hush"
+    assert [key.text for key in settings.keys] == ["hush"]
     assert "api_key" not in settings.public()
     assert "hush" not in f"{settings!r} {settings} {settings.public()}"

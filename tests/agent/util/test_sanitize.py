@@ -86,9 +86,11 @@ def test_a_patch_on_a_terminal_and_in_a_pipe(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_settings_of_a_repository(tmp_path: Path) -> None:
-    (tmp_path / ".m3agent.toml").write_text('model = "a\\u001b[2Jb"\n')
-    table = load_settings(tmp_path, {}, {"HOME": str(tmp_path)}).table()
-    assert "a [2Jb" in table
+    folder = tmp_path / "a\x1b[2Jb"
+    folder.mkdir()
+    (folder / ".m3agent.toml").write_text("max_turns = 3\n")
+    table = load_settings(folder, {}, {"HOME": str(tmp_path)}).table()
+    assert "a [2Jb/.m3agent.toml" in table
 
 
 def test_checks() -> None:
