@@ -20,7 +20,7 @@ def always_the_same(name: str, node: Function) -> bool:
         return False
     parameters = [*node.args.posonlyargs, *node.args.args, *filter(None, [node.args.vararg])]
     other = parameters[1].arg if len(parameters) > 1 else parameters[-1].arg if parameters else ""
-    inside = list(_own_nodes(node))
+    inside = list(own_nodes(node))
     returned = [each.value for each in inside if isinstance(each, ast.Return) and each.value is not None]
     if isinstance(node, ast.Lambda):
         returned = [node.body]
@@ -53,7 +53,7 @@ def _truth(node: ast.expr) -> bool | None:
     return None
 
 
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes in a function, without those in functions in it."""
     waiting = list(ast.iter_child_nodes(node))
     while waiting:

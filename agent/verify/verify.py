@@ -31,6 +31,7 @@ new tree counts neither way if the time was over. But without a result for each 
 A patch is not verified if there are reasons to distrust the results:
 
 - The guard in the sandbox found tampering (`m3agent.tools.in_sandbox.guard`): the patch has failed.
+- A fixed test passes, and a copy of it with an inverted assertion passes as well (`m3agent.agent.verify.inverted_tests`).
 - A red test stays red that the issue is about, and only the patch's own tests show a fix: the patch has failed.
 - Added code reaches for the insides of the interpreter or of the test runner (`m3agent.agent.verify.review`).
 - Tests near the change turn red in further runs (`m3agent.agent.verify.stability`).
@@ -43,8 +44,9 @@ reruns cannot repair that.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
@@ -52,6 +54,8 @@ from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
+from m3agent.agent.verify.inverted_runs import findings_of_copies, inverted_tree, that_cannot_fail
+from m3agent.agent.verify.inverted_tests import Copy
 from m3agent.agent.verify.judge import Verdict, count, file_of, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
@@ -73,6 +77,8 @@ from m3agent.tools.test_report import TestReport, joined
 
 KNOWN_SECONDS = 0.1
 """Seconds in which a result of the base tree's tests that is known arrives."""
+COPIES_SECONDS = 60.0
+"""Seconds after which no further inverted copy of a test starts."""
 
 
 @dataclass(frozen=True)
@@ -148,19 +154,69 @@ async def verify(
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    compared, pair, reports = await _compare(workspace, patch, runs, reruns, baseline, seconds)
+    compared, tree, pair, reports = await _compare(workspace, patch, runs, reruns, baseline, seconds)
     review = await asyncio.to_thread(needs_review, workspace, patch, compared.undone)
-    compared = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, review)
-    if compared.verdict == "verified" and reruns:
-        selection = pair.selection
-        if compared.scope is None:
-            selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, compared.fixed)
-        compared = _with_repeats(compared, await repeat(pair, reports, selection))
-    if compared.flaky:
-        compared = replace(
-            compared, reason=f"{compared.reason}; {count(compared.flaky, 'flaky test')} not counted"
-        )
-    return replace(compared, seconds=round(time.monotonic() - started, 3))
+    found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, review)
+    if compared.verdict == "verified":
+
+        async def repeated() -> Repeats | None:
+            if found.verdict != "verified" or not reruns:
+                return None
+            selection = pair.selection
+            if found.scope is None:
+                selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, found.fixed)
+            return await repeat(pair, reports, selection)
+
+        copies, repeats = await all_of(_that_cannot_fail(workspace, runs, tree, compared), repeated())
+        found = _with_copies(found, copies)
+        if repeats is not None and found.verdict == "verified":
+            found = _with_repeats(found, repeats)
+    if found.flaky:
+        found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
+    return replace(found, seconds=round(time.monotonic() - started, 3))
+
+
+async def _that_cannot_fail(
+    workspace: Workspace, runs: TreeRuns, tree: str, compared: Verification
+) -> dict[str, Copy]:
+    """Run inverted copies of the fixed tests, and return those that pass.
+
+    Args:
+        workspace, runs: As for `verify`.
+        tree: Git tree id of the new code with the fixed tests.
+        compared: What the test runs say.
+    """
+    inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, compared.fixed)
+    if inverted is None:
+        return {}
+    added = {file_of(ident) for ident in compared.new_tests}
+    number = itertools.count(1)
+
+    async def passed(idents: Collection[str]) -> set[str]:
+        own = {
+            ident for ident in idents if file_of(ident) in added
+        }  # never in one process with the old tests
+        name = f"verify-inverted-{next(number)}"
+        groups = {name: {*idents} - own, f"{name}-added": own}
+        selections = {
+            name: Selection(targets_of({file_of(ident) for ident in group}), group, seconds=COPIES_SECONDS)
+            for name, group in groups.items()
+            if group
+        }
+        reports = await all_of(*(runs.run(inverted.tree, *run) for run in selections.items()))
+        return {ident for report in reports for ident in report.passed}
+
+    return await that_cannot_fail(inverted, passed)
+
+
+def _with_copies(compared: Verification, copies: Mapping[str, Copy]) -> Verification:
+    """Return the verdict after inverted copies of the fixed tests passed."""
+    signs, lines = findings_of_copies(copies)
+    if signs:
+        return _tampered(replace(compared, tampering=(*compared.tampering, *signs)))
+    if lines:
+        return _for_review(replace(compared, review=(*compared.review, *lines)))
+    return compared
 
 
 def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Sequence[str]) -> Selection:
@@ -182,8 +238,7 @@ def _distrust(
     """
     compared = replace(compared, review=review)
     if compared.tampering and compared.verdict != "failed":
-        reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
-        return replace(compared, verdict="failed", reason=reason)
+        return _tampered(compared)
     if compared.verdict != "verified":
         return compared
     if compared.own_only:
@@ -194,12 +249,24 @@ def _distrust(
             reason = f"red before and after the patch, and the issue is about it: {names}"
             return replace(compared, verdict="failed", reason=reason)
         compared = replace(compared, reason=f"{compared.reason}; shown only by the patch's own tests")
-    if review:
-        first = f"{review[0].path}:{review[0].line} {review[0].what}"
-        more = f", and {len(review) - 1} more" if len(review) > 1 else ""
-        reason = f"needs review: {first}{more}; its tests cannot show that it works ({compared.reason})"
-        return replace(compared, verdict="unverified", reason=reason)
-    return compared
+    return _for_review(compared) if review else compared
+
+
+def _tampered(compared: Verification) -> Verification:
+    reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
+    return replace(compared, verdict="failed", reason=reason)
+
+
+def _for_review(compared: Verification) -> Verification:
+    if compared.verdict != "verified":
+        return compared
+    first, *others = compared.review
+    more = f", and {len(others)} more" if others else ""
+    reason = (
+        f"needs review: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
+        f"({compared.reason})"
+    )
+    return replace(compared, verdict="unverified", reason=reason)
 
 
 def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
@@ -231,11 +298,12 @@ async def _compare(
     reruns: int,
     baseline: Callable[[], Awaitable[TestReport | None]] | None,
     seconds: float,
-) -> tuple[Verification, Pair, tuple[TestReport, TestReport]]:
+) -> tuple[Verification, str, Pair, tuple[TestReport, TestReport]]:
     """Run the tests on both trees and judge the patch by the results. The arguments are those of `verify`.
 
     Returns:
-        The verdict, the trees with the existing tests, and the first reports of these tests.
+        The verdict, the new tree that has the fixed tests, the trees with the existing tests, and the first reports of the
+        existing tests.
     """
     trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
     added = trees.added
@@ -325,7 +393,7 @@ async def _compare(
         tampering=tuple(tampering),
         seconds=0.0,  # `verify` knows it
     )
-    return found, pair, reports
+    return found, own.new if own is not None and shown else trees.new, pair, reports
 
 
 async def _nothing() -> None:

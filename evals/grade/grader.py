@@ -17,7 +17,7 @@ from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import official_grade
-from m3agent.evals.grade.strict import TestRun, judge, run_tests_of
+from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_tests_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.tools.tampering import ORDINARY, Signs
@@ -105,7 +105,7 @@ class Grader:
 
         Suspicious effects that occur without any patch are not reported as tampering.
         """
-        trees, run = await self._run(instance, patch, image)
+        trees, run = await self._run(instance, patch, image, doubt=True)
         if run.signs.beyond(ORDINARY, trees.changed):
             run.forged = run.signs.beyond(await self._usual(instance, image), trees.changed)
         return trees, run
@@ -156,7 +156,10 @@ class Grader:
         write_whole(file, found.model_dump_json().encode())
         return found
 
-    async def _run(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
+    async def _run(
+        self, instance: Instance, patch: bytes, image: str | None, *, doubt: bool = False
+    ) -> tuple[Trees, TestRun]:
+        """Run an instance's tests; with `doubt`, also check that those which the patch should fix can fail."""
         answer = instance.answer
         code = await asyncio.to_thread(codebase, instance.task, self._state)
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
@@ -172,6 +175,10 @@ class Grader:
             except ValueError as error:
                 raise InvalidInstance(str(error)) from None
             run = await run_tests_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
+            if doubt:
+                trees, run = await check_that_tests_can_fail(
+                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
+                )
         return trees, run
 
 

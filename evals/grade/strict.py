@@ -10,12 +10,14 @@ nothing in it was tampered with. The exit status alone does not count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
+from m3agent.agent.verify.inverted_runs import findings_of_copies, inverted_tree, that_cannot_fail
+from m3agent.agent.verify.judge import file_of
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
@@ -48,7 +50,7 @@ class TestRun:
         signs: Signs of tampering.
         forged: Those of them that a run without the patch does not have; `Grader.tried` sets it.
         complete: Whether the run completed.
-            timed_out: Whether the run exceeded its time limit.
+        timed_out: Whether the run exceeded its time limit.
         test_seconds: Duration of the test process.
         output: The end of its standard error.
     """
@@ -73,15 +75,19 @@ async def run_tests_of(
     *,
     say: Callable[[str], None],
     limits: SandboxLimits,
+    only: Collection[str] = (),
 ) -> TestRun:
     """Run an instance's tests on a tree in a fresh sandbox.
+
+    Args:
+        only: Ids of the tests to run; empty for all.
 
     Raises:
         SandboxError: The sandbox itself failed.
     """
     command = parse_command(answer.test_command)
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
-    targets = targets_of(command, answer, trees.tests, files)
+    targets = sorted({file_of(ident) for ident in only}) or targets_of(command, answer, trees.tests, files)
     by_program = answer.runner in {"django", "unittest"} and command.program
     if not targets and not by_program:
         return TestRun()
@@ -91,6 +97,7 @@ async def run_tests_of(
         "limit": min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST),
         "options": command.options,
         "targets": targets,
+        "only": sorted(only),
         "guard": {
             "wanted": [name for name in answer.fail_to_pass if not is_junk(name)],
             "added": trees.added,
@@ -125,6 +132,44 @@ async def run_tests_of(
         test_seconds=done.seconds,
         output=done.stderr[-4000:].decode(errors="replace"),
     )
+
+
+async def check_that_tests_can_fail(
+    task: Task,
+    answer: Answer,
+    trees: Trees,
+    run: TestRun,
+    image: str | None,
+    *,
+    say: Callable[[str], None],
+    limits: SandboxLimits,
+) -> tuple[Trees, TestRun]:
+    """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
+
+    Args:
+        run: The results of the tests themselves.
+
+    Returns:
+        The trees and the results, with what the copies that pass show.
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+    """
+    fixed = [ident for ident in answer.fail_to_pass if run.outcomes.get(ident) == "passed"]
+    if len(fixed) < len(answer.fail_to_pass) or not run.complete:
+        return trees, run
+    inverted = await asyncio.to_thread(inverted_tree, trees.store, trees.tree, fixed)
+    if inverted is None:
+        return trees, run
+    with_copies = replace(trees, tree=inverted.tree)
+
+    async def passed(idents: Collection[str]) -> set[str]:
+        of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
+        return {ident for ident, outcome in of_copies.outcomes.items() if outcome == "passed"}
+
+    signs, lines = findings_of_copies(await that_cannot_fail(inverted, passed))
+    forged = replace(run.signs, forged=(*run.signs.forged, *signs))
+    return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
 
 
 async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:

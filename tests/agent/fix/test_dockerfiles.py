@@ -104,7 +104,8 @@ def test_a_person_at_a_terminal_is_asked_once(answer: str, make_repo: MakeRepo) 
 @needs_docker
 @pytest.mark.integration
 def test_without_a_terminal_people_are_told_the_flag(make_repo: MakeRepo) -> None:
-    folder = make_repo(FILES)
+    # its own content: the engine shares layers, and the build of another test could remove them meanwhile
+    folder = make_repo({**FILES, "a.txt": "built without a terminal\n"})
     told = run("sandbox", "build", "--repo", str(folder))
     assert "give --dockerfile build" in told.stderr
     built = run("sandbox", "build", "--repo", str(folder), "--dockerfile", "build")

@@ -1,0 +1,107 @@
+"""Check that fixed tests can fail: run copies of them in which an assertion is inverted (`inverted_tests`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from random import Random, SystemRandom
+
+from m3agent.agent.verify.inverted_tests import Copy, with_inverted_copies
+from m3agent.agent.verify.review import MOST_TEXT, Finding
+from m3agent.sandbox.store.git import TreeStore
+
+MOST_TESTS = 20
+"""Tests whose copies run. If more are fixed, chance decides."""
+TIMES = 2
+"""A copy must pass this often, so that a flaky test is not taken for one that cannot fail."""
+NEGATED = "passes, and passes as well if it is negated"
+EQUAL = "passes whatever value it expects"
+
+
+@dataclass(frozen=True)
+class InvertedTree:
+    """A tree whose test files have inverted copies.
+
+    Attributes:
+        tree: Git tree id.
+        copies: The copies to run, by test id.
+    """
+
+    tree: str
+    copies: Mapping[str, Copy]
+
+
+def inverted_tree(
+    store: TreeStore, tree: str, idents: Collection[str], random: Random | None = None
+) -> InvertedTree | None:
+    """Write a tree with inverted copies of tests.
+
+    Args:
+        store: Holds the tree.
+        tree: Git tree id.
+        idents: Ids of the tests, such as `tests/test_calc.py::TestSum::test_add[1-2]`.
+        random: Chooses tests and values; by default the system's.
+
+    Returns:
+        None if none of the tests can be inverted.
+    """
+    random = random or SystemRandom()
+    entries = {entry.path: entry for entry in store.list_tree(tree)}
+    by_test: dict[tuple[str, str], list[str]] = {}
+    for ident in sorted(idents):
+        path, _, inner = ident.partition("::")
+        if path in entries and path.endswith(".py") and inner:
+            name, bracket, parameters = inner.partition("[")
+            by_test.setdefault((path, name), []).append(bracket + parameters)
+    chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
+    copies: dict[str, Copy] = {}
+    for path in sorted({path for path, _ in chosen}):
+        tests = [name for each, name in chosen if each == path]
+        source, made = with_inverted_copies(store.get_blob(entries[path].sha), tests, random)
+        if made:
+            entries[path] = replace(entries[path], sha=store.put_blob(source))
+        parameters_of = {test: random.choice(by_test[path, test]) for test in tests}
+        copies |= {f"{path}::{name}{parameters_of[copy.test]}": copy for name, copy in made.items()}
+    return InvertedTree(store.write_tree(entries.values()), copies) if copies else None
+
+
+async def that_cannot_fail(
+    inverted: InvertedTree, passed: Callable[[Collection[str]], Awaitable[Collection[str]]]
+) -> dict[str, Copy]:
+    """Return the inverted copies that pass, by test id. There are none if the tests are what they seem.
+
+    Args:
+        inverted: The tree with the copies.
+        passed: Runs the tests of the tree with these ids, and returns those that passed.
+    """
+    left = dict(inverted.copies)
+    for _ in range(TIMES):
+        green = set(await passed(sorted(left)))
+        steady = {
+            (_file(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
+        }
+        left = {i: copy for i, copy in left.items() if i in green and (_file(i), copy.test) in steady}
+        if not any(copy.line for copy in left.values()):
+            return {}
+    return {ident: copy for ident, copy in left.items() if copy.line}
+
+
+def findings_of_copies(copies: Mapping[str, Copy]) -> tuple[list[str], tuple[Finding, ...]]:
+    """Return what copies that cannot fail show.
+
+    Returns:
+        Signs of tampering, as phrases, and lines that a person must read. A value that is equal to everything is rare, but
+        honest libraries have some, such as `unittest.mock.ANY`. So a comparison with another value is for a person.
+    """
+    signs, lines = [], []
+    for ident, copy in sorted(copies.items()):
+        path = _file(ident)
+        if copy.negated:
+            signs.append(f"{path}:{copy.line} {NEGATED}")
+        else:
+            lines.append(Finding(path, copy.line, copy.text[:MOST_TEXT], EQUAL))
+    return signs, tuple(lines)
+
+
+def _file(ident: str) -> str:
+    return ident.partition("::")[0]

@@ -1,0 +1,252 @@
+"""Make copies of tests that must fail: in each copy, one assertion is inverted.
+
+The test
+
+    def test_add():
+        assert add(2, 3) == 5
+        assert add(0, 7) > 0
+
+gets the copies
+
+    def test_add_1():
+        assert add(2, 3) == (2 * 5 + 4711)
+        assert add(0, 7) > 0
+
+    def test_add_2():
+        assert add(2, 3) == 5
+        assert not (add(0, 7) > 0)
+
+If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
+judged, or its values are equal to everything.
+
+A test also gets one copy without a change. A test that depends on its name or on how often it runs fails in that copy:
+then its other copies show nothing.
+
+Only assertions that run in each run that passes are inverted. They are statements of the test itself, not of its loops,
+conditions and `try` statements, and no `return` stands before them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from m3agent.agent.verify.comparisons import own_nodes
+
+MOST_COPIES = 6
+"""Most copies of one test."""
+MAY_SWALLOW = re.compile("raise|error|exception|suppress|ignor|expect|fail|swallow|catch", re.IGNORECASE)
+"""Context managers with such a word may end a failed assertion."""
+MAY_FAIL = re.compile("xfail|expectedFailure", re.IGNORECASE)
+"""Decorators of tests that may fail."""
+OPPOSITES = {
+    one: other
+    for pair in (
+        ("assertEqual", "assertNotEqual"),
+        ("assertTrue", "assertFalse"),
+        ("assertIn", "assertNotIn"),
+        ("assertIs", "assertIsNot"),
+        ("assertIsNone", "assertIsNotNone"),
+        ("assertIsInstance", "assertNotIsInstance"),
+        ("assertAlmostEqual", "assertNotAlmostEqual"),
+        ("assertGreater", "assertLessEqual"),
+        ("assertLess", "assertGreaterEqual"),
+        ("assertRegex", "assertNotRegex"),
+    )
+    for one, other in (pair, pair[::-1])
+}
+"""Assertions of unittest, each with the one that fails if it passes."""
+EQUALITIES = frozenset(
+    {
+        "assertEqual",
+        "assertAlmostEqual",
+        "assertCountEqual",
+        "assertDictEqual",
+        "assertListEqual",
+        "assertMultiLineEqual",
+        "assertSequenceEqual",
+        "assertSetEqual",
+        "assertTupleEqual",
+    }
+)
+"""Assertions of unittest that compare their first two arguments."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Edit = tuple[ast.expr, str, str]
+"""An expression, and the texts to put before and after it."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a test, unchanged or with an inverted assertion.
+
+    Attributes:
+        test: Name of the test, with the names of its classes, such as `TestSum::test_add`.
+        line: Line number of the assertion in the original file, from 1; 0 for the unchanged copy.
+        text: That line, stripped.
+        negated: Whether the assertion is negated. Otherwise, it compares with another value.
+    """
+
+    test: str
+    line: int = 0
+    text: str = ""
+    negated: bool = False
+
+
+def with_inverted_copies(
+    source: bytes, tests: Collection[str], random: Random
+) -> tuple[bytes, dict[str, Copy]]:
+    """Add inverted copies of tests to a test file, each after the test itself.
+
+    Args:
+        source: The file.
+        tests: Names of the tests, such as `test_add` or `TestSum::test_add`.
+        random: Chooses other values, and the assertions if a test has many.
+
+    Returns:
+        The new file, and the copies by name. The old file and no copies if no assertion of the tests can be inverted.
+    """
+    try:
+        module = ast.parse(source)
+        source.decode()
+    except (SyntaxError, ValueError, RecursionError):
+        return source, {}
+    lines = source.splitlines(keepends=True)
+    if lines and not lines[-1].endswith((b"\n", b"\r")):
+        lines[-1] += b"\n"
+    functions = dict(_functions(module.body, ""))
+    added: list[tuple[int, bytes]] = []
+    copies: dict[str, Copy] = {}
+    for test in tests:
+        function = functions.get(test)
+        if function is None or not _must_pass(function):
+            continue
+        inverted = [found for one in _certain(function.body) if (found := _inverted(one, random))]
+        names = [f"{function.name}_{number}" for number in range(len(inverted) + 1)]
+        prefix = test.removesuffix(function.name)
+        if not inverted or any(prefix + name in functions for name in names):
+            continue
+        chosen = random.sample(range(len(inverted)), min(len(inverted), MOST_COPIES))
+        text = _copied(lines, function, names[0], ())
+        copies[prefix + names[0]] = Copy(test)
+        for number in sorted(chosen):
+            statement, edits, negated = inverted[number]
+            text += _copied(lines, function, names[number + 1], edits)
+            line = lines[statement.lineno - 1].decode().strip()
+            copies[prefix + names[number + 1]] = Copy(test, statement.lineno, line, negated)
+        added.append((function.end_lineno or 0, text))
+    for end, text in sorted(added, reverse=True, key=lambda one: one[0]):
+        lines.insert(end, text)
+    changed = b"".join(lines)
+    try:
+        ast.parse(changed)
+    except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
+        return source, {}
+    return changed, copies
+
+
+def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
+    """Yield functions and methods; a later one replaces an earlier one of the same name."""
+    for node in body:
+        if isinstance(node, Function):
+            yield prefix + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{prefix}{node.name}::")
+
+
+def _must_pass(function: Function) -> bool:
+    if any(MAY_FAIL.search(ast.dump(decorator)) for decorator in function.decorator_list):
+        return False
+    return not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
+
+
+def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
+    """Yield the assertions that run in each run that passes."""
+    for statement in body:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                continue
+            case ast.Assert():
+                yield statement
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")))):
+                yield statement
+            case ast.With(items=items) | ast.AsyncWith(items=items):
+                if not any(MAY_SWALLOW.search(ast.dump(item)) for item in items):
+                    yield from _certain(statement.body)
+        if any(isinstance(node, ast.Return) for node in (statement, *own_nodes(statement))):
+            return
+
+
+def _inverted(statement: ast.Assert | ast.Expr, random: Random) -> tuple[ast.stmt, list[Edit], bool] | None:
+    """Return the edits that invert an assertion, and whether they negate it."""
+    other = str(random.randrange(1000, 10_000))
+    match statement:
+        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
+            edits = _another(right, other) or _another(left, other)
+            if edits:
+                return statement, edits, False
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method, args=[left, right, *_])) if (
+            name in EQUALITIES
+        ):
+            edits = _another(right, other) or _another(left, other)
+            if edits:
+                return statement, edits, False
+    match statement:
+        case ast.Assert(test=test):
+            return statement, [(test, "not (", ")")], True
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
+            # an attribute ends with its name, which the empty text at the end stands for
+            return statement, [(method, "", OPPOSITES[name])], True
+    return None
+
+
+def _another(node: ast.expr, other: str) -> list[Edit]:
+    """Return the edits that make another value of the same type of a literal; none for other expressions."""
+    match node:
+        case ast.Constant(value=bool()):
+            return [(node, "(not ", ")")]
+        case (
+            ast.Constant(value=int() | float())
+            | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()))
+        ):
+            return [(node, "(2 * ", f" + {other})")]
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return [(node, "(", f" + '{other}')")]
+        case ast.Constant(value=bytes()):
+            return [(node, "(", f" + b'{other}')")]
+        case ast.List():
+            return [(node, "(", f" + ['{other}'])")]
+        case ast.Tuple(elts=[_, *_]):
+            return [(node, "((*", f", '{other}'))")]
+        case ast.Set():
+            return [(node, "{*", f", '{other}'" + "}")]
+        case ast.Dict():
+            return [(node, "{**", f", '{other}': 0" + "}")]
+        case ast.Call(
+            func=ast.Name(id="approx") | ast.Attribute(attr="approx"),
+            args=[ast.Constant(value=int() | float()) as value, *_],
+        ):
+            return _another(value, other)
+    return []
+
+
+def _copied(lines: Sequence[bytes], function: Function, name: str, edits: Sequence[Edit]) -> bytes:
+    """Return the text of a function with another name and with edits."""
+    first = min(node.lineno for node in (function, *function.decorator_list))
+    text = list(lines[first - 1 : function.end_lineno])
+    for node, before, after in edits:
+        end, column = (node.end_lineno or 0) - first, node.end_col_offset or 0
+        line = text[end]
+        if isinstance(node, ast.Attribute) and not before:
+            text[end] = line[: column - len(node.attr.encode())] + after.encode() + line[column:]
+            continue
+        text[end] = line[:column] + after.encode() + line[column:]
+        start = node.lineno - first
+        text[start] = text[start][: node.col_offset] + before.encode() + text[start][node.col_offset :]
+    head = function.lineno - first
+    pattern = rb"\bdef(\s+)" + function.name.encode() + rb"\b"
+    text[head] = re.sub(pattern, b"def\\g<1>" + name.encode(), text[head], count=1)
+    return b"".join(text)

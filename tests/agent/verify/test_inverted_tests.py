@@ -1,0 +1,221 @@
+"""Test the copies of tests in which one assertion is inverted: their text, what they show, and the trees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from m3agent.agent.verify.inverted_runs import (
+    EQUAL,
+    InvertedTree,
+    findings_of_copies,
+    inverted_tree,
+    that_cannot_fail,
+)
+from m3agent.agent.verify.inverted_tests import MOST_COPIES, OPPOSITES, Copy, with_inverted_copies
+from m3agent.agent.verify.review import Finding
+from tests.fakes.trees import files_of, memory_workspace
+
+FIVE = Random(1).randrange(1000, 10_000)
+"""The number that the first other value has."""
+
+
+def copies_of(source: str, *tests: str) -> tuple[str, dict[str, Copy]]:
+    text, copies = with_inverted_copies(source.encode(), tests, Random(1))
+    return text.decode(), copies
+
+
+def inverted(assertion: str, test: str = "test_it") -> str:
+    """Return the only assertion of a test, inverted."""
+    method = assertion.startswith("self.")
+    start = "class C:\n  def test_it(self):\n" if method else "def test_it():\n"
+    indent = "    "
+    text, copies = copies_of(start + indent + assertion + "\n", "C::test_it" if method else test)
+    assert [name.rpartition("::")[2] for name in copies] == ["test_it_0", "test_it_1"]
+    first = text.partition("test_it_1(")[2].partition("\n")[2]
+    return first.removesuffix("\n").removeprefix(indent)
+
+
+@pytest.mark.parametrize(
+    ("assertion", "wanted"),
+    [
+        ("assert f(1) == 5", f"assert f(1) == (2 * 5 + {FIVE})"),
+        ("assert -5 == f(1)", f"assert (2 * -5 + {FIVE}) == f(1)"),
+        ("assert f() == True", "assert f() == (not True)"),
+        ("assert f() == None", "assert not (f() == None)"),
+        ("assert f() == 'ä' 'b', 'ö'", f"assert f() == ('ä' 'b' + '{FIVE}'), 'ö'"),
+        ("assert f('ä') == f'{x}'", f"assert f('ä') == (f'{{x}}' + '{FIVE}')"),
+        ("assert f() == b''", f"assert f() == (b'' + b'{FIVE}')"),
+        ("assert f() == []", f"assert f() == ([] + ['{FIVE}'])"),
+        ("assert f() == ()", "assert not (f() == ())"),
+        ("assert f() == (1,)", f"assert f() == ((*(1,), '{FIVE}'))"),
+        ("assert f() == {}", f"assert f() == {{**{{}}, '{FIVE}': 0}}"),
+        ("assert f() == {1}", f"assert f() == {{*{{1}}, '{FIVE}'}}"),
+        ("assert f() == pytest.approx(1.5)", f"assert f() == pytest.approx((2 * 1.5 + {FIVE}))"),
+        ("assert f() == g()", "assert not (f() == g())"),
+        ("assert 1 == f() == 1", "assert not (1 == f() == 1)"),
+        ("assert f(), g", "assert not (f()), g"),
+        ("assert (f()\n       and g())", "assert (not (f()\n       and g()))"),
+        ("assert (x := f())", "assert (not (x := f()))"),
+        ("self.assertEqual(f(), 5)", f"self.assertEqual(f(), (2 * 5 + {FIVE}))"),
+        ("self.assertEqual(f(), g())", "self.assertNotEqual(f(), g())"),
+        ("self.assertTrue(f())", "self.assertFalse(f())"),
+        ("self.assertIsNone(f())", "self.assertIsNotNone(f())"),
+        ("self.assertCountEqual(f(), [1])", f"self.assertCountEqual(f(), ([1] + ['{FIVE}']))"),
+    ],
+)
+def test_an_assertion_is_inverted(assertion: str, wanted: str) -> None:
+    assert inverted(assertion) == wanted
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it():\n    for x in y:\n        assert x\n",
+        "def test_it():\n    if x:\n        assert x\n",
+        "def test_it():\n    try:\n        assert x\n    except Exception:\n        pass\n",
+        "def test_it():\n    with pytest.raises(AssertionError):\n        assert x\n",
+        "def test_it():\n    with suppress(Exception):\n        assert x\n",
+        "def test_it():\n    if x:\n        return\n    assert x\n",
+        "def test_it():\n    def inner():\n        assert x\n    inner()\n",
+        "def test_it():\n    yield\n    assert x\n",
+        "@pytest.mark.xfail\ndef test_it():\n    assert x\n",
+        "@unittest.expectedFailure\ndef test_it():\n    assert x\n",
+        "def test_it():\n    self.client.get(x)\n",
+        "def test_it():\n    pass\n",
+        "def test_other():\n    assert x\n",
+        "def test_it():\n    assert x\ndef test_it_1():\n    assert x\n",
+        "def test_it(:\n    assert x\n",
+        "# coding: latin-1\ndef test_it():\n    assert '\xe4'\n",
+    ],
+)
+def test_what_may_not_run_is_not_inverted(source: str) -> None:
+    encoded = source.encode("latin-1")
+    assert with_inverted_copies(encoded, ["test_it"], Random(1)) == (encoded, {})
+
+
+def test_the_rest_of_the_file_stays_as_it_is() -> None:
+    source = (
+        "import calc\r\n\r\n@mark('test_it')\r\ndef test_it(a):\r\n    '''ä\r\n    b'''\r\n    with calc as x:\r\n"
+        "        assert x\r\n    def helper():\r\n        return 1\r\n    assert a == 3\r\n\r\nclass T:\r\n"
+        "    async def test_it(self): assert await a"
+    )
+    text, copies = copies_of(source, "test_it", "T::test_it", "missing")
+    assert {name: (copy.line, copy.negated) for name, copy in copies.items()} == {
+        "test_it_0": (0, False),
+        "test_it_1": (8, True),
+        "test_it_2": (11, False),
+        "T::test_it_0": (0, False),
+        "T::test_it_1": (14, True),
+    }
+    assert text.startswith(source[: source.index("class T")].rstrip())
+    assert text.endswith("async def test_it_1(self): assert not (await a)\n")
+    assert text.count("@mark('test_it')\r\n") == 4
+    assert copies["test_it_2"].text == "assert a == 3"
+
+
+def test_a_test_with_many_assertions_has_few_copies() -> None:
+    source = "def test_it():\n" + "    assert x\n" * 50
+    _, copies = copies_of(source, "test_it")
+    assert len(copies) == MOST_COPIES + 1
+    lines = [copy.line for copy in copies.values()]
+    assert lines == sorted(lines)
+
+
+@pytest.mark.integration
+def test_each_copy_of_a_passing_test_fails(tmp_path: Path) -> None:
+    """Real pytest and unittest: only the unchanged copies pass."""
+    assertions = [
+        "assert 5 == abs(-5)",
+        "assert [1, 2] == list((1, 2))",
+        "assert abs(-5) != 4",
+        "assert 1 in [1]",
+        "self.assertEqual(abs(-5), 5)",
+        "self.assertAlmostEqual(0.1 + 0.2, 0.3)",
+        "self.assertIn(1, [1])",
+        "self.assertIsNone(None)",
+        "self.assertGreater(2, 1)",
+        "self.assertLess(1, 2)",
+        "self.assertRegex('a', 'a')",
+        "self.assertIsInstance(1, int)",
+        "self.assertIs(1, 1)",
+        "self.assertFalse(0)",
+        "self.assertDictEqual({}, dict())",
+    ]
+    tests = "".join(f"    def test_{n}(self):\n        {text}\n" for n, text in enumerate(assertions))
+    source = "import unittest\nclass C(unittest.TestCase):\n" + tests
+    names = [f"C::test_{n}" for n in range(len(assertions))]
+    text, copies = copies_of(source, *names)
+    assert len(copies) == 2 * len(assertions)
+    (tmp_path / "test_c.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rp", "test_c.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    passed = {line.partition("::")[2] for line in done.stdout.splitlines() if line.startswith("PASSED")}
+    assert passed == {*names, *(f"{name}_0" for name in names)}
+
+
+def test_the_opposite_of_an_opposite_is_the_assertion() -> None:
+    assert all(OPPOSITES[other] == one for one, other in OPPOSITES.items())
+
+
+# trees
+
+
+def test_a_tree_has_the_copies_of_the_named_tests_only(tmp_path: Path) -> None:
+    base = {
+        "test_a.py": "def test_x(n):\n    assert n\ndef test_y():\n    assert 1\n",
+        "test_b.py": "def test_x():\n    assert 1\n",
+        "data.txt": "x",
+    }
+    workspace = memory_workspace(tmp_path, base)
+    store = workspace.store
+    idents = ["test_a.py::test_x[1-2]", "test_c.py::test_x", "data.txt::test_x", "test_a.py"]
+    found = inverted_tree(store, workspace.base, idents, Random(1))
+    assert found is not None
+    assert sorted(found.copies) == ["test_a.py::test_x_0[1-2]", "test_a.py::test_x_1[1-2]"]
+    files = files_of(workspace, found.tree)
+    assert {path for path in files if files[path] != base[path]} == {"test_a.py"}
+    assert inverted_tree(store, workspace.base, idents[1:], Random(1)) is None
+
+
+# what copies show
+
+SAME, NOT = Copy("test_x"), Copy("test_x", 2, "assert x", negated=True)
+OTHER = Copy("test_x", 3, "assert x == 5")
+COPIES = {"a.py::test_x_0": SAME, "a.py::test_x_1": NOT, "a.py::test_x_2": OTHER}
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted"),
+    [
+        (["0"], ""),
+        (["012", "012"], "12"),
+        (["01", "01"], "1"),
+        (["01", "0"], ""),
+        (["12"], ""),  # the test depends on its name
+        (["012", "12"], ""),  # or on chance
+        ([""], ""),
+    ],
+)
+async def test_copies_count_if_they_pass_twice_beside_the_unchanged_one(runs: list[str], wanted: str) -> None:
+    left = list(runs)
+
+    async def passed(idents: Collection[str]) -> list[str]:
+        return [ident for number in left.pop(0) if (ident := f"a.py::test_x_{number}") in idents]
+
+    found = await that_cannot_fail(InvertedTree("tree", COPIES), passed)
+    assert {ident[-1] for ident in found} == {*wanted}
+    assert left == []
+
+
+def test_a_negated_copy_is_tampering_and_another_value_is_for_a_person() -> None:
+    signs, lines = findings_of_copies({ident: copy for ident, copy in COPIES.items() if copy.line})
+    assert signs == ["a.py:2 passes, and passes as well if it is negated"]
+    assert lines == (Finding("a.py", 3, "assert x == 5", EQUAL),)
