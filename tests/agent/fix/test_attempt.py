@@ -42,6 +42,8 @@ from tests.fakes.trees import MemoryTrees, memory_workspace
 
 NO_CHANGE = says("No change: the code is right.")
 WRITE = call("w", "file_write", path="x.txt", content="x")
+RUNS = ("the old tree", "the new tree", "the copies of the fixed test")
+"""The sandboxes of a verification without reruns."""
 
 
 def warm() -> asyncio.Event:
@@ -88,7 +90,7 @@ async def test_network_requests_are_logged_with_their_place(world: World) -> Non
     asked = NetworkRequest("GET", "pypi.org", 443, "allowed", "", 1, 2, 0.5)
     for on_request in world.on_request:
         on_request(asked)
-    assert [line["where"] for line in world.log("network.request")] == ["session", "verify", "verify"]
+    assert [line["where"] for line in world.log("network.request")] == ["session", *["verify"] * len(RUNS)]
 
 
 # -- the work ----------------------------------------------------------------------------------------------------------
@@ -253,7 +255,7 @@ async def test_a_patch_is_checked_in_fresh_sandboxes(world: World) -> None:
     assert attempt.is_verified
     assert attempt.evidence.fixed == (ADD,)
     fresh = world.sandboxes[1:]
-    assert [(backend, spec) for backend, spec, _ in fresh] == [("docker", SPEC)] * 2
+    assert [(backend, spec) for backend, spec, _ in fresh] == [("docker", SPEC)] * len(RUNS)
     assert own not in [sandbox for _, _, sandbox in fresh]
     before, after = (line for line in world.log("test.finished") if line["where"] != "session")
     assert (before["where"], before["failed"], before["call"]) == ("before", [ADD], None)
@@ -276,7 +278,7 @@ async def test_reruns_are_as_set(world: World) -> None:
     attempt = world.attempt(FIX, TEST, DONE, reruns=2)
     await work(attempt)
     await world.verify(attempt)
-    assert len(world.sandboxes) == 1 + 2 + 2 * 2 + SANDBOXES
+    assert len(world.sandboxes) == 1 + len(RUNS) + 2 * 2 + SANDBOXES
 
 
 @pytest.mark.parametrize("worked", [True, False])
@@ -303,7 +305,7 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
         await work(attempt)
         await world.verify(attempt, known)
     assert attempts[0].evidence is attempts[1].evidence is not None
-    assert len(world.sandboxes) == 2 + 2, "one for each attempt, and two for the verification"
+    assert len(world.sandboxes) == 2 + len(RUNS), "one for each attempt, and those of one verification"
     assert len(world.log("verify")) == 2, "each session's log has the verdict"
     third = world.attempt(
         dataclasses.replace(FIX, message=AssistantMessage(calls=(WRITE,))), TEST, DONE,
@@ -311,7 +313,7 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
     )  # fmt: skip
     await work(third)
     await world.verify(third, known)
-    assert len(world.sandboxes) == 4 + 3, "its own, and two for the verification"
+    assert len(world.sandboxes) == 5 + 3, "its own, and two for the verification of a patch that fixes nothing"
     assert len(known) == 2
 
 

@@ -169,9 +169,11 @@ async def test_the_old_tree_runs_once_for_all_rounds(world: World) -> None:
         "verify-added-after.log",
         "verify-added-before.log",
         "verify-after.log",
+        "verify-inverted-1.log",
     ]
     runs = len(world.sandboxes) - len(["the session", "the baseline"])
-    assert runs == 2 * len(["the new tree", "the new test on the old code", "the new test on the new code"])
+    both = ["the new tree", "the new test on the old code", "the new test on the new code"]
+    assert runs == 2 * len(both) + len(["the copies of the fixed test"])
 
 
 async def test_the_gate_names_a_test_that_the_change_broke(world: World) -> None:
@@ -197,7 +199,7 @@ async def test_a_verified_change_ends_the_session_at_once(world: World) -> None:
     assert attempt.is_verified
     assert world.log("feedback") == []
     assert [line["by"] for line in world.log("verify")] == ["gate"]
-    assert len(world.sandboxes) == 1 + 2
+    assert len(world.sandboxes) == 1 + len(["the old tree", "the new tree", "the copies of the fixed test"])
 
 
 async def test_without_rounds_the_verdict_comes_after_the_model(world: World) -> None:

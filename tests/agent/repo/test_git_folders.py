@@ -109,7 +109,7 @@ def _open_often(folder: str) -> list[list[str]]:
 @pytest.mark.integration
 def test_processes_may_make_it_at_once(new_repo: NewRepo, own_state: Path) -> None:
     root = new_repo()
-    with multiprocessing.get_context("fork").Pool(4) as pool:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:  # a fork of a process with threads can hang
         assert pool.map(_open_often, [str(root)] * 4) == [[["a.py"]] * 10] * 4
     (folder,) = (own_state / "state" / "git").iterdir()
     assert {path.name for path in folder.iterdir()} == {*LINKED, "config"}, "nothing half done is left"
