@@ -11,7 +11,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
@@ -145,11 +145,12 @@ def apply_to_work_tree(
     Raises:
         UsageError: The repository is bare.
         PermissionRefused: A file has uncommitted changes, changed since the session started, lies behind a
-            symbolic link, or cannot be written.
+            symbolic link or in a submodule, or cannot be written.
     """
     root = repository.root
     if root is None:
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
+    _refuse_submodules(repository, patch)
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
     patch = dataclasses.replace(patch, paths=tuple(left))
@@ -237,11 +238,12 @@ def commit_to_branch(
         option: The command-line option that the user gave, for error messages.
 
     Raises:
-        PermissionRefused: The patch changes files that have uncommitted changes. HEAD does not have these
-            changes.
+        PermissionRefused: The patch changes files that have uncommitted changes, which HEAD does not have. Or it
+            changes files in a submodule.
         UsageError: The branch name is invalid or taken.
     """
     refuse_dirty(repository, patch, option)
+    _refuse_submodules(repository, patch)
     check_branch(repository, name)
     patched = workspace.entries(patch.tree)
     who = _identity(repository)
@@ -278,6 +280,17 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
             f"{option} refused: {names} has uncommitted changes; commit or stash them, then apply the "
             "patch with 'git apply'"
         )
+
+
+def _refuse_submodules(repository: Repository, patch: Patch) -> None:
+    """Raise PermissionRefused if the patch has files in the place of a submodule, which a commit would replace."""
+    places = repository.submodules()
+    for path in patch.paths:
+        for place in (path, *map(str, PurePosixPath(path).parents)):
+            if place in places:
+                raise PermissionRefused(
+                    f"{path} belongs to the submodule {place}: the patch is kept in the session's folder"
+                )
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,13 @@ class Repository:
         names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
         return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
 
+    def submodules(self) -> set[str]:
+        """Return the paths of HEAD's submodules."""
+        lines = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")
+        return {
+            os.fsdecode(line.split(b"\t", 1)[1]) for line in lines if line.startswith(_SUBMODULE.encode())
+        }
+
     def tree(self) -> list[CommitEntry]:
         """Return every file of HEAD's tree, sorted by path."""
         entries: list[CommitEntry] = []

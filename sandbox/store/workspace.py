@@ -131,13 +131,15 @@ class Workspace:
 
         Raises:
             PathEscapes: The change contains a link that leads out of the tree, or touches git's own files or
-                names that a file system could equate with them.
+                names that a file system could equate with them, or adds or changes a submodule.
         """
         changes = self.store.changed_paths(self.base, tree)
         entries = self.entries(tree)
         links = {path.lower() for path, entry in entries.items() if stat.S_IFMT(entry.mode) == stat.S_IFLNK}
         for status, path in changes:
             refuse_git_files(path)
+            if status != "D" and path not in entries:  # a tree lists its submodules, `entries` does not
+                raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
             if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
                 refuse_escaping_link(path, self.store.get_blob(entries[path].sha), links)
         paths = tuple(path for _, path in changes)

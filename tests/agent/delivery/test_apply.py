@@ -250,6 +250,21 @@ def test_apply_writes_through_no_link(make: MakePatch, tmp_path: Path) -> None:
         (made.root / "sub").unlink()
 
 
+def test_no_file_replaces_a_submodule(make_repo: MakeRepo, tmp_path: Path) -> None:
+    """Its checkout is no part of the base, so a patch may have files in its place."""
+    root = make_repo(FILES)
+    git(root, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(root, "commit", "-q", "-m", "submodule")
+    (root / "sub").mkdir()
+    for path in ("sub/x.py", "sub"):
+        made = Made(root, tmp_path / "trees.git", [(path, REGULAR, b"x\n")], [])
+        for hand_over in (made.apply, lambda made=made: made.commit("new")):
+            with pytest.raises(PermissionRefused, match=f"^{path} belongs to the submodule sub: "):
+                hand_over()
+    assert list((root / "sub").iterdir()) == []
+    assert git(root, "branch", "--list", "new") == ""
+
+
 def test_apply_refuses_paths_that_became_a_folder_or_a_file(make: MakePatch) -> None:
     ignoring = {**FILES, ".gitignore": "out\n"}
     made = make([("out", REGULAR, b"file\n"), ("a.py", REGULAR, b"ONE\n")], [], ignoring)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.errors import DiskFull, PathEscapes
-from m3agent.sandbox.store.git import TreeStore, run_git
+from m3agent.sandbox.store.git import TreeEntry, TreeStore, run_git
 from m3agent.sandbox.store.workspace import Workspace, inside_git, runs_later
 from tests.conftest import write_files
 from tests.tools.small_disk import fill, small_disk
 
-REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
+REGULAR, PROGRAM, LINK, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o160000
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
@@ -49,6 +49,23 @@ def test_a_file_in_a_folder_s_place_and_the_other_way_round(workspace_of: Worksp
     )
     assert set(workspace.entries(tree)) == {"a/x", "b"}
     assert set(workspace.patch(tree).paths) == {"a", "a/x", "b", "b/c"}
+
+
+def test_a_submodule_stays_as_it_is(workspace_of: WorkspaceOf) -> None:
+    """Its commit is in no repository that m3agent reads."""
+    store = workspace_of({"a.py": "one\n"}).store
+
+    def tree_with(content: bytes, commit: str) -> str:
+        entries = [
+            TreeEntry("a.py", REGULAR, store.put_blob(content)),
+            TreeEntry("sub", SUBMODULE, commit * 40),
+        ]
+        return store.write_tree(entries)
+
+    workspace = Workspace(store, tree_with(b"one\n", "1"))
+    assert workspace.patch(tree_with(b"two\n", "1")).paths == ("a.py",)
+    with pytest.raises(PathEscapes, match=r"^the change sets the commit of the submodule sub: refused$"):
+        workspace.patch(tree_with(b"one\n", "2"))
 
 
 def test_no_change_is_an_empty_patch(workspace_of: WorkspaceOf) -> None:
