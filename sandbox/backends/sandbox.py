@@ -266,7 +266,8 @@ class Sandbox:
         subject, body = BASE_MESSAGE
         history = (
             f"[ ! -f {BESIDE} ] || {{ tar -x -k -f {BESIDE} 2>/dev/null; echo there; }}; "
-            "mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
+            # A wheel of the project may have brought a `.git` with hooks.
+            "rm -rf .git; mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
             "printf '[log]\\n\\tshowRoot = false\\n' >> .git/config && "
             f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
             f'commit -q --allow-empty --no-verify -m "{subject}" -m "{body}"'

@@ -833,6 +833,8 @@ class Supervisor:
         real = os.path.realpath(os.path.join(self.root, folder))
         if real != self.root and not real.startswith(self.root + "/"):
             raise Refused("escape", "%s is outside the work tree" % path)
+        if create:
+            refuse_git(real, path)
         fd = os.open(self.root, O_DIR)
         for part in [p for p in real[len(self.root) :].split("/") if p]:
             try:
@@ -877,6 +879,7 @@ class Supervisor:
         """Write a temporary file, then rename it: a full disk leaves the old content intact."""
         folder, name = self.parent_of(path, create=True)
         try:
+            refuse_git("%s/%s" % (path_of(folder), name), path)
             try:
                 old = os.stat(name, dir_fd=folder, follow_symlinks=False)
                 if stat.S_ISLNK(old.st_mode) and (real := self.resolve_link(path)) != path:
@@ -911,6 +914,7 @@ class Supervisor:
         path = header["path"]
         fd = self.open_file(path)
         try:
+            refuse_git(path_of(fd), path)
             info = os.fstat(fd)
             if stat.S_ISDIR(info.st_mode):
                 raise Refused("EISDIR", "%s is a folder" % path)
@@ -1267,6 +1271,17 @@ def openat2(folder: int, path: str, flags: int) -> int:
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     return fd
+
+
+def path_of(fd: int) -> str:
+    """Return the path of an open file or folder, without links."""
+    return os.readlink("/proc/self/fd/%d" % fd)
+
+
+def refuse_git(real: str, path: str) -> None:
+    """Raise Refused if `real`, where the links of `path` led, is git's own folder or inside it."""
+    if ".git" in real.split("/"):
+        raise Refused("escape", "%s: git's own folder cannot be touched" % path)
 
 
 def has_openat2(folder: int) -> bool:

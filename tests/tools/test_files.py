@@ -197,6 +197,26 @@ async def test_files_that_git_reads_are_not_written(bench: Bench, path: str) -> 
     assert (await bench.sandbox.patch()).empty
 
 
+async def test_git_s_own_folder_is_not_reached_through_a_link(
+    sandbox_of: Callable[..., Sandbox], tmp_path: Path
+) -> None:
+    async with sandbox_of({"a.py": "a = 1\n"}) as sandbox:
+        bench = Bench(sandbox, tmp_path)
+        assert (await sandbox.exec(["ln", "-s", ".git", "gl"])).exit == 0
+        hook = "gl/hooks/post-commit"
+        for tool, path, rest in (
+            ("file_write", hook, {"content": "#!/bin/sh\n"}),
+            ("file_edit", "gl/config", {"old": "bare = false", "new": "bare = true"}),
+            ("file_read", "gl/config", {}),
+        ):
+            result = await bench.call(tool, path=path, **rest)
+            assert (result.is_error, result.content) == (
+                True,
+                f"error: {path}: git's own folder cannot be touched",
+            )
+        assert (await sandbox.exec(["test", "-e", hook])).exit == 1
+
+
 async def test_write_read_edit(bench: Bench) -> None:
     written = await bench.call("file_write", path="new/deep/a.py", content="x = 1\ny = 2\n")
     assert written.content == "wrote new/deep/a.py (2 lines, 12 bytes)"

@@ -93,6 +93,41 @@ def test_nothing_outside_is_reached(root: Supervisor) -> None:
     assert (top.parent / "secret").read_text() == SECRET
 
 
+def test_links_do_not_reach_git_s_own_folder(root: Supervisor) -> None:
+    top = Path(root.root)
+    (top / "sub" / ".git").mkdir(parents=True)
+    (top / ".git" / "hooks").mkdir(parents=True)
+    (top / ".git" / "config").write_text("own")
+    for link, target in (
+        ("gl", ".git"),
+        ("hooks", "gl/hooks"),
+        ("absolute", str(top / ".git")),
+        ("file", ".git/config"),
+        ("new", "gl/hooks/new"),
+        ("nested", "sub/.git"),
+    ):
+        (top / link).symlink_to(target)
+    paths = (
+        "gl/hooks/post-commit",
+        "hooks/x",
+        "absolute/x",
+        "gl/made/x",
+        "nested/x",
+        "new",
+        "file",
+        ".git/config",
+    )
+    for path in paths:
+        assert write(root, path, "mine") == "escape", path
+        with pytest.raises(Refused, match=r": git's own folder cannot be touched$"):
+            root.op_write({"path": path}, b"mine")
+    for path in ("gl/config", "file", "absolute/config"):
+        assert read(root, path) == "escape", path
+    left = {str(path.relative_to(top)) for path in (*top.glob(".git/**/*"), *top.glob("sub/.git/*"))}
+    assert left == {".git/hooks", ".git/config"}
+    assert (top / ".git" / "config").read_text() == "own"
+
+
 def test_special_and_missing_files_are_refused(root: Supervisor) -> None:
     top = Path(root.root)
     (top / "folder").mkdir()
