@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+from m3agent.sandbox.store.git_command import trusted_path
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line.
+
+    No program is searched for in relative folders of PATH: inside a checkout, they belong to the checkout.
+    """
+    if "PATH" in os.environ:
+        os.environ["PATH"] = trusted_path()
     if sys.argv[1:2] == ["context"]:
         from m3agent.agent.cli import context
 

@@ -89,7 +89,7 @@ class OwnAgent:
         issue = given.folder / ISSUE
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
         (given.folder / NO_CONFIG).mkdir()
-        argv = [sys.executable, "-m", "m3agent.agent", "fix", str(issue), "--repo", str(given.repo)]
+        argv = [sys.executable, "-P", "-m", "m3agent.agent", "fix", str(issue), "--repo", str(given.repo)]
         if given.image:
             argv += ["--image", given.image]
         watch = asyncio.create_task(_watch(given))

@@ -162,7 +162,7 @@ def for_store(extra: Mapping[str, str] | None = None) -> GitCommand:
     return GitCommand(
         _STORE,
         {
-            "PATH": _path(),
+            "PATH": trusted_path(),
             "HOME": "/nonexistent",
             "LC_ALL": "C",
             "GIT_DIR": os.devnull,
@@ -219,7 +219,7 @@ def _of_user(remote: bool = False) -> dict[str, str]:
         and not name.startswith(_MODEL_KEYS)
         and (remote or not _is_secret(name, value))
     } | {
-        "PATH": _path(),
+        "PATH": trusted_path(),
         "GIT_ALLOW_PROTOCOL": _PROTOCOLS if remote else "none",
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_OPTIONAL_LOCKS": "0",
@@ -240,10 +240,11 @@ def _is_secret(name: str, value: str) -> bool:
     )
 
 
-def _path() -> str:
+def trusted_path() -> str:
     """Return the user's PATH without relative folders: from inside a repository, they are the repository's."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return os.pathsep.join(folder for folder in folders if folder.startswith("/"))
+    # an empty PATH would mean the current folder
+    return os.pathsep.join(folder for folder in folders if folder.startswith("/")) or os.defpath
 
 
 def _program(path: str) -> str:

@@ -37,6 +37,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
     try:
         done = subprocess.run(
             [*python, "-c", _ASK.format(name=name)],
+            cwd="/",  # Python imports from the current folder, which may be a checkout
             capture_output=True,
             text=True,
             timeout=_SECONDS,
@@ -55,7 +56,7 @@ def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
     if full is None:
         return None
     if "-m" in program:
-        return [full]
+        return [str(Path(full).absolute())]
     try:
         with Path(full).open("rb") as file:
             line = file.readline(512)

@@ -129,7 +129,8 @@ def detached(argv: Sequence[str], state: Path) -> int:
     console = servers_folder(state) / CONSOLE
     with console.open("wb") as file:
         child = subprocess.Popen(
-            [sys.executable, "-m", "m3agent.agent", *words],
+            # -P: the current folder may be a checkout, whose modules must not take the place of others
+            [sys.executable, "-P", "-m", "m3agent.agent", *words],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
