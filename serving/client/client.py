@@ -43,6 +43,7 @@ _CONNECT_SECONDS = 10.0
 _USAGE_SECONDS = 30.0
 # A stream normally ends right after its last event. If not, a new connection is cheaper than waiting.
 _END_SECONDS = 0.2
+_END_PIECES = 8
 
 
 @dataclass(frozen=True)
@@ -289,6 +290,8 @@ class Client:
         import httpx2
         import openai
 
+        from m3agent.serving.client.bounds import TooLarge
+
         host = self.endpoint.host
         silence = self._idle_timeout if silence is None else silence
         with closing(Watch(deadline)) as watch:
@@ -313,7 +316,8 @@ class Client:
                 if answer.finish_reason is not None:
                     return  # the message was complete, only the usage is lost
                 if isinstance(error, httpx2.HTTPError):
-                    raise StreamCut(host, "the connection was lost") from error
+                    lost = str(error) if isinstance(error, TooLarge) else "the connection was lost"
+                    raise StreamCut(host, lost) from error
                 if isinstance(error, ValueError | RecursionError):
                     raise StreamCut(host, "an event in the stream is not JSON") from error
                 raise
@@ -327,6 +331,8 @@ class Client:
 
         Bytes that complete no event do not reset the idle timer.
         """
+        from m3agent.serving.client.bounds import MOST_EVENT
+
         reader = EventReader()
         async with aclosing(response.aiter_bytes()) as pieces:
             heard = time.monotonic()
@@ -335,6 +341,10 @@ class Client:
                 left = patience - (time.monotonic() - heard)
                 piece = await self._within(watch, anext(pieces, None), left, patience)
                 events = reader.close() if piece is None else reader.feed(piece)
+                if reader.held > MOST_EVENT:
+                    raise StreamCut(
+                        self.endpoint.host, f"it sent an event of more than {MOST_EVENT >> 20} MiB"
+                    )
                 for event in events:
                     if event.startswith(b"[DONE]"):
                         if piece is not None:
@@ -376,5 +386,6 @@ async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> Non
     import httpx2
 
     with suppress(TimeoutError, httpx2.HTTPError):
-        while await watch.wait(anext(pieces, None), _END_SECONDS) is not None:
-            pass
+        for _ in range(_END_PIECES):
+            if await watch.wait(anext(pieces, None), _END_SECONDS) is None:
+                return

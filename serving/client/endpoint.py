@@ -49,6 +49,7 @@ _KINDS: dict[Flavour, _Kind] = {
     "unknown": _Kind("reasoning_content"),
 }
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
+_MOST_LENGTH = 2**53  # larger numbers may not even fit into a float
 _MODELS_NAMED = 5  # the most names in an error message
 
 
@@ -185,7 +186,7 @@ def _models(text: str, base: str) -> list[Mapping[str, Any]]:
     """
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     entries = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(entries, list):
@@ -221,8 +222,9 @@ def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Ma
 
 def _length(entry: Mapping[str, Any]) -> int | None:
     for key in _LENGTH_KEYS:
-        if isinstance(entry.get(key), int):
-            return int(entry[key])
+        length = entry.get(key)
+        if isinstance(length, int) and not isinstance(length, bool) and 0 < length < _MOST_LENGTH:
+            return length
     return None
 
 
@@ -269,7 +271,7 @@ async def _version(
     for path in _KINDS[flavour].version_paths:
         try:
             answer = json.loads(await get(client, base.removesuffix("/v1") + path, api_key))
-        except (ModelServerError, ValueError):
+        except (ModelServerError, ValueError, RecursionError):
             continue
         if isinstance(answer, dict) and answer.get("version"):
             return str(answer["version"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import openai
 
 # Error messages for a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax. See the tests.
-_NUMBER = r"([0-9][0-9,]*)"
+_NUMBER = r"([0-9][0-9,]{0,20})"  # Python refuses to read numbers with thousands of digits
 _TOO_LONG = re.compile(
     r"context[ _-]?(?:length|window)|maximum model length|maximum allowed length"
     r"|max_(?:seq|model|input)_len|too long|input length",
@@ -45,7 +45,7 @@ _ASKED = (
 )
 # "(5000 > 4096 - 300)": vLLM's message if `max_tokens` does not fit; 300 is the length of the prompt in
 # tokens.
-_ROOM = re.compile(r"\(([0-9]+) > [0-9]+ - ([0-9]+)\)")
+_ROOM = re.compile(r"\(([0-9]{1,20}) > [0-9]+ - ([0-9]{1,20})\)")
 
 
 # Headers that every request needs, so they must not be omitted.
@@ -53,8 +53,11 @@ _OURS = frozenset({"accept", "authorization", "content-type", "user-agent"})
 
 
 def host_of(url: str) -> str:
-    """Return host and port of a URL, without user name and password."""
-    return urlsplit(url).netloc.rpartition("@")[2] or url
+    """Return host and port of a URL, without user name and password; the text itself if it is no URL."""
+    try:
+        return urlsplit(url).netloc.rpartition("@")[2] or url
+    except ValueError:
+        return url
 
 
 def is_local(url: str) -> bool:
@@ -76,7 +79,7 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
 
     Without a key, none is sent: the key in OPENAI_API_KEY is for OpenAI only. Redirections are not followed
     because the repository's content may go only to the host that the user named. Requests to this machine
-    bypass any proxy.
+    bypass any proxy. The size of responses is limited.
 
     Args:
         url: Base address of the API.
@@ -89,6 +92,8 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     import httpx2
     import openai
 
+    from m3agent.serving.client.bounds import PLAIN, bound_async
+
     timeout = httpx2.Timeout(read, connect=connect, write=60.0, pool=None)
     # Loading the system's certificates takes 0.05 s. Plain HTTP to this machine needs none, and this context
     # trusts none.
@@ -97,6 +102,8 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
         timeout=timeout,
         trust_env=not is_local(url),
         follow_redirects=False,
+        headers=PLAIN,
+        event_hooks={"response": [bound_async]},
         verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True,
     )
     return openai.AsyncOpenAI(
@@ -125,15 +132,20 @@ async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | No
         openai.APIError: The SDK's errors, not translated.
     """
     import httpx2
+    import openai
 
-    return await client.post(
-        "/chat/completions",
-        cast_to=httpx2.Response,
-        content=body,
-        options={"headers": {"Content-Type": "application/json", **request_headers(api_key)}},
-        stream=True,
-        stream_cls=None,
-    )
+    try:
+        return await client.post(
+            "/chat/completions",
+            cast_to=httpx2.Response,
+            content=body,
+            options={"headers": {"Content-Type": "application/json", **request_headers(api_key)}},
+            stream=True,
+            stream_cls=None,
+        )
+    except httpx2.HTTPError as error:  # the body of an error broke off, which the SDK does not expect
+        request = httpx2.Request("POST", client.base_url)
+        raise openai.APIConnectionError(request=request) from httpx2.ReadError(str(error))
 
 
 def translate(error: "openai.APIError", host: str, api_key: str | None) -> ModelServerError:
@@ -175,7 +187,7 @@ def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
     fields = error if isinstance(error, Mapping) else {"message": error}
     text = mask_key(str(fields.get("message") or error), api_key)
     code = str(fields.get("code") or fields.get("http_code") or "")
-    if code.isdigit() and 400 <= int(code) < 500:
+    if re.fullmatch("4[0-9][0-9]", code):
         return refusal(int(code), text, host)
     if _TOO_LONG.search(text) and ("length" in code or "invalid_request_error" in (code, fields.get("type"))):
         return refusal(400, text, host)
@@ -204,14 +216,17 @@ def mask_key(text: str, api_key: str | None) -> str:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Return the seconds in a Retry-After header, which holds seconds or a date."""
+    """Return the seconds in a Retry-After header, which holds seconds or a date; None if it holds neither."""
     if value is None:
         return None
     try:
         return max(0.0, float(value))
     except ValueError:
-        parsed = email.utils.parsedate_to_datetime(value) if "," in value else None
-        return max(0.0, parsed.timestamp() - time.time()) if parsed else None
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None
 
 
 def _requested_tokens(text: str) -> int | None:

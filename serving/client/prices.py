@@ -95,7 +95,7 @@ def server_price(text: str) -> Prices:
 
 def _per_million(value: object) -> float | None:
     try:
-        dollars = float(value) if isinstance(value, str | int | float) else math.nan
-    except ValueError:
+        dollars = _MILLION * float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
         return None
-    return round(dollars * _MILLION, 9) if math.isfinite(dollars) and dollars >= 0 else None
+    return round(dollars, 9) if math.isfinite(dollars) and dollars >= 0 else None

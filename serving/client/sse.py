@@ -26,6 +26,11 @@ class EventReader:
         self._rest = rest + held
         return self._take(lines)
 
+    @property
+    def held(self) -> int:
+        """Bytes of the event that is not complete yet."""
+        return len(self._rest) + sum(map(len, self._data))
+
     def close(self) -> list[bytes]:
         """Return the last event if the stream ended without the empty line that should follow it."""
         line, self._rest = self._rest.removesuffix(b"\r"), b""

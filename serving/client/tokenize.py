@@ -68,13 +68,15 @@ class TokenizeClient:
     def __init__(self, url: str, *, model: str | None, api_key: str | None, attempts: int = 4) -> None:
         import httpx2
 
+        from m3agent.serving.client.bounds import PLAIN, bound
+
         self.host = host_of(url)
         self._url = url
         self._model = model
         self._api_key = api_key
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
             raise self._no_address()
-        headers = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json", **PLAIN}
         if api_key:
             headers["Authorization"] = f"Bearer {api_key}"
         self._http = httpx2.Client(
@@ -82,6 +84,7 @@ class TokenizeClient:
             timeout=httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS, write=60.0, pool=None),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
             trust_env=not is_local(url),
+            event_hooks={"response": [bound]},
         )
         self._retrying = page_policy(attempts)
 

@@ -39,7 +39,9 @@ def test_folders_of_path_in_the_checkout(ran: Path, command: list[str]) -> None:
     for entry in ("", ".", "bin"):
         path = f"{entry}:{os.environ['PATH']}"
         program = [sys.executable, "-P", "-m", "m3agent.agent", *command]
-        subprocess.run(program, env={**os.environ, "PATH": path}, capture_output=True, check=False, timeout=120)
+        subprocess.run(
+            program, env={**os.environ, "PATH": path}, capture_output=True, check=False, timeout=120
+        )
         assert not ran.exists(), (entry, ran.read_text())
 
 

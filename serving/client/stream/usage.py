@@ -6,6 +6,9 @@ from typing import Any
 
 from m3agent.serving.client.messages import Usage
 
+_MOST = 2**53
+"""Larger numbers are not counts, and may not even fit into a float."""
+
 # Where each count may be: OpenAI's place first (vLLM, SGLang, TensorRT-LLM, Dynamo, OpenRouter, MiniMax),
 # then other dialects that proxies pass on.
 _PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -40,5 +43,5 @@ def _counts(reported: Mapping[str, Any], name: str) -> Iterator[int]:
         value: object = reported
         for key in path:
             value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST:
             yield value

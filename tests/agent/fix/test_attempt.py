@@ -313,7 +313,9 @@ async def test_equal_trees_are_verified_once(world: World) -> None:
     )  # fmt: skip
     await work(third)
     await world.verify(third, known)
-    assert len(world.sandboxes) == 5 + 3, "its own, and two for the verification of a patch that fixes nothing"
+    assert len(world.sandboxes) == 5 + 3, (
+        "its own, and two for the verification of a patch that fixes nothing"
+    )
     assert len(known) == 2
 
 

@@ -1,0 +1,83 @@
+"""Limit the size of what a model server sends. Otherwise its responses could fill this machine's memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+
+MOST_PAGE = 64 << 20
+"""Most bytes of a response that is not a stream: several times an answer as long as M3's window."""
+MOST_STREAM = 512 << 20
+"""Most bytes of a stream: an event for each token of M3's window."""
+MOST_EVENT = 32 << 20
+"""Most bytes of one event of a stream. MiniMax's server repeats the whole message in its last event."""
+PLAIN = {"Accept-Encoding": "identity"}
+"""Header of each request: a compressed body of kilobytes could unpack to gigabytes."""
+
+
+class TooLarge(httpx2.ReadError):
+    """A response has more bytes than its limit, or may have them after unpacking."""
+
+
+def bound(response: httpx2.Response) -> None:
+    """Limit the body of a response; a hook for a blocking client.
+
+    Raises:
+        TooLarge: The body is compressed.
+    """
+    assert isinstance(response.stream, httpx2.SyncByteStream)
+    response.stream = _Blocking(response.stream, _limit_of(response))
+
+
+async def bound_async(response: httpx2.Response) -> None:
+    """Limit the body of a response; a hook for an asynchronous client.
+
+    Raises:
+        TooLarge: The body is compressed.
+    """
+    assert isinstance(response.stream, httpx2.AsyncByteStream)
+    response.stream = _Asynchronous(response.stream, _limit_of(response))
+
+
+def _limit_of(response: httpx2.Response) -> int:
+    if response.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+        raise TooLarge("it compressed a response, which m3agent asked it not to do")
+    return MOST_STREAM if "event-stream" in response.headers.get("content-type", "") else MOST_PAGE
+
+
+class _Counter:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+
+    def add(self, piece: bytes) -> bytes:
+        self._size += len(piece)
+        if self._size > self._limit:
+            raise TooLarge(f"it sent more than {self._limit >> 20} MiB in one response")
+        return piece
+
+
+class _Blocking(httpx2.SyncByteStream):
+    def __init__(self, stream: httpx2.SyncByteStream, limit: int) -> None:
+        self._stream = stream
+        self._counter = _Counter(limit)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._counter.add, self._stream)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Asynchronous(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
+        self._stream = stream
+        self._counter = _Counter(limit)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for piece in self._stream:
+            yield self._counter.add(piece)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
