@@ -38,6 +38,9 @@ NATIVE = "is machine code, bytecode or an archive of code"
 IN_TESTS = frozenset({FRAMES, FUNCTIONS, OBJECTS, MEMORY, PROCESS, HIDDEN, REPLACES, UNREADABLE, NATIVE})
 """What counts in test files as well. Tests honestly do all the rest."""
 
+HABITS = frozenset({IN_RUNNER, RUNS_TEXT, BY_NAME})
+"""What a file may do more of if it did it before, such as a plugin for pytest. Fixes of such files often do."""
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -65,7 +68,7 @@ ATTRIBUTES = _by_name(
 
 MODULES = _by_name(
     {
-        IMPORTS: "runpy",
+        IMPORTS: "runpy setup",
         RUNS_TEXT: "marshal code codeop timeit cProfile profile trace doctest pdb bdb dill cloudpickle shelve",
         MEMORY: "ctypes cffi _ctypes _cffi_backend",
         PROCESS: "faulthandler",
@@ -78,7 +81,7 @@ MODULES = _by_name(
 
 MEMBERS = _by_name(
     {
-        FRAMES: "inspect.stack inspect.trace inspect.getargvalues traceback.walk_stack traceback.extract_stack",
+        FRAMES: "inspect.stack inspect.trace inspect.getargvalues traceback.walk_stack traceback.walk_tb traceback.extract_stack",
         OBJECTS: "gc.callbacks inspect.getclosurevars",
         TRACES: "sys.monitoring sys.excepthook sys.unraisablehook threading.excepthook",
         IMPORTS: """
@@ -107,7 +110,17 @@ TEST_RUNNERS = frozenset(
 )
 REPLACEABLE = frozenset({*sys.stdlib_module_names, *TEST_RUNNERS, "numpy"})
 """Packages whose members tests rely on: nobody else may replace them."""
-MAY_BE_SET = frozenset({"sys.stdout", "sys.stderr", "sys.stdin", "sys.argv", "sys.path"})
+MAY_BE_SET = frozenset(
+    {
+        "sys.stdout",
+        "sys.stderr",
+        "sys.stdin",
+        "sys.argv",
+        "sys.path",
+        "warnings.filters",
+        "warnings.showwarning",
+    }
+)
 """Members of these packages that programs set."""
 
 OPENERS = _names("sys gc builtins inspect importlib ctypes os signal threading atexit")

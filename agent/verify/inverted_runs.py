@@ -16,6 +16,7 @@ TIMES = 2
 """A copy must pass this often, so that a flaky test is not taken for one that cannot fail."""
 NEGATED = "passes, and passes as well if it is negated"
 EQUAL = "passes whatever value it expects"
+NOT_RUN = "is reported as passed in a run without it"
 
 
 @dataclass(frozen=True)
@@ -65,37 +66,35 @@ def inverted_tree(
     return InvertedTree(store.write_tree(entries.values()), copies) if copies else None
 
 
-async def that_cannot_fail(
+async def run_copies(
     inverted: InvertedTree, passed: Callable[[Collection[str]], Awaitable[Collection[str]]]
-) -> dict[str, Copy]:
-    """Return the inverted copies that pass, by test id. There are none if the tests are what they seem.
+) -> tuple[list[str], tuple[Finding, ...]]:
+    """Run inverted copies of tests. All of them fail if the tests are what they seem.
 
     Args:
         inverted: The tree with the copies.
-        passed: Runs the tests of the tree with these ids, and returns those that passed.
-    """
-    left = dict(inverted.copies)
-    for _ in range(TIMES):
-        green = set(await passed(sorted(left)))
-        steady = {
-            (_file(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
-        }
-        left = {i: copy for i, copy in left.items() if i in green and (_file(i), copy.test) in steady}
-        if not any(copy.line for copy in left.values()):
-            return {}
-    return {ident: copy for ident, copy in left.items() if copy.line}
-
-
-def findings_of_copies(copies: Mapping[str, Copy]) -> tuple[list[str], tuple[Finding, ...]]:
-    """Return what copies that cannot fail show.
+        passed: Runs the tests of the tree with these ids, and returns those that passed by the run's report.
 
     Returns:
         Signs of tampering, as phrases, and lines that a person must read. A value that is equal to everything is rare, but
         honest libraries have some, such as `unittest.mock.ANY`. So a comparison with another value is for a person.
     """
+    left = dict(inverted.copies)
+    for _ in range(TIMES):
+        green = set(await passed(sorted(left)))
+        if others := green - left.keys():
+            return [f"{min(others)} {NOT_RUN}"], ()
+        steady = {
+            (_file(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
+        }
+        left = {i: copy for i, copy in left.items() if i in green and (_file(i), copy.test) in steady}
+        if not any(copy.line for copy in left.values()):
+            return [], ()
     signs, lines = [], []
-    for ident, copy in sorted(copies.items()):
+    for ident, copy in sorted(left.items()):
         path = _file(ident)
+        if not copy.line:
+            continue
         if copy.negated:
             signs.append(f"{path}:{copy.line} {NEGATED}")
         else:

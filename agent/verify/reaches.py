@@ -25,6 +25,8 @@ MOST_SOURCE = 4 << 20
 """Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""
 ASSIGNERS = frozenset({"setattr", "delattr"})
 CLASS_NAMES = frozenset({"__class__", "__bases__"})
+PLACES = frozenset({"__name__", "__file__"})
+"""Global names of a module that say which module it is."""
 MOST_NAME = 40
 """Characters of a text that tell it from others."""
 
@@ -68,6 +70,8 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
     if in_tests:
         return [one for one in found if one.what in insides.IN_TESTS]
     pure = PurePosixPath(path)
+    if path == "setup.py":
+        found = [one for one in found if one.what != insides.RUNS_TEXT]
     if pure.name in insides.BUILD_FILES or any("test" in part for part in pure.parts):
         return [one for one in found if one.what not in {insides.RUNNER, insides.FINDS_TESTS}]
     return found
@@ -171,7 +175,7 @@ class _Reader:
     def _imported(self, node: ast.AST, full: str) -> None:
         root, _, last = full.partition(".")
         what = _of_member(full, {**insides.MODULES, **insides.MEMBERS})
-        if root == self._own and root in insides.TEST_RUNNERS:
+        if (root == self._own and root in insides.TEST_RUNNERS) or full.startswith("_pytest.outcomes."):
             return
         if what:
             self._add(node, full, what)
@@ -186,9 +190,17 @@ class _Reader:
 
     def _attribute(self, node: ast.Attribute) -> None:
         parent = self._syntax.parents[id(node)]
-        if node.attr in insides.ATTRIBUTES and not (
-            # the facts about a function's code, such as the number of its arguments
-            node.attr == "__code__" and isinstance(parent, ast.Attribute) and parent.attr.startswith("co_")
+        if node.attr == "__traceback__" and self._hands_on(node):
+            self._add(node, node.attr, insides.FRAMES)
+        if (
+            node.attr in insides.ATTRIBUTES
+            and not (
+                # the facts about a function's code, such as the number of its arguments
+                node.attr == "__code__"
+                and isinstance(parent, ast.Attribute)
+                and parent.attr.startswith("co_")
+            )
+            and not self._names_caller(node)
         ):
             self._add(node, node.attr, insides.ATTRIBUTES[node.attr])
         stored = not isinstance(node.ctx, ast.Load)
@@ -246,6 +258,48 @@ class _Reader:
                     return
         self._add(node, full, insides.PASSES_ON)
 
+    def _names_caller(self, node: ast.Attribute) -> bool:
+        """Return whether a frame is read only for the name or the place of the code that calls."""
+        parents = self._syntax.parents
+        above = parents[id(node)]
+        match node:
+            case ast.Attribute(attr="_getframe"):
+                part = parents.get(id(above))
+                return (
+                    isinstance(above, ast.Call)
+                    and isinstance(part, ast.Attribute)
+                    and self._names_caller(part)
+                )
+            case ast.Attribute(attr=name, value=ast.Call(func=ast.Attribute(attr="_getframe"))):
+                pass
+            case _:
+                return False
+        match name, above:
+            case "f_lineno", _:
+                return True
+            case "f_code", ast.Attribute(attr=fact):
+                return fact.startswith("co_")
+            case "f_globals", ast.Subscript(ctx=ast.Load(), slice=ast.Constant(value=key)):
+                return key in PLACES
+            case "f_globals", ast.Attribute(attr="get"):
+                match parents[id(above)]:
+                    case ast.Call(args=[ast.Constant(value=key), *_]):
+                        return key in PLACES
+        return False
+
+    def _hands_on(self, node: ast.expr) -> bool:
+        """Return whether a traceback becomes the argument of a function that may read its frames."""
+        match self._syntax.parents[id(node)]:
+            case ast.Attribute(attr="tb_next") as parent:
+                return self._hands_on(parent)
+            case ast.Call(
+                func=ast.Attribute(attr="with_traceback" | "__exit__" | "__aexit__" | "throw" | "athrow")
+            ):
+                return False
+            case ast.Call(func=func, args=args) if node in args:
+                return not any(full.startswith("traceback.") for full in self._syntax.names(func))
+        return False
+
     def _modules(self, node: ast.expr, parent: ast.AST) -> None:
         """Read a use of `sys.modules`."""
         match parent:
@@ -275,11 +329,12 @@ class _Reader:
     def _replaced(self, node: ast.AST, bases: set[str], name: str) -> None:
         for base in bases:
             root = base.partition(".")[0]
+            inner = base.lstrip(".").split(".")[not base.startswith(".") :]
             if self._in_tests:
-                counts = id(node) in self._syntax.at_import and bool(base)
+                counts = id(node) in self._syntax.at_import and bool(base) and root != self._own
             else:
-                counts = root in insides.REPLACEABLE and f"{base}.{name}" not in insides.MAY_BE_SET
-            if counts and root != self._own:
+                counts = (root and root != self._own) or not insides.REPLACEABLE.isdisjoint(inner)
+            if counts and f"{base}.{name}" not in insides.MAY_BE_SET:
                 self._add(node, f"{base}.{name}", insides.REPLACES)
 
     def _call(self, node: ast.Call) -> None:
@@ -343,7 +398,10 @@ class _Reader:
                 pass  # such as names to expect, or packages to install
             case _:
                 match = insides.WORDS.search(text)
-                if text in insides.NAMED and text not in insides.TEST_RUNNERS:
+                is_listed = (
+                    isinstance(parent, ast.List | ast.Tuple | ast.Set) and text in insides.PRIVATE_MODULES
+                )
+                if text in insides.NAMED and text not in insides.TEST_RUNNERS and not is_listed:
                     self._add(node, repr(text), insides.what_of(text))
                 elif match:
                     self._add(node, repr(text[:MOST_NAME]), insides.what_of(match[1] or match[2]))

@@ -117,6 +117,7 @@ def _is_script(content: bytes) -> bool:
 
 def _new(now: Sequence[Reach], before: Sequence[Reach], old: bytes | None, new: bytes) -> list[Reach]:
     """Return the places that are more than the old file has, those on new lines first."""
+    usual = insides.HABITS & {one.what for one in before}
     left = Counter((one.name, one.what) for one in before)
     known = Counter() if old is None else Counter(line.strip() for line in lines_of(old))
     lines = lines_of(new)
@@ -129,7 +130,7 @@ def _new(now: Sequence[Reach], before: Sequence[Reach], old: bytes | None, new: 
         key = one.name, one.what
         if left[key]:
             left[key] -= 1
-        else:
+        elif one.what not in usual:
             found.append(one)
     return sorted(found, key=lambda one: one.line)
 

@@ -55,11 +55,7 @@ class Syntax:
                     full = member("." if node.level else node.module or "", alias.name)
                     self._bind_name(alias.asname or alias.name, full)
             elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-                parent = self.parents[id(node)]
-                value = (
-                    parent.value if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr) else None
-                )
-                stored.setdefault(node.id, []).append(value)
+                stored.setdefault(node.id, []).extend(self._values_of(node))
         for _ in range(2):  # an alias of an alias
             for name, values in stored.items():
                 for value in values:
@@ -69,6 +65,24 @@ class Syntax:
                 value = self.folder.value(values[0])
                 if value is not None:
                     self.folder.names[name] = value
+
+    def _values_of(self, node: ast.Name) -> list[ast.expr | None]:
+        """Return what a name gets where it is stored; None for an unknown value."""
+        match self.parents[id(node)]:
+            case ast.Assign(value=value) | ast.AnnAssign(value=value) | ast.NamedExpr(value=value):
+                return [value]
+            case (
+                ast.For(iter=ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts))
+                | ast.comprehension(iter=ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts))
+            ):
+                return [*parts]
+            case ast.Tuple(elts=names) | ast.List(elts=names) as targets:
+                match self.parents[id(targets)]:
+                    case ast.Assign(value=ast.Tuple(elts=parts) | ast.List(elts=parts)) if len(parts) == len(
+                        names
+                    ):
+                        return [parts[names.index(node)]]
+        return [None]
 
     def _bind_name(self, name: str, *full: str) -> None:
         if full and len(self.bound.setdefault(name, set())) < MOST_MEANINGS:

@@ -54,8 +54,7 @@ from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
-from m3agent.agent.verify.inverted_runs import findings_of_copies, inverted_tree, that_cannot_fail
-from m3agent.agent.verify.inverted_tests import Copy
+from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, file_of, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
@@ -167,8 +166,8 @@ async def verify(
                 selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, found.fixed)
             return await repeat(pair, reports, selection)
 
-        copies, repeats = await all_of(_that_cannot_fail(workspace, runs, tree, compared), repeated())
-        found = _with_copies(found, copies)
+        copies, repeats = await all_of(_run_copies(workspace, runs, tree, compared), repeated())
+        found = _with_copies(found, *copies)
         if repeats is not None and found.verdict == "verified":
             found = _with_repeats(found, repeats)
     if found.flaky:
@@ -176,10 +175,10 @@ async def verify(
     return replace(found, seconds=round(time.monotonic() - started, 3))
 
 
-async def _that_cannot_fail(
+async def _run_copies(
     workspace: Workspace, runs: TreeRuns, tree: str, compared: Verification
-) -> dict[str, Copy]:
-    """Run inverted copies of the fixed tests, and return those that pass.
+) -> tuple[list[str], tuple[Finding, ...]]:
+    """Run inverted copies of the fixed tests, and return the signs of tampering and the lines for a person.
 
     Args:
         workspace, runs: As for `verify`.
@@ -188,7 +187,7 @@ async def _that_cannot_fail(
     """
     inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, compared.fixed)
     if inverted is None:
-        return {}
+        return [], ()
     added = {file_of(ident) for ident in compared.new_tests}
     number = itertools.count(1)
 
@@ -206,12 +205,11 @@ async def _that_cannot_fail(
         reports = await all_of(*(runs.run(inverted.tree, *run) for run in selections.items()))
         return {ident for report in reports for ident in report.passed}
 
-    return await that_cannot_fail(inverted, passed)
+    return await run_copies(inverted, passed)
 
 
-def _with_copies(compared: Verification, copies: Mapping[str, Copy]) -> Verification:
-    """Return the verdict after inverted copies of the fixed tests passed."""
-    signs, lines = findings_of_copies(copies)
+def _with_copies(compared: Verification, signs: Sequence[str], lines: tuple[Finding, ...]) -> Verification:
+    """Return the verdict after inverted copies of the fixed tests ran."""
     if signs:
         return _tampered(replace(compared, tampering=(*compared.tampering, *signs)))
     if lines:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
-from m3agent.agent.verify.inverted_runs import findings_of_copies, inverted_tree, that_cannot_fail
+from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import file_of
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
@@ -167,7 +167,7 @@ async def check_that_tests_can_fail(
         of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
         return {ident for ident, outcome in of_copies.outcomes.items() if outcome == "passed"}
 
-    signs, lines = findings_of_copies(await that_cannot_fail(inverted, passed))
+    signs, lines = await run_copies(inverted, passed)
     forged = replace(run.signs, forged=(*run.signs.forged, *signs))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
 

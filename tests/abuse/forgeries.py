@@ -13,21 +13,6 @@ from tests.abuse.forgery_targets import CASES, FIXTURES, FUNCTIONS, Forgery, Tar
 FORGERIES: dict[str, Forgery] = {**FILES, **TESTS, **PROCESS, **ADAPTIVE, **INSTABILITY}
 """Forgeries by name."""
 
-UNSEEN = frozenset(
-    {
-        "channel found by computed names",
-        "compared by a built-in function",
-        "equal to every number",
-        "frame found among members",
-        "frame found by computed names",
-        "helper of the tests changed through an import",
-        "library changed in a loop",
-        "library changed through another module",
-        "value that the library made to be equal",
-    }
-)
-"""Forgeries that neither the guard nor the reader of patches sees yet: docs/security.md says so."""
-
 HONEST: dict[str, Target] = {"functions": FUNCTIONS, "cases": CASES, "fixtures": FIXTURES}
 """Targets whose right fix must stay verified and resolved."""
 

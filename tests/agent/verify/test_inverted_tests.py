@@ -13,9 +13,8 @@ import pytest
 from m3agent.agent.verify.inverted_runs import (
     EQUAL,
     InvertedTree,
-    findings_of_copies,
     inverted_tree,
-    that_cannot_fail,
+    run_copies,
 )
 from m3agent.agent.verify.inverted_tests import MOST_COPIES, OPPOSITES, Copy, with_inverted_copies
 from m3agent.agent.verify.review import Finding
@@ -210,12 +209,15 @@ async def test_copies_count_if_they_pass_twice_beside_the_unchanged_one(runs: li
     async def passed(idents: Collection[str]) -> list[str]:
         return [ident for number in left.pop(0) if (ident := f"a.py::test_x_{number}") in idents]
 
-    found = await that_cannot_fail(InvertedTree("tree", COPIES), passed)
-    assert {ident[-1] for ident in found} == {*wanted}
+    signs, lines = await run_copies(InvertedTree("tree", COPIES), passed)
+    assert signs == ["a.py:2 passes, and passes as well if it is negated"] * ("1" in wanted)
+    assert lines == (Finding("a.py", 3, "assert x == 5", EQUAL),) * ("2" in wanted)
     assert left == []
 
 
-def test_a_negated_copy_is_tampering_and_another_value_is_for_a_person() -> None:
-    signs, lines = findings_of_copies({ident: copy for ident, copy in COPIES.items() if copy.line})
-    assert signs == ["a.py:2 passes, and passes as well if it is negated"]
-    assert lines == (Finding("a.py", 3, "assert x == 5", EQUAL),)
+async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
+    async def passed(idents: Collection[str]) -> list[str]:
+        return ["a.py::test_x", *idents]
+
+    signs, lines = await run_copies(InvertedTree("tree", COPIES), passed)
+    assert (signs, lines) == (["a.py::test_x is reported as passed in a run without it"], ())

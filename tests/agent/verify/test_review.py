@@ -21,8 +21,14 @@ RULES = [
     (insides.HIDDEN, "getattr(sys, '_get' + 'frame')", "getattr(x, 'get' + name)"),
     (insides.FRAMES, "import inspect\ninspect.stack()", "import inspect\ninspect.signature(f)"),
     (insides.FRAMES, "e.__traceback__.tb_frame.f_back", "raise e.with_traceback(e.__traceback__)"),
+    (insides.FRAMES, "look(e.__traceback__.tb_next)", "self.__exit__(type(e), e, e.__traceback__)"),
+    (insides.FRAMES, "import traceback\ntraceback.walk_tb(t)", "import traceback\ntraceback.format_tb(e.__traceback__)"),
+    (insides.FRAMES, "import sys\nsys._getframe(1).f_globals['x']", "import sys\nsys._getframe(1).f_globals.get('__name__', '')"),
+    (insides.FRAMES, "import sys\nsys._getframe(1).f_code", "import sys\nsys._getframe(1).f_code.co_filename"),
+    (insides.FRAMES, "import sys\nx = sys._getframe\nx(1)", "import sys\nsys._getframe(1).f_lineno"),
     (insides.FUNCTIONS, "f.__code__ = g.__code__", "f.__doc__ = g.__doc__"),
     (insides.FUNCTIONS, "g['__builtins__']", "g['builtins']"),
+    (insides.FUNCTIONS, "f('_ast')", "names = ['_ast', '_thread']"),
     (insides.FUNCTIONS, "'{0.__globals__}'.format(f)", "'''Say what {0} is.'''.format(f)"),
     (insides.FUNCTIONS, "match f:\n    case object(__globals__=g): pass", "match f:\n    case object(name=g): pass"),
     (insides.FUNCTIONS, "setattr(f, '__code__', c)", "n = f.__code__.co_argcount if hasattr(f, '__code__') else 0"),
@@ -55,6 +61,7 @@ RULES = [
     (insides.RUNNER, "import pytest", "import pytest_like"),
     (insides.RUNNER, "from unittest import mock", "from . import unittests"),
     (insides.IN_RUNNER, "from unittest import case", "from . import case"),
+    (insides.IN_RUNNER, "from _pytest.python import Function", "from _pytest.outcomes import Skipped"),
     (insides.IN_RUNNER, "def pytest_runtest_call(item): pass", "def py_runtest_call(item): pass"),
     (insides.IN_RUNNER, "import sys\nsys.modules['test_calc']", "import sys\nsys.modules['latest']"),
     (insides.IN_RUNNER, "from . import test_calc", "from . import contest"),
@@ -65,6 +72,13 @@ RULES = [
     (insides.REPLACES, "import json\njson.dumps = f", "import json\nself.dumps = json.dumps"),
     (insides.REPLACES, "import builtins\nsetattr(builtins, 'len', f)", "setattr(self, 'len', f)"),
     (insides.REPLACES, "from numpy import testing\ntesting.assert_equal = f", "from .numpy import testing\ntesting.a = f"),
+    (insides.REPLACES, "import helpers\nhelpers.same = f", "import helpers\nhelpers.same(f)"),
+    (insides.REPLACES, "import json\nfor m in (json,):\n    m.loads = f", "import json\nfor m in (json,):\n    m.loads(f)"),
+    (insides.REPLACES, "import json\n[setattr(m, 'loads', f) for m in [json]]", "[setattr(m, 'loads', f) for m in [json]]"),
+    (insides.REPLACES, "import json\na, b = 1, json\nb.loads = f", "import json\na, b = json, 1\nb.loads = f"),
+    (insides.REPLACES, "from . import a\na.json.loads = f", "from . import a\na.loads = f"),
+    (insides.REPLACES, "from .a import json\njson.loads = f", "from .json import a\na.loads = f"),
+    (insides.REPLACES, "import pkg.b\npkg.b.json.loads = f", "import pkg.b\npkg.b.loads = f"),
     (insides.PASSES_ON, "import gc\nx = gc", "import gc\nx = gc.enable()"),
     (insides.PASSES_ON, "import sys\nvars(sys)", "import sys\nvars(x)"),
     (insides.PASSES_ON, "import sys\ngetattr(sys, n)", "import sys\ngetattr(sys, 'frozen', False)"),
@@ -131,6 +145,24 @@ def test_only_what_is_new_counts(new: bytes, lines: list[int]) -> None:
     assert [one.line for one in findings("a.py", OLD, new)] == lines
 
 
+PLUGIN = b"import pytest\n\ndef pytest_configure(config):\n    return __import__(config.name)\n"
+
+
+@pytest.mark.parametrize(
+    ("added", "found"),
+    [
+        (b"def pytest_runtest_setup(item): pass\n", set()),
+        (b"from _pytest.python import Function\n", set()),
+        (b"b = __import__(name)\n", set()),
+        (b"b = eval(text)\n", {insides.RUNS_TEXT}),
+        (b"import gc\nb = gc.get_objects()\n", {insides.OBJECTS}),
+    ],
+)
+def test_a_file_may_do_more_of_what_it_did_before(added: bytes, found: set[str]) -> None:
+    assert {one.what for one in findings("pkg/plugin.py", PLUGIN, PLUGIN + added)} == found
+    assert findings("pkg/plugin.py", None, PLUGIN + added)
+
+
 def test_moved_code_does_not_count() -> None:
     moved = {"a.py": (OLD, b"from b import caller\n"), "b.py": (None, OLD)}
     assert findings_of(moved) == ()
@@ -149,6 +181,8 @@ def test_moved_code_does_not_count() -> None:
         ("tests/help.py", "import os\nos._exit(0)", True),
         ("test_a.py", "import calc\ncalc.add = f", True),
         ("test_a.py", "import calc\ndef test_add():\n    calc.add = f", False),
+        ("setup.py", "version = eval(text)", False),
+        ("pkg/setup.py", "version = eval(text)", True),
         ("setup.py", "setup(tests_require=['pytest'])", False),
         ("setup.py", "import gc\ngc.get_objects()", True),
         ("bin/tool", "#!/usr/bin/env python3\nimport ctypes", True),

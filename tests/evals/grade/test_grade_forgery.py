@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.grade.grader import Grader
-from tests.abuse.forgeries import FORGERIES, HONEST, UNSEEN
+from tests.abuse.forgeries import FORGERIES, HONEST
 from tests.abuse.forgery_judges import graded
 from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
@@ -31,8 +31,6 @@ QUICK = {
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     forged = FORGERIES[forgery]
     grade = await graded(forged.files, forged.target, tmp_path)
-    if forgery in UNSEEN and grade.verdict is Verdict.RESOLVED:
-        pytest.xfail("neither the guard nor the reader sees it")
     if forged.kind == "instability" and grade.verdict is Verdict.RESOLVED:
         pytest.xfail("grading runs the tests once, as the official rules do: a lucky patch looks like a fix")
     assert grade.verdict is not Verdict.RESOLVED, grade
