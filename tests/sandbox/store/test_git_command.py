@@ -64,8 +64,11 @@ def test_a_program_in_the_current_folder_is_not_git(tmp_path: Path, monkeypatch:
             assert command.environment["PATH"] == path
             assert command.run("version", cwd=tmp_path / "bin").stdout.startswith(b"git version")
     monkeypatch.setenv("PATH", ".:bin")
+    for command in (for_store(), for_no_repository()):
+        assert command.environment["PATH"] == os.defpath  # an empty PATH would mean the current folder
+        assert command.argv("version")[0] != str(tmp_path / "bin" / "git")
     with pytest.raises(FileNotFoundError):
-        for_store().run("version")
+        for_store({"PATH": str(tmp_path)}).run("version")
 
 
 def test_git_variables_of_the_caller_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
