@@ -1,0 +1,318 @@
+"""What a test runner is: how m3agent finds the tests of an ecosystem, runs them and reads their results.
+
+Each module beside this one has one `Runner`. `m3agent.tools.runners.run` does the same for all of them:
+
+    suite = runner.detect(tree)[0]
+    targets = runner.select(suite, tree, ["tests/test_cart.c"])
+    units = runner.units(suite, tree, <output of runner.build(...)>)
+    reading = runner.read(suite, tree, units, <outputs of runner.commands(...)>)
+
+A runner does not touch the sandbox or the disk: it returns commands as data and reads bytes. So tests of a runner need
+neither. All paths are relative to the repository's root, unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from m3agent.sandbox.declared.toml_text import parse_toml
+
+MOST_TEXT = 4 << 20
+"""Most bytes of a file that detection reads."""
+SKIPPED_FOLDERS = frozenset(
+    {
+        "node_modules",
+        "vendor",
+        "target",
+        "build",
+        "dist",
+        "third_party",
+        "third-party",
+        "fixtures",
+        "testdata",
+    }
+)
+"""Manifests in these folders belong to other projects, to build outputs or to the data of tests."""
+
+Outcome = Literal["passed", "failed", "error", "skipped"]
+"""`error`: the test could not run. A test that is expected to fail and does so is `skipped`; if it passes, `failed`."""
+
+
+class Tree:
+    """The plain files of a git tree, as data.
+
+    Args:
+        paths: Paths of all files.
+        read: Returns the content of a file.
+    """
+
+    def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
+        self.paths = frozenset(paths)
+        self._read = read
+
+    def text(self, path: str) -> str:
+        """Return a file's text; empty if it is missing or larger than `MOST_TEXT`."""
+        if path not in self.paths:
+            return ""
+        content = self._read(path)
+        return "" if len(content) > MOST_TEXT else content.decode("utf-8-sig", "replace")
+
+    def json(self, path: str) -> dict[str, Any]:
+        """Return the object in a JSON file; empty if it is missing or invalid."""
+        try:
+            found = json.loads(self.text(path) or "{}")
+        except (ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def toml(self, path: str) -> dict[str, Any]:
+        """Return the tables of a TOML file; empty if it is missing or invalid."""
+        try:
+            return parse_toml(self.text(path))
+        except ValueError:
+            return {}
+
+    def named(self, *names: str) -> list[str]:
+        """Return the sorted paths of the files with one of these names, outside of `SKIPPED_FOLDERS`."""
+        wanted = set(names)
+        return sorted(
+            path
+            for path in self.paths
+            if path.rpartition("/")[2] in wanted and SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
+        )
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tests that one command runs.
+
+    Attributes:
+        runner: Name of the runner.
+        root: Folder in which the command runs; empty for the repository's root.
+        evidence: Why the suite exists, for people: `scripts.test in package.json`.
+        options: Facts for the runner itself, such as the package manager.
+    """
+
+    runner: str
+    root: str = ""
+    evidence: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The first part of the suite's test ids if the repository has several suites: `go:tools/cli`."""
+        return f"{self.runner}:{self.root or '.'}"
+
+    def within(self, path: str) -> str:
+        """Return a path of the repository relative to the suite's root."""
+        return path.removeprefix(f"{self.root}/") if self.root else path
+
+    def path(self, inner: str) -> str:
+        """Return a path relative to the suite's root as a path of the repository."""
+        return f"{self.root}/{inner}" if self.root else inner
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What the environment of a suite needs, as data.
+
+    Attributes:
+        system_packages: Debian packages, such as a toolchain.
+        commands: Commands that install the dependencies. They have a network and see only `inputs`.
+        offline_commands: Commands that finish the installation without a network and may run code of dependencies.
+        inputs: Paths of the files that the commands read: manifests and lock files.
+        keep: Folders that the commands make, relative to the suite's root: `node_modules`.
+        env: Variables of every command in the environment.
+        notices: What is missing or left out, as sentences for people.
+    """
+
+    system_packages: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    offline_commands: tuple[tuple[str, ...], ...] = ()
+    inputs: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of a run, in seconds.
+
+    Attributes:
+        total: The whole run, build included.
+        per_test: One test.
+    """
+
+    total: float = 300.0
+    per_test: float = 10.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command in the sandbox.
+
+    Attributes:
+        argv: Program and arguments.
+        cwd: Working directory.
+        env: Variables beside those of the sandbox and `CI=1`.
+        files: Files that are written before the command starts, outside the work tree: absolute path to content.
+        report: Absolute path of the report that the command writes, a new file; None if standard output is the report.
+        key_file: Absolute path of a file that gets a new random key, in hexadecimal. A reporter of ours reads and deletes
+            it before it loads any code of the repository. See `m3agent.tools.runners.records`.
+        seconds: Time limit of this command; None for what is left of the whole run.
+        unit: Name of the unit that the command runs; empty if it runs several.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str = "."
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    report: str | None = None
+    key_file: str | None = None
+    seconds: float | None = None
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a command left behind.
+
+    Attributes:
+        command: The command.
+        exit: Exit status; a negative number is a signal.
+        report: Content of the report, or standard output; empty if the report is missing.
+        stdout, stderr: Head and tail of the two streams.
+        timed_out: Whether a time limit ended the command.
+        key: Key of the report's authentication codes.
+    """
+
+    command: Command
+    exit: int
+    report: bytes
+    stdout: bytes = b""
+    stderr: bytes = b""
+    timed_out: bool = False
+    key: bytes = b""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A package, program or file that must report by itself.
+
+    Attributes:
+        name: First part of the ids of its tests: a path of the repository. If the unit reports no result, the unit
+            itself is a red test with this id.
+        built: Whether it could be built.
+        text: The compiler's first errors if it could not.
+        program: Absolute path of its program, if it is one.
+    """
+
+    name: str
+    built: bool = True
+    text: str = ""
+    program: str = ""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a test.
+
+    Attributes:
+        ident: `file::name`, with a path of the repository; without the suite's name.
+        outcome: The outcome.
+        text: Error text of a test that failed or could not run.
+    """
+
+    ident: str
+    outcome: Outcome
+    text: str = ""
+
+
+@dataclass
+class Reading:
+    """What the reports of a run say.
+
+    Attributes:
+        results: The results in the order of the report. If an id occurs more than once, the worst outcome counts.
+        started: Ids of the tests that began.
+        planned: Names of the units that must report, as the runner itself listed them.
+        reported: Names of the units that reported their end.
+        ended: Whether the runner's own end record arrived.
+        problem: Why the results cannot be used, in one sentence; empty if nothing is wrong.
+        tampering: Signs that the code under test tampered with the run, as sentences.
+    """
+
+    results: list[Result] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    planned: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
+    ended: bool = False
+    problem: str = ""
+    tampering: list[str] = field(default_factory=list)
+
+
+class Runner(ABC):
+    """The test runner of an ecosystem. `work` is an absolute path: a folder outside the work tree for builds.
+
+    Attributes:
+        name: Its name, the start of suite names: letters, digits and hyphens.
+        language: Language of the tests, for people: `Go`.
+    """
+
+    name: ClassVar[str]
+    language: ClassVar[str]
+
+    @abstractmethod
+    def detect(self, tree: Tree) -> list[Suite]:
+        """Return the suites of a tree, from names and contents of files only."""
+
+    def prepare(self, suite: Suite, tree: Tree) -> Preparation:
+        """Return what the environment of a suite needs."""
+        return Preparation()
+
+    @abstractmethod
+    def is_test(self, path: str) -> bool:
+        """Return whether a file belongs to the tests, by its path."""
+
+    @abstractmethod
+    def surroundings(self, path: str) -> bool:
+        """Return whether a file decides how tests run. Verification undoes a patch's changes to it."""
+
+    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
+        """Return the smallest targets that contain the wanted tests; empty for the whole suite.
+
+        Args:
+            suite: The suite.
+            tree: The files.
+            wanted: Ids, files or folders, without the suite's name.
+        """
+        return ()
+
+    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command | None:
+        """Return the command that builds the targets; None if nothing is built."""
+        return None
+
+    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
+        """Return the units of a build, also those that could not be built."""
+        return []
+
+    @abstractmethod
+    def commands(
+        self,
+        suite: Suite,
+        tree: Tree,
+        targets: Sequence[str],
+        units: Sequence[Unit],
+        limits: Limits,
+        work: str,
+    ) -> list[Command]:
+        """Return the commands that run the targets. Each has a report of its own, a path in `work`."""
+
+    @abstractmethod
+    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+        """Read the reports. A report that is missing or unreadable is a run that did not end, never an error."""

@@ -1,0 +1,104 @@
+"""Read the records that a reporter of m3agent writes from the process of the tests.
+
+A record is one line with three fields, separated by tabs: its number (the first is 1), a JSON array, and the HMAC-SHA-256
+of the first two fields with their tab, in hexadecimal. Code that finds the report can destroy it, but without the key it
+cannot write a valid line, and a missing number ends the report.
+
+The arrays:
+
+- `["plan", unit]`: this unit will run.
+- `["start", file, [name, ...]]`: a test begins. The names are those of its groups, outermost first, and its own.
+- `["result", file, [name, ...], outcome, text]`: it ended. Outcomes are those of `m3agent.tools.runners.base`.
+- `["unit", unit]`: the unit ended by itself.
+- `["tampering", text]`: a sign of tampering.
+- `["end"]`: the runner ended by itself. Nothing follows.
+
+Files and units are paths relative to the folder in which the command ran, or absolute.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
+
+NAMES = " > "
+"""Between the names of a test's groups and its own name in an id."""
+OUTCOMES: frozenset[Outcome] = frozenset({"passed", "failed", "error", "skipped"})
+MOST_NAME = 500
+"""Most characters of an id's part behind the file."""
+_UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
+
+
+def read_records(suite: Suite, outputs: Sequence[Output]) -> Reading:
+    """Read the records of all commands of a run; it ended if each of them did."""
+    reading = Reading(ended=bool(outputs))
+    for output in outputs:
+        reading.ended &= _read(suite, output, reading)
+    return reading
+
+
+def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
+    """Yield the arrays of the records up to the first one that is missing or not authentic."""
+    number = 0
+    for line in report.split(b"\n"):
+        body, _, code = line.rpartition(b"\t")
+        right = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
+        if not hmac.compare_digest(code, right):
+            continue  # text of a program that found the report
+        first, _, text = body.partition(b"\t")
+        if first != str(number + 1).encode():
+            continue
+        number += 1
+        try:
+            record = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(record, list) and record:
+            yield record
+
+
+def ident_of(file: str, names: Sequence[str]) -> str:
+    """Return a test's id from its file and its names; one line, without texts that differ in every run."""
+    name = NAMES.join(" ".join(str(part).split()) for part in names)
+    return f"{file}::{_UNSTABLE.sub('*', name)[:MOST_NAME]}"
+
+
+def path_of(suite: Suite, file: str) -> str:
+    """Return a file that a reporter names as a path of the repository."""
+    if file.startswith("file://"):
+        file = file.removeprefix("file://")
+    if file.startswith(f"{ROOT}/"):
+        return posixpath.normpath(file.removeprefix(f"{ROOT}/"))
+    return posixpath.normpath(suite.path(file)) if not file.startswith("/") else file
+
+
+def _read(suite: Suite, output: Output, reading: Reading) -> bool:
+    """Add one report to a reading; return whether it has an end."""
+    for record in valid_records(output.report, output.key):
+        match record:
+            case ["plan", str(unit)]:
+                reading.planned.add(path_of(suite, unit))
+            case ["unit", str(unit)]:
+                reading.reported.add(path_of(suite, unit))
+            case ["start", str(file), [*names]]:
+                ident = ident_of(path_of(suite, file), names)
+                reading.started.append(ident)
+            case ["result", str(file), [*names], str(outcome), str(text)]:
+                ident = ident_of(path_of(suite, file), names)
+                worst: Outcome = next((known for known in OUTCOMES if known == outcome), "error")
+                reading.results.append(Result(ident, worst, text))
+            case ["tampering", str(text)]:
+                reading.tampering.append(text)
+            case ["end"]:
+                return True
+            case _:
+                pass  # another version's record
+    return False

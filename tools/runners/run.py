@@ -1,0 +1,199 @@
+"""Run a suite in a sandbox: build, run, read, and decide whether the run is complete.
+
+Exit codes prove nothing about tests: many runners end with 0 if the code under test ends their process. A run is complete
+only if all of this holds:
+
+- each command ended by itself, within its time;
+- the runner's own end record arrived;
+- each test that began has a result;
+- each planned unit reported.
+
+A unit that could not be built, a unit without any report and a test without an end are red.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import secrets
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
+from m3agent.tools.base import readable
+from m3agent.tools.runners.base import Command, Limits, Output, Reading, Runner, Suite, Tree, Unit
+from m3agent.tools.tampering import NO_SIGNS, Signs
+from m3agent.tools.test_report import TestReport
+
+WORK = "/tmp/m3agent-tests"  # noqa: S108 - inside the sandbox
+"""Folder for builds and reports, outside the work tree. A sandbox belongs to one tree, so no build is of another tree."""
+MOST_REPORT = 64 << 20
+"""Most bytes of a report that are read."""
+ENVIRONMENT = {"CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
+"""Variables of every command. `CI` turns questions and watch modes off, also in jest and vitest."""
+RANK = ("passed", "skipped", "failed", "error")
+"""Outcomes from the best to the worst: of results with the same id, the worst counts."""
+NOT_ENDED = "the test process ended during this test"
+NO_REPORT = "no test of it has a result: the test process ended early"
+_SLUG = re.compile("[^A-Za-z0-9]+")
+
+
+async def run_suite(
+    sandbox: Sandbox,
+    runner: Runner,
+    suite: Suite,
+    tree: Tree,
+    wanted: Sequence[str] = (),
+    *,
+    limits: Limits,
+    log: Path | None = None,
+) -> TestReport:
+    """Run a suite, or a part of it.
+
+    Args:
+        sandbox: The sandbox.
+        runner: The suite's runner.
+        suite: The suite.
+        tree: The files in the sandbox.
+        wanted: Ids, files or folders, without the suite's name; empty for all tests. Others may run as well.
+        limits: Time limits.
+        log: File for the complete output of the last command.
+
+    Raises:
+        SandboxError: The sandbox itself failed. A failing, hanging or unbuildable test does not raise.
+    """
+    started = time.monotonic()
+    work = f"{WORK}/{_SLUG.sub('-', suite.name)}"
+    targets = runner.select(suite, tree, wanted)
+    outputs: list[Output] = []
+
+    async def execute(command: Command) -> Output:
+        left = limits.total - (time.monotonic() - started)
+        return await _execute(sandbox, command, work, max(1.0, left), log)
+
+    units: list[Unit] = []
+    build = runner.build(suite, tree, targets, work)
+    if build is not None:
+        built = await execute(build)
+        units = runner.units(suite, tree, built)
+        outputs.append(built)
+    commands = runner.commands(suite, tree, targets, units, limits, work)
+    ran = []
+    for command in commands:
+        if time.monotonic() - started > limits.total:
+            break
+        ran.append(await execute(command))
+    reading = runner.read(suite, tree, units, ran)
+    outputs += ran
+    return report_of(
+        reading, units, outputs, whole=len(ran) == len(commands), seconds=time.monotonic() - started
+    )
+
+
+async def _execute(sandbox: Sandbox, command: Command, work: str, left: float, log: Path | None) -> Output:
+    key = secrets.token_bytes(32)
+    files = dict(command.files)
+    if command.key_file is not None:
+        files[command.key_file] = key.hex().encode()
+    await sandbox.exec(["mkdir", "-p", work, *{posixpath.dirname(path) for path in files}])
+    for path, content in files.items():
+        await sandbox.exec(["sh", "-c", 'cat > "$1"', "sh", path], stdin=content)
+    result = await sandbox.exec(
+        list(command.argv),
+        cwd=command.cwd,
+        env={**ENVIRONMENT, **command.env},
+        timeout=left if command.seconds is None else min(left, command.seconds),
+        log=log,
+        keep=MOST_REPORT if command.report is None else 32 << 10,
+    )
+    report = result.stdout
+    if command.report is not None:
+        raw = await sandbox.exec(
+            ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", command.report], keep=MOST_REPORT
+        )
+        report = raw.stdout
+    return _output(command, result, report, key)
+
+
+def _output(command: Command, result: ExecResult, report: bytes, key: bytes) -> Output:
+    return Output(
+        command,
+        result.exit,
+        report,
+        stdout=b"" if command.report is None else result.stdout,
+        stderr=result.stderr,
+        timed_out=result.timed_out,
+        key=key,
+    )
+
+
+def report_of(
+    reading: Reading,
+    units: Sequence[Unit],
+    outputs: Sequence[Output],
+    *,
+    whole: bool = True,
+    seconds: float = 0.0,
+) -> TestReport:
+    """Return the report of a run.
+
+    Args:
+        reading: What the reports say.
+        units: The units of the build.
+        outputs: What the commands left behind, the build first.
+        whole: Whether all commands ran.
+        seconds: Duration of the run.
+    """
+    outcomes: dict[str, str] = {}
+    errors: dict[str, str] = {}
+
+    def add(ident: str, outcome: str, text: str) -> None:
+        known = outcomes.get(ident)
+        if known is None or RANK.index(outcome) > RANK.index(known):
+            outcomes[ident] = outcome
+            errors.pop(ident, None)
+            if outcome in ("failed", "error"):
+                errors[ident] = readable(text.encode("utf-8", "replace"))
+
+    for result in reading.results:
+        add(result.ident, result.outcome, result.text)
+    results = Counter(result.ident for result in reading.results)
+    open_tests = [ident for ident, times in Counter(reading.started).items() if times > results[ident]]
+    timed_out = any(output.timed_out for output in outputs)
+    for ident in open_tests:
+        add(ident, "failed", "timed out" if timed_out else NOT_ENDED)
+    silent = _silent(reading, units, outcomes)
+    for unit in units:
+        if not unit.built:
+            add(unit.name, "error", unit.text or "it could not be built")
+    for name in silent:
+        add(name, "error", NO_REPORT)
+    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in RANK}
+    last = outputs[-1] if outputs else None
+    text = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
+    complete = (
+        reading.ended and whole and not timed_out and not open_tests and not silent and not reading.problem
+    )
+    signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
+    return TestReport(
+        passed=by["passed"],
+        failed=by["failed"],
+        errored=by["error"],
+        skipped=by["skipped"],
+        errors=errors,
+        complete=complete,
+        timed_out=timed_out,
+        seconds=seconds,
+        exit=last.exit if last else 0,
+        output="\n".join(filter(None, (reading.problem, readable(text).strip()))),
+        truncated=False,
+        signs=signs,
+    )
+
+
+def _silent(reading: Reading, units: Sequence[Unit], outcomes: Collection[str]) -> list[str]:
+    """Return the planned units that did not report their end and have no red result by themselves."""
+    planned = reading.planned | {unit.name for unit in units if unit.built}
+    return sorted(name for name in planned - reading.reported if name not in outcomes)
