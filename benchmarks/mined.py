@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from m3agent.agent.verify.trees import is_test_file
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.python import is_test_file
 from m3agent.tools.test_report import TestReport
 
 sys.path.append(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.verify.trees import is_test_file
 from m3agent.sandbox.store.git import TreeStore, run_git
+from m3agent.tools.runners.python import is_test_file
 
 MOST_LINES = 3
 """The most lines of code that a repair may add, and may remove."""

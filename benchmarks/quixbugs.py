@@ -17,9 +17,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.verify.trees import is_test_file
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.python import is_test_file
 
 sys.path.append(
     str(Path(__file__).resolve().parent.parent)

@@ -58,6 +58,11 @@ def standard_input(
     return json.dumps(given).encode() + b"\n"
 
 
+def per_test_limit(timeout: float) -> float:
+    """Return the time limit of one test for a run with this time limit, in seconds."""
+    return min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
+
+
 async def run_program(
     sandbox: Sandbox,
     program: ModuleType,
@@ -137,7 +142,7 @@ async def run_in_sandbox(
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
     """
     if per_test is None:
-        per_test = min(max(LEAST_PER_TEST, timeout * PER_TEST), MOST_PER_TEST)
+        per_test = per_test_limit(timeout)
     request: dict[str, Any] = {
         "framework": framework,
         "limit": per_test,

@@ -66,7 +66,7 @@ class TestReport:
 
 
 def joined(known: TestReport, more: TestReport) -> TestReport:
-    """Return one report of two runs of different files of a tree; it has the functions of the first."""
+    """Return one report of two runs of different tests of a tree; of their functions, it has those of the first."""
 
     def ids(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted({*first, *second}))
@@ -82,5 +82,15 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         timed_out=known.timed_out or more.timed_out,
         seconds=known.seconds + more.seconds,
         stopped=known.stopped or more.stopped,
+        exit=known.exit or more.exit,
+        output="\n".join(filter(None, (known.output, more.output))),
+        truncated=known.truncated or more.truncated,
+        executed=known.executed or more.executed,
         signs=known.signs.and_those_of(more.signs),
     )
+
+
+EMPTY = TestReport(
+    (), (), (), (), {}, complete=True, timed_out=False, seconds=0.0, exit=0, output="", truncated=False
+)
+"""The report of a run without tests."""

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import posixpath
+from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -26,12 +27,18 @@ from m3agent.tools.files import plain
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
 from m3agent.tools.report_reader import ADDRESS
 from m3agent.tools.run_tests import Framework, run_in_sandbox
+from m3agent.tools.runners.base import Suite
+from m3agent.tools.runners.python import PYTEST
+from m3agent.tools.runners.suites import DEFAULT, suites_of, tree_files
+from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runs import run_tests
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
 LISTED = 100  # most failed tests that are listed
 NOT_FOUND = "unittest.loader._FailedTest"
 """In the id of a test that unittest reports in place of one that it cannot find."""
+PYTHON_FRAMEWORKS: tuple[Framework, ...] = ("pytest", "unittest")
 KNOWN = "[These are the results of all tests in a fresh copy of the unchanged work tree. Nothing ran again.]"
 """Marks results that were known before the call."""
 
@@ -47,7 +54,10 @@ class TestRunnerArguments(Arguments):
     test_file: str = Field(
         description="A test file, a node id (tests/test_a.py::test_b), a folder, or . for all."
     )
-    framework: Framework = Field("pytest", description="pytest also runs unittest's test cases.")
+    framework: str = Field(
+        "",
+        description="Leave it out: the repository's own test runners run. For Python also: pytest, unittest.",
+    )
     timeout: int = Field(300, ge=1, le=1800, description="Seconds for the whole run.")
 
 
@@ -105,7 +115,7 @@ async def _known(context: CallContext, target: str, arguments: TestRunnerArgumen
 
     A run under way gets `WAIT` seconds to finish: a second run at the same time would slow both.
     """
-    if context.baseline is None or target != "." or arguments.framework != "pytest":
+    if context.baseline is None or target != "." or arguments.framework not in ("", PYTEST):
         return None
     if await context.sandbox.checkpoint() != context.sandbox.workspace.base:
         return None
@@ -115,15 +125,45 @@ async def _known(context: CallContext, target: str, arguments: TestRunnerArgumen
         return None
 
 
+async def _suites(sandbox: Sandbox) -> Sequence[Suite]:
+    """Return the suites of the repository: those before the session, or those of the work tree if there were none."""
+    store, base = sandbox.workspace.store, sandbox.workspace.base
+    suites = await asyncio.to_thread(suites_of, store, base)
+    if suites == DEFAULT:
+        suites = await asyncio.to_thread(suites_of, store, await sandbox.checkpoint())
+    return suites
+
+
+async def _run(
+    context: CallContext, suites: Sequence[Suite], target: str, arguments: TestRunnerArguments
+) -> TestReport:
+    """Run the tests that a target names, with the repository's runners or with one of Python."""
+    sandbox, timeout, log = context.sandbox, arguments.timeout, context.log
+    every = await _suites(sandbox)
+    only_python = [suite.runner for suite in every] == [PYTEST]
+    for framework in PYTHON_FRAMEWORKS:
+        if (arguments.framework or (PYTEST if only_python else "")) == framework:
+            return await run_in_sandbox(sandbox, target, framework=framework, timeout=timeout, log=log)
+    tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())
+    return await run_tests(sandbox, suites, tree, Selection((target,)), timeout=timeout, log=log, among=every)
+
+
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     target = plain(arguments.test_file) or "."
     if target.startswith("-"):
         return refusal(f"test_file takes a path or node id, not options: {target}")
+    suites = await _suites(context.sandbox)
+    if arguments.framework not in ("", *PYTHON_FRAMEWORKS):
+        names = sorted({suite.runner for suite in suites})
+        if arguments.framework not in names:
+            return refusal(
+                f"test_runner: this repository has no tests of '{arguments.framework}': leave framework out, or give "
+                f"one of {', '.join(names)}"
+            )
+        suites = [suite for suite in suites if suite.runner == arguments.framework]
     known = await _known(context, target, arguments)
-    report = known or await run_in_sandbox(
-        context.sandbox, target, framework=arguments.framework, timeout=arguments.timeout, log=context.log
-    )
+    report = known or await _run(context, suites, target, arguments)
     lines = [summary(report, arguments.timeout)]
     for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
         for ident in ids[:LISTED]:

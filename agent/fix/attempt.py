@@ -41,6 +41,7 @@ from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.registry import Toolset
+from m3agent.tools.runners.suites import suites_of
 
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""
@@ -119,7 +120,8 @@ class Attempt:
             return new_sandbox(backend, spec, of, self.say, log)
 
         timeout = max(TEST_TIMEOUT, 60 * self.request.settings.verify_minutes)
-        return TreeRuns(self.workspace.store, fresh, self.session.folder / CALLS, timeout)
+        store, base = self.workspace.store, self.workspace.base
+        return TreeRuns(store, fresh, self.session.folder / CALLS, timeout, suites_of(store, base))
 
     async def work(
         self,
@@ -293,6 +295,7 @@ class Attempt:
             hosts=settings.allow_net.hosts if settings.allow_net else (),
             python=self.sandbox.python,
             not_importable=run_context.not_importable,
+            suites=run_context.suites,
             hint=self.variation.hint,
         )
 

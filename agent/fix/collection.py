@@ -19,6 +19,8 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.kept import REPOSITORY, folder
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
+from m3agent.tools.runners.python import PYTEST
+from m3agent.tools.runners.suites import suites_of
 from m3agent.tools.test_report import TestReport
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
@@ -66,9 +68,12 @@ async def collected(
 ) -> Collection | None:
     """Return which tests cannot be imported in the environment image that m3agent built.
 
-    Other images are not checked: the result is None. A sandbox that fails is a note, not an error.
+    Other images, and repositories without Python's tests, are not checked: the result is None. A sandbox that fails is a note, not an error.
     """
     if spec.image is None or not spec.image.startswith(f"{REPOSITORY}:"):
+        return None
+    suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
+    if all(suite.runner != PYTEST for suite in suites):
         return None
     kept = folder(state) / f"{spec.image.partition(':')[2]}.collected"
     found = await asyncio.to_thread(_read, kept, workspace.base)

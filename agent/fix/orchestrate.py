@@ -42,6 +42,8 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import uninterrupted
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.execution_map import Recording
+from m3agent.tools.runners.python import PYTEST
+from m3agent.tools.runners.suites import described, suites_of
 from m3agent.tools.test_report import TestReport
 
 RECORD_AFTER = 0.2
@@ -222,10 +224,14 @@ async def _prepare(
             say(line)
         return ready, found.sentences()
 
+    suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
+    named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
+    if named:
+        say(f"tests: {named}")
     run_context, (ready, not_importable), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=not_importable)
+    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=not_importable, suites=named)
     return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state))
 
 

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from m3agent.agent.verify.trees import is_test_file
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.suites import files_of_tests
 
 VERDICTS = ("verified", "unverified", "failed")
 
@@ -81,11 +81,11 @@ def result_of(
     """Return the result of an attempt, derived from its patch and the verification."""
     if workspace is None or patch is None or patch.empty:
         return AttemptResult(number, evidence, None, 0)
-    entries = workspace.entries(patch.tree)
+    entries, files = workspace.entries(patch.tree), files_of_tests(workspace.store, patch.base)
     code = frozenset(
         (path, _essence(path, workspace.store.get_blob(entries[path].sha)) if path in entries else "")
         for path in patch.paths
-        if not is_test_file(path)
+        if not files.is_test(path)
     )
     return AttemptResult(number, evidence, code, _changed_lines(patch.text))
 

@@ -40,6 +40,7 @@ class RunContext:
         context: The repository as text; None if the conversation contains it already (a resumed session).
         dirty: Number of files that differ from the commit.
         not_importable: Sentences that say which test files cannot be imported in the sandbox, with the errors.
+        suites: The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`).
     """
 
     endpoint: Endpoint
@@ -48,6 +49,7 @@ class RunContext:
     context: Context | None
     dirty: int = 0
     not_importable: Sequence[str] = ()
+    suites: str = ""
 
 
 async def prepare(

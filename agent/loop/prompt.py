@@ -77,6 +77,7 @@ def first_messages(
     hosts: Sequence[AllowedHost] = (),
     python: str = "",
     not_importable: Sequence[str] = (),
+    suites: str = "",
     hint: str = "",
 ) -> list[dict[str, Any]]:
     """Return the system message and the first user message.
@@ -94,6 +95,7 @@ def first_messages(
         hosts: Hosts that commands may reach.
         python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
         not_importable: Sentences that say which test files cannot be imported in the sandbox.
+        suites: The repository's tests in other languages than Python, as `test_runner` runs them; empty if it has none.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
@@ -108,6 +110,8 @@ def first_messages(
             "Commands may reach these hosts and ports, through the proxy in http_proxy and https_proxy, and no others: "
             f"{' '.join(str(host) for host in hosts)}\n"
         )
+    if suites:
+        state += f"The tool test_runner runs these tests: {harmless(redact_text(suites))}.\n"
     if not_importable:
         lines = "".join(f"- {harmless(redact_text(line))}\n" for line in not_importable)
         state += f"Before any change, some tests cannot run in the sandbox:\n{lines}"

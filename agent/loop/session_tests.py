@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.agent.verify.flaky import members
-from m3agent.agent.verify.judge import file_of
+from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_report import TestReport
 
 RAN = ("passed", "failed", "errored")
@@ -81,10 +81,10 @@ def broken_and_added(red: set[str], baseline: TestReport) -> tuple[list[str], li
     inside_passed, inside_others = members(passed), members(others)
     broken = sorted(ident for ident in red if ident in passed or ident in inside_passed)
     known = {*broken, *others, *inside_others}
-    files_red_before = {ident for ident in baseline.red if "::" not in ident}
+    files_red_before = {file_of(ident) for ident in baseline.red if "::" not in without_suite(ident)}
     added = sorted(
         ident
         for ident in red - known
-        if ("::" in ident or ident.endswith(".py")) and file_of(ident) not in files_red_before
+        if ("::" in ident or "/" in ident or ident.endswith(".py")) and file_of(ident) not in files_red_before
     )
     return broken, added

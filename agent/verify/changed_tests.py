@@ -44,6 +44,12 @@ def only_adds(old: bytes, new: bytes) -> bool:
         return False
 
 
+def only_adds_lines(old: bytes, new: bytes) -> bool:
+    """Return whether a change of a file in another language than Python only adds lines."""
+    lines = iter(new.split(b"\n"))
+    return all(line in lines for line in old.split(b"\n"))
+
+
 def _has_all(old: Sequence[ast.stmt], new: Sequence[ast.stmt]) -> bool:
     left = Counter(ast.dump(node) for node in new)
     classes = {node.name: node for node in new if isinstance(node, ast.ClassDef)}

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.verify.judge import file_of
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_runner import first_error
 
 FeedbackKind = Literal[
@@ -63,7 +63,7 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
     added, errors = set(evidence.added_red), dict(evidence.errors)
     still_red = [ident for ident in evidence.still_red if ident not in added]
     broken = [ident for ident in evidence.broken if ident not in added]
-    files = [ident for ident in (*still_red, *broken) if "::" not in ident]
+    files = [ident for ident in (*still_red, *broken) if "::" not in without_suite(ident)]
     parts: list[tuple[FeedbackKind, str, Sequence[str]]] = [
         ("broken", "These tests pass without your change and do not pass with it", broken),
         (
@@ -210,10 +210,11 @@ def weakened_tests(
         path = file_of(ident)
         old, now = content(earlier, path), content(tree, path)
         how = weakened(ident, content(workspace.base, path), old, now, shows_fix=ident in evidence.fixed)
-        if not how and path not in files[workspace.base] and "::" in ident and ident not in ran:
+        name = without_suite(ident)[len(path) :]
+        if not how and path not in files[workspace.base] and name and ident not in ran:
             how = "skipped" if ident in skipped else "deleted"
         if how == "deleted" and any(
-            other[len(file_of(other)) :] == ident[len(path) :]
+            without_suite(other)[len(file_of(other)) :] == name
             and not weakened(ident, None, old, content(tree, file_of(other)), shows_fix=True)
             for other in evidence.fixed
         ):
@@ -233,7 +234,7 @@ def _parsed(source: bytes) -> ast.Module | None:
 def _test(source: bytes, ident: str) -> ast.AST | None:
     """Return the function or class that a test id names, or the whole module for the id of a file."""
     found: ast.AST | None = _parsed(source)
-    for name in ident.partition("[")[0].split("::")[1:]:
+    for name in without_suite(ident).partition("[")[0].split("::")[1:]:
         found = next(
             (
                 node

@@ -33,6 +33,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from m3agent.tools.runners.suites import without_suite
 from m3agent.tools.test_report import TestReport
 
 Outcome = Literal["green", "red", "neither"]
@@ -111,9 +112,10 @@ def outcomes(report: TestReport, idents: Iterable[str]) -> dict[str, Outcome]:
 
 def unit(ident: str) -> str:
     """Return what runs if a test runs again: its class, or its function with all parameters, or its file."""
-    path, _, inner = ident.partition("::")
-    outer = inner.partition("[")[0].partition("::")[0]
-    return f"{path}::{outer}" if inner else ident
+    inner = without_suite(ident)
+    path, _, name = inner.partition("::")
+    outer = name.partition("[")[0].partition("::")[0]
+    return f"{ident.removesuffix(inner)}{path}::{outer}" if name else ident
 
 
 def containers(ident: str) -> set[str]:

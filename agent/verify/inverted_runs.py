@@ -9,6 +9,7 @@ from random import Random, SystemRandom
 from m3agent.agent.verify.inverted_tests import Copy, with_inverted_copies
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeStore
+from m3agent.tools.runners.suites import file_of, without_suite
 
 MOST_TESTS = 20
 """Tests whose copies run. If more are fixed, chance decides."""
@@ -49,11 +50,14 @@ def inverted_tree(
     random = random or SystemRandom()
     entries = {entry.path: entry for entry in store.list_tree(tree)}
     by_test: dict[tuple[str, str], list[str]] = {}
+    prefix = ""
     for ident in sorted(idents):
-        path, _, inner = ident.partition("::")
+        test = without_suite(ident)
+        path, _, inner = test.partition("::")
         if path in entries and path.endswith(".py") and inner:
             name, bracket, parameters = inner.partition("[")
             by_test.setdefault((path, name), []).append(bracket + parameters)
+            prefix = ident.removesuffix(test)  # only one suite has Python's tests
     chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
     copies: dict[str, Copy] = {}
     for path in sorted({path for path, _ in chosen}):
@@ -62,7 +66,7 @@ def inverted_tree(
         if made:
             entries[path] = replace(entries[path], sha=store.put_blob(source))
         parameters_of = {test: random.choice(by_test[path, test]) for test in tests}
-        copies |= {f"{path}::{name}{parameters_of[copy.test]}": copy for name, copy in made.items()}
+        copies |= {f"{prefix}{path}::{name}{parameters_of[copy.test]}": copy for name, copy in made.items()}
     return InvertedTree(store.write_tree(entries.values()), copies) if copies else None
 
 
@@ -85,14 +89,14 @@ async def run_copies(
         if others := green - left.keys():
             return [f"{min(others)} {NOT_RUN}"], ()
         steady = {
-            (_file(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
+            (file_of(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
         }
-        left = {i: copy for i, copy in left.items() if i in green and (_file(i), copy.test) in steady}
+        left = {i: copy for i, copy in left.items() if i in green and (file_of(i), copy.test) in steady}
         if not any(copy.line for copy in left.values()):
             return [], ()
     signs, lines = [], []
     for ident, copy in sorted(left.items()):
-        path = _file(ident)
+        path = file_of(ident)
         if not copy.line:
             continue
         if copy.negated:
@@ -100,7 +104,3 @@ async def run_copies(
         else:
             lines.append(Finding(path, copy.line, copy.text[:MOST_TEXT], EQUAL))
     return signs, tuple(lines)
-
-
-def _file(ident: str) -> str:
-    return ident.partition("::")[0]

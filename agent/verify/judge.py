@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from m3agent.agent.verify.flaky import members
+from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_report import TestReport
 
 Verdict = Literal["verified", "unverified", "failed"]
@@ -107,7 +108,12 @@ def files_not_importable(before: TestReport, after: TestReport, added: Collectio
     found: dict[str, str] = {}
     for ident in before.red & after.red:
         reasons = {_last_line(report.errors.get(ident, "")) for report in (before, after)}
-        if "::" not in ident and ident not in added and len(reasons) == 1 and (reason := reasons.pop()):
+        if (
+            "::" not in without_suite(ident)
+            and file_of(ident) not in added
+            and len(reasons) == 1
+            and (reason := reasons.pop())
+        ):
             found[ident] = reason
     return found
 
@@ -115,11 +121,6 @@ def files_not_importable(before: TestReport, after: TestReport, added: Collectio
 def _last_line(error: str) -> str:
     lines = [line.removeprefix("E ").strip() for line in error.splitlines() if line.strip()]
     return lines[-1] if lines else ""
-
-
-def file_of(ident: str) -> str:
-    """Return the path of the file that a test id names."""
-    return ident.partition("::")[0]
 
 
 def count(items: Collection[str], noun: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
-from m3agent.agent.verify.judge import file_of
-from m3agent.agent.verify.tree_runs import EVERYTHING, Selection, TreeRuns
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.tools.runners.suites import file_of
+from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport
 
 FREE_SECONDS = 10.0

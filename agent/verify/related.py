@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.judge import file_of
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.suites import file_of
 
 _NAME = re.compile(r"[^\W\d]\w+")
 _CODE = re.compile(r"`[^`\n]+`|[\w.]+(?=\()|\w*_\w+|\w+\.\w[\w.]*|\b[a-z]+[A-Z]\w*|\b[A-Z][a-z]+[A-Z]\w*")

@@ -17,8 +17,9 @@ from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.reaches import Reach, lines_of, reaches
-from m3agent.agent.verify.trees import changes_undone, is_test_file
+from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.python import is_test_file
 
 MOST_TEXT = 200
 """Characters of a line that are shown."""

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 
 from m3agent.agent.verify.affected import affected_code
 from m3agent.agent.verify.flaky import outcomes, without
-from m3agent.agent.verify.judge import file_of
-from m3agent.agent.verify.trees import is_test_file, is_test_module
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.python import is_test_file, is_test_module
+from m3agent.tools.runners.suites import file_of, files_of_tests
 from m3agent.tools.test_report import TestReport
 
 
@@ -69,11 +69,12 @@ def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport)
         known: The test run on `base`.
     """
     trees = workspace.entries(base), workspace.entries(new)
+    files_of_base = files_of_tests(workspace.store, base)
     changes: dict[str, tuple[bytes | None, bytes | None]] = {}
     modes = []
     for path in sorted({*trees[0], *trees[1]}):
         old, now = (tree.get(path) for tree in trees)
-        if old == now or is_test_file(path):
+        if old == now or files_of_base.is_test(path):
             continue
         if old is not None and now is not None and old.mode != now.mode:
             modes.append(path)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import unit
-from m3agent.agent.verify.judge import file_of
 from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
-from m3agent.agent.verify.tree_runs import Selection
+from m3agent.tools.runners.suites import file_of
+from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
 
 SANDBOXES, TIMES = 3, 2

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from m3agent.agent.verify.flaky import without
-from m3agent.agent.verify.judge import file_of
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
-from m3agent.agent.verify.tree_runs import Selection
 from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.tools.test_report import TestReport, joined
+from m3agent.tools.runners.suites import file_of
+from m3agent.tools.selection import Selection
+from m3agent.tools.test_report import EMPTY, TestReport, joined
 
 REST = 0.75
 """Share of the time of a large suite until which tests start that need not run; the remaining time is for reruns."""
@@ -84,10 +84,7 @@ async def _run_selected(
     first = replace(pair.selection, seconds=seconds)
     if not everything:
         first = replace(first, targets=targets_of({file_of(ident) for ident in selected}), only=selected)
-    empty = TestReport(
-        (), (), (), (), {}, complete=True, timed_out=False, seconds=0, exit=0, output="", truncated=False
-    )
-    after = await pair.run_new(first) if selected else empty
+    after = await pair.run_new(first) if selected else EMPTY
     stopped = after.stopped
     left = REST * seconds - (time.monotonic() - started)
     if not everything and not stopped and left > 0:

@@ -11,7 +11,11 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import run_in_sandbox
+from m3agent.tools.runners.base import Suite
+from m3agent.tools.runners.suites import suites_of, tree_files
+from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runs import run_tests
 
 TEST_TIMEOUT = 600.0
 """Timeout of a run of all tests, in seconds, unless set otherwise."""
@@ -26,28 +30,6 @@ PER_RECORDED_TEST = 4 * PER_TEST
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The tests of one run; by default all tests.
-
-    Attributes:
-        targets: Files or folders.
-        only: Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for all.
-        ignore: Paths of files whose tests do not run.
-        skip: Ids of tests, functions, classes or files that do not run.
-        seconds: Time after which no further test starts; None for no such time.
-    """
-
-    targets: Sequence[str] = (".",)
-    only: Collection[str] = ()
-    ignore: Collection[str] = ()
-    skip: Collection[str] = ()
-    seconds: float | None = None
-
-
-EVERYTHING = Selection()
-
-
-@dataclass(frozen=True)
 class TreeRuns:
     """Runs tests of trees, each run in its own sandbox.
 
@@ -56,6 +38,7 @@ class TreeRuns:
         new_sandbox: Starts a sandbox for a workspace.
         folder: Where the logs of the test runs go.
         timeout: Timeout of a run whose selection has no time, in seconds.
+        suites: The suites of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
         kept: Complete results of `run_once`, by tree and selection.
     """
 
@@ -63,6 +46,7 @@ class TreeRuns:
     new_sandbox: Callable[[Workspace], Sandbox]
     folder: Path
     timeout: float = TEST_TIMEOUT
+    suites: Sequence[Suite] = ()
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
 
     async def run_once(
@@ -131,17 +115,15 @@ class TreeRuns:
         record: Recording | None = None,
         added: Collection[str] = (),
     ) -> TestReport:
-        seconds = selection.seconds
-        return await run_in_sandbox(
+        seconds, tree = selection.seconds, sandbox.workspace.base
+        return await run_tests(
             sandbox,
-            *selection.targets,
+            self.suites or suites_of(self.store, tree),
+            tree_files(self.store, tree),
+            selection,
             timeout=self.timeout if seconds is None else seconds + GRACE,
             per_test=PER_TEST if seconds is None or record is not None else PER_RECORDED_TEST,
             log=self.folder / f"{name}.log",
-            only=selection.only,
-            ignore=selection.ignore,
-            skip=selection.skip,
-            until=seconds,
             record=record,
             guarded=added,
         )

@@ -48,30 +48,25 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
-from m3agent.agent.verify.judge import Verdict, count, file_of, files_not_importable, judge
+from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
 from m3agent.agent.verify.stability import BASE_TIMES, Repeats, repeat
 from m3agent.agent.verify.suite import run_suite
-from m3agent.agent.verify.tree_runs import EVERYTHING, TEST_TIMEOUT, Selection, TreeRuns
-from m3agent.agent.verify.trees import (
-    CONFIGURATION,
-    changes_undone,
-    is_test_file,
-    is_test_module,
-    trees_to_compare,
-    trees_with_new_tests,
-)
+from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
+from m3agent.agent.verify.trees import changes_undone, trees_to_compare, trees_with_new_tests
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.python import CONFIGURATION
+from m3agent.tools.runners.suites import file_of, files_of_tests
+from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 
 KNOWN_SECONDS = 0.1
@@ -327,8 +322,9 @@ async def _compare(
     if added_reports is not None:
         before, after = (joined(*both) for both in zip(reports, added_reports, strict=True))
     touched = set(patch.paths)
-    if any(PurePosixPath(path).name in CONFIGURATION for path in patch.paths):
-        touched |= {file_of(ident) for ident in before.red}  # a configuration file affects every test file
+    files, base = files_of_tests(workspace.store, patch.base), workspace.entries(patch.base)
+    if any(files.is_surrounding(path, base) for path in patch.paths):
+        touched |= {file_of(ident) for ident in before.red}  # such a file affects every test file
     missing = files_not_importable(before, after, added)
     verdict, reason, (fixed, broken, still_red) = judge(before, after, touched, missing)
     flaky = frozenset[str]()
@@ -409,7 +405,8 @@ def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Se
         workspace, patch: As for `verify`.
         added: Paths of all files that the patch adds to the tests, also of those without tests.
     """
-    modules = [path for path in added if is_test_module(path)]
+    files = files_of_tests(workspace.store, patch.base)
+    modules = [path for path in added if files.has_tests(path)]
     others = [path for path in added if path.endswith(".py") and path not in modules]
     if not others:
         return Selection(targets_of(modules), modules)
@@ -432,13 +429,15 @@ def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: i
     if trees is None:
         return None
     pair = Pair(*trees, "new-tests-", runs, reruns)
-    changed = {path for path in patch.paths if is_test_file(path)}
-    if not all(map(is_test_module, changed)):
+    files = files_of_tests(workspace.store, patch.base)
+    changed = {path for path in patch.paths if files.is_test(path)}
+    if not all(map(files.has_tests, changed)):
         return pair
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     only = set[str]()
     for path in changed & patched.keys() & base.keys():
-        names = changed_tests(*(workspace.store.get_blob(tree[path].sha) for tree in (base, patched)))
+        old, new = (workspace.store.get_blob(tree[path].sha) for tree in (base, patched))
+        names = changed_tests(old, new) if path.endswith(".py") else None
         only |= {path} if names is None else {f"{path}::{name}" for name in names}
     if not only:
         return None

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.trees import is_test_file
 from m3agent.evals.create.history import ABSENT, SUBMODULE, Commit, CommitChange, CommitHistory
 from m3agent.evals.create.syntax import added_tests, same_meaning
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed
 from m3agent.sandbox.store.workspace import refuse_git_files
+from m3agent.tools.runners.python import is_test_file
 
 MOST_PATCH = 1 << 20
 """Limit for both patches together, in bytes. Larger patches mostly contain binary fixtures."""

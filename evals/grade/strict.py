@@ -17,7 +17,6 @@ from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
-from m3agent.agent.verify.judge import file_of
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
@@ -29,6 +28,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.run_tests import run_program
+from m3agent.tools.runners.suites import file_of
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from m3agent.agent.verify.review import Finding, findings_of
-from m3agent.agent.verify.trees import is_surrounding, is_test_file
 from m3agent.evals.data.instance import Answer
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
+from m3agent.tools.runners.python import is_surrounding, is_test_file
 
 MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""

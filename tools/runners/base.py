@@ -1,6 +1,6 @@
 """What a test runner is: how m3agent finds the tests of an ecosystem, runs them and reads their results.
 
-Each module beside this one has one `Runner`. `m3agent.tools.runners.run` does the same for all of them:
+Each module beside this one has the runners of an ecosystem. `m3agent.tools.runners.run` does the same for all of them:
 
     suite = runner.detect(tree)[0]
     targets = runner.select(suite, tree, ["tests/test_cart.c"])
@@ -256,8 +256,8 @@ class Reading:
     tampering: list[str] = field(default_factory=list)
 
 
-class Runner(ABC):
-    """The test runner of an ecosystem. `work` is an absolute path: a folder outside the work tree for builds.
+class Ecosystem(ABC):
+    """The tests of a language: how their suites are found, and which files belong to them.
 
     Attributes:
         name: Its name, the start of suite names: letters, digits and hyphens.
@@ -280,8 +280,29 @@ class Runner(ABC):
         """Return whether a file belongs to the tests, by its path."""
 
     @abstractmethod
-    def surroundings(self, path: str) -> bool:
-        """Return whether a file decides how tests run. Verification undoes a patch's changes to it."""
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
+        """Return whether a file decides how tests run. Verification undoes a patch's changes to it.
+
+        Args:
+            path: The file.
+            base: All paths of the tree without the patch.
+        """
+
+    def restored(self, path: str, base: bytes | None, patched: bytes | None) -> bytes | None:
+        """Return the content of a file that decides how tests run, for a test run with the patch.
+
+        Args:
+            path: The file.
+            base, patched: Its content without and with the patch; None where it is missing.
+
+        Returns:
+            The content; None if the file must be missing. By default the one without the patch.
+        """
+        return base
+
+
+class Runner(Ecosystem):
+    """A test runner whose commands run in the sandbox. `work` is an absolute path: a folder outside the work tree."""
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the smallest targets that contain the wanted tests; empty for the whole suite.

@@ -6,20 +6,90 @@ Ids are `file::name`. If the repository has another suite than one at its root, 
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path, PurePosixPath
 
-from m3agent.tools.runners.base import Runner, Suite, Tree
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.tools.execution_map import ExecutionMap
+from m3agent.tools.runners.base import Ecosystem, Suite, Tree
+from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
 from m3agent.tools.test_report import TestReport
 
-RUNNERS: Mapping[str, Runner] = {}
-"""The runners by name, in the order in which suites are listed."""
+RUNNERS: Mapping[str, Ecosystem] = {each.name: each for each in (Pytest(),)}
+"""The runners by name, in the order in which suites of the same folder are listed."""
+DEFAULT = (Suite(PYTEST, evidence="no other tests were found"),)
+"""The suite of a repository in which no tests are found."""
+
+
+CODE = frozenset(
+    [
+        ".c",
+        ".cc",
+        ".cjs",
+        ".cpp",
+        ".cs",
+        ".cts",
+        ".cxx",
+        ".ex",
+        ".exs",
+        ".go",
+        ".groovy",
+        ".java",
+        ".js",
+        ".jsx",
+        ".kt",
+        ".mjs",
+        ".mts",
+        ".php",
+        ".phpt",
+        ".pl",
+        ".py",
+        ".rb",
+        ".rs",
+        ".sh",
+        ".swift",
+        ".t",
+        ".ts",
+        ".tsx",
+        ".bats",
+    ]
+)
+"""Suffixes of files that can hold tests."""
+
+
+def tree_files(store: TreeStore, tree: str) -> Tree:
+    """Return the plain files of a git tree."""
+    entries = {entry.path: entry for entry in store.list_tree(tree) if stat.S_ISREG(entry.mode)}
+    return Tree(entries.keys(), lambda path: store.get_blob(entries[path].sha))
+
+
+@lru_cache(maxsize=64)
+def suites_of(store: TreeStore, tree: str) -> tuple[Suite, ...]:
+    """Return the suites of a git tree, or pytest's if no tests are found."""
+    return find_suites(tree_files(store, tree)) or DEFAULT
+
+
+@cache
+def version() -> str:
+    """Return a text that changes whenever a runner or a reporter changes."""
+    files = sorted(path for path in Path(__file__).parent.rglob("*") if path.suffix not in ("", ".pyc"))
+    return "".join(path.read_text() for path in files)
 
 
 def find_suites(tree: Tree) -> tuple[Suite, ...]:
     """Return all suites of a tree, those nearest to the root first."""
-    found = [suite for runner in RUNNERS.values() for suite in runner.detect(tree)]
+    found = [suite for each in RUNNERS.values() for suite in each.detect(tree)]
     return tuple(sorted(found, key=lambda suite: (suite.root.count("/") + bool(suite.root), suite.root)))
+
+
+def described(suites: Collection[Suite]) -> str:
+    """Return the suites for people and models: `go in tools (tools/go.mod), pytest (tests/test_cart.py)`."""
+    return ", ".join(
+        f"{suite.runner}{f' in {suite.root}' if suite.root else ''} ({suite.evidence})" for suite in suites
+    )
 
 
 def prefix_of(suite: Suite, suites: Collection[Suite]) -> str:
@@ -30,13 +100,18 @@ def prefix_of(suite: Suite, suites: Collection[Suite]) -> str:
 def suite_of(ident: str) -> str:
     """Return the name of the suite that an id starts with; empty if it starts with a file."""
     first = ident.partition("::")[0]
-    return first if first.partition(":")[0] in RUNNERS and ":" in first else ""
+    return first if ":" in first and first.partition(":")[0] in RUNNERS else ""
+
+
+def without_suite(ident: str) -> str:
+    """Return an id without the name of its suite."""
+    name = suite_of(ident)
+    return ident[len(name) + 2 :] or "." if name else ident
 
 
 def file_of(ident: str) -> str:
     """Return the path of the file that a test id names."""
-    name = suite_of(ident)
-    return (ident[len(name) + 2 :] if name else ident).partition("::")[0]
+    return without_suite(ident).partition("::")[0]
 
 
 def with_prefix(report: TestReport, prefix: str) -> TestReport:
@@ -44,14 +119,67 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
     if not prefix:
         return report
 
-    def ids(given: Iterable[str]) -> tuple[str, ...]:
-        return tuple(prefix + ident for ident in given)
+    def full(ident: str) -> str:
+        return (
+            prefix + ident if ident != "." else prefix.removesuffix("::")
+        )  # the id of everything in the suite
 
+    def ids(given: Iterable[str]) -> tuple[str, ...]:
+        return tuple(map(full, given))
+
+    executed = report.executed
+    if executed is not None:
+        executed = ExecutionMap(
+            executed.functions,
+            {full(ident): numbers for ident, numbers in executed.executed.items()},
+            ids(executed.elsewhere),
+            executed.imported,
+        )
     return replace(
         report,
         passed=ids(report.passed),
         failed=ids(report.failed),
         errored=ids(report.errored),
         skipped=ids(report.skipped),
-        errors={prefix + ident: text for ident, text in report.errors.items()},
+        errors={full(ident): text for ident, text in report.errors.items()},
+        executed=executed,
     )
+
+
+class TestFiles:
+    """Which files of a repository belong to its tests, and which decide how they run.
+
+    Args:
+        suites: The suites of the tree without the patch.
+    """
+
+    __test__ = False  # not a test class, despite its name
+
+    def __init__(self, suites: Iterable[Suite]) -> None:
+        self._ecosystems = [RUNNERS[name] for name in dict.fromkeys(suite.runner for suite in suites)]
+
+    def is_test(self, path: str) -> bool:
+        """Return whether a file belongs to the tests."""
+        return any(each.is_test(path) for each in self._ecosystems)
+
+    def has_tests(self, path: str) -> bool:
+        """Return whether a file that belongs to the tests can hold tests, and not only data or helpers of tests."""
+        if path.endswith(".py"):
+            return is_test_module(path)
+        return PurePosixPath(path).suffix.lower() in CODE and self.is_test(path)
+
+    def is_surrounding(self, path: str, base: Collection[str]) -> bool:
+        """Return whether a file decides how tests run. `base` has all paths of the tree without the patch."""
+        return any(each.surroundings(path, base) for each in self._ecosystems)
+
+    def restored(
+        self, path: str, base: Collection[str], old: bytes | None, new: bytes | None
+    ) -> bytes | None:
+        """Return the content of a file that decides how tests run, for a run with the patch (`Ecosystem.restored`)."""
+        found = [each.restored(path, old, new) for each in self._ecosystems if each.surroundings(path, base)]
+        return found[0] if len(found) == 1 else old
+
+
+def files_of_tests(store: TreeStore, tree: str) -> TestFiles:
+    """Return which files belong to the tests of a git tree."""
+    return TestFiles(suites_of(store, tree))

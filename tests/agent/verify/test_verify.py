@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import verify as verification_module
-from m3agent.agent.verify.judge import Verdict, count, file_of, judge
+from m3agent.agent.verify.judge import Verdict, count, judge
 from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import TreeRuns
-from m3agent.agent.verify.trees import is_surrounding, is_test_file, trees_to_compare, trees_with_new_tests
+from m3agent.agent.verify.trees import trees_to_compare, trees_with_new_tests
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.python import is_surrounding, is_test_file
+from m3agent.tools.runners.suites import file_of
 from m3agent.tools.test_report import TestReport
 from tests.fakes.machine import Command, Done, memory_sandbox
 from tests.fakes.suite import Run, Suite
