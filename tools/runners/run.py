@@ -36,7 +36,7 @@ ENVIRONMENT = {"CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
 RANK = ("passed", "skipped", "failed", "error")
 """Outcomes from the best to the worst: of results with the same id, the worst counts."""
 NOT_ENDED = "the test process ended during this test"
-NO_REPORT = "no test of it has a result: the test process ended early"
+NO_REPORT = "not all of its tests ran: the test process ended early"
 _SLUG = re.compile("[^A-Za-z0-9]+")
 
 
@@ -164,7 +164,7 @@ def report_of(
     timed_out = any(output.timed_out for output in outputs)
     for ident in open_tests:
         add(ident, "failed", "timed out" if timed_out else NOT_ENDED)
-    silent = _silent(reading, units, outcomes)
+    silent = _silent(reading, outputs, outcomes)
     for unit in units:
         if not unit.built:
             add(unit.name, "error", unit.text or "it could not be built")
@@ -193,7 +193,7 @@ def report_of(
     )
 
 
-def _silent(reading: Reading, units: Sequence[Unit], outcomes: Collection[str]) -> list[str]:
+def _silent(reading: Reading, outputs: Sequence[Output], outcomes: Collection[str]) -> list[str]:
     """Return the planned units that did not report their end and have no red result by themselves."""
-    planned = reading.planned | {unit.name for unit in units if unit.built}
+    planned = reading.planned | {output.command.unit for output in outputs if output.command.unit}
     return sorted(name for name in planned - reading.reported if name not in outcomes)

@@ -1,0 +1,184 @@
+"""Suites of a tree, the names of their tests, and which files belong to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.execution_map import ExecutionMap
+from m3agent.tools.runners import suites
+from m3agent.tools.runners.base import Runner, Suite, Tree
+from m3agent.tools.runners.python import PYTEST, Pytest
+from m3agent.tools.runners.suites import (
+    DEFAULT,
+    TestFiles,
+    described,
+    file_of,
+    files_of_tests,
+    find_suites,
+    prefix_of,
+    suite_of,
+    suites_of,
+    with_prefix,
+    without_suite,
+)
+from m3agent.tools.test_report import EMPTY
+
+
+class Lua(Runner):
+    """Tests of an invented runner: `lua.json` names the root of a suite."""
+
+    name = "lua"
+    language = "Lua"
+
+    def detect(self, tree: Tree) -> list[Suite]:
+        found = tree.named("lua.json")
+        return [Suite("lua", path.rpartition("/")[0], path) for path in found]
+
+    def is_test(self, path: str) -> bool:
+        return path.endswith("_spec.lua")
+
+    def surroundings(self, path: str, base: object = ()) -> bool:
+        return path.endswith("lua.json")
+
+    def restored(self, path: str, base: bytes | None, patched: bytes | None) -> bytes | None:
+        if base is None or patched is None:
+            return base
+        return json.dumps({**json.loads(patched), "tests": json.loads(base).get("tests")}).encode()
+
+    def commands(self, *_: object) -> list[object]:  # type: ignore[override]
+        raise NotImplementedError
+
+    def read(self, *_: object) -> object:  # type: ignore[override]
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def two_runners(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(suites, "RUNNERS", {PYTEST: Pytest(), "lua": Lua()})
+    suites.suites_of.cache_clear()
+    yield
+    suites.suites_of.cache_clear()
+
+
+def tree(*paths: str, **texts: str) -> Tree:
+    contents = {**dict.fromkeys(paths, ""), **texts}
+    return Tree(contents.keys(), lambda path: contents[path].encode())
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["a.py", "tests/test_a.py"], ["pytest:."]),
+        (["a.py", "a_test.py"], ["pytest:."]),
+        (["a.py", "setup.py"], ["pytest:."]),
+        (["a.py", "lua.json"], ["lua:."]),
+        (["docs/conf.py", "lua.json", "x/lua.json"], ["lua:.", "lua:x"]),
+        (
+            ["web/app/lua.json", "lua.json", "tests/test_a.py", "api/lua.json"],
+            ["pytest:.", "lua:.", "lua:api", "lua:web/app"],
+        ),
+        (["node_modules/x/lua.json", "tests/fixtures/lua.json", "vendor/lua.json"], []),
+        (["README.md"], []),
+    ],
+)
+def test_suites_of_a_tree(paths: list[str], expected: list[str]) -> None:
+    assert [suite.name for suite in find_suites(tree(*paths))] == expected
+
+
+def test_a_repository_without_tests_has_pytest(
+    workspace_of: Callable[[dict[str, str | bytes]], Workspace],
+) -> None:
+    workspace = workspace_of({"README.md": "x"})
+    assert suites_of(workspace.store, workspace.base) == DEFAULT
+
+
+def test_pyproject_files_of_other_tools_are_no_python_project() -> None:
+    for text, count in (("[tool.typos]\n", 0), ("[project]\nname = 'a'\n", 1), ("not toml [", 0)):
+        assert len(Pytest().detect(tree("script.py", **{"pyproject.toml": text}))) == count
+
+
+def test_a_single_suite_at_the_root_has_plain_ids() -> None:
+    root, other = Suite("lua"), Suite("lua", "web")
+    assert prefix_of(root, [root]) == ""
+    assert prefix_of(other, [other]) == "lua:web::"
+    assert prefix_of(root, [root, other]) == "lua:.::"
+
+
+@pytest.mark.parametrize(
+    ("ident", "suite", "rest", "file"),
+    [
+        ("tests/test_a.py::test_b[x::y]", "", "tests/test_a.py::test_b[x::y]", "tests/test_a.py"),
+        ("lua:web::web/a_spec.lua::adds > up", "lua:web", "web/a_spec.lua::adds > up", "web/a_spec.lua"),
+        ("lua:.::a_spec.lua", "lua:.", "a_spec.lua", "a_spec.lua"),
+        ("lua:.", "lua:.", ".", "."),
+        ("go:x::y.go::T", "", "go:x::y.go::T", "go:x"),
+    ],
+)
+def test_parts_of_an_id(ident: str, suite: str, rest: str, file: str) -> None:
+    assert (suite_of(ident), without_suite(ident), file_of(ident)) == (suite, rest, file)
+
+
+def test_ids_get_the_name_of_their_suite() -> None:
+    report = replace(
+        EMPTY,
+        passed=("a.lua::x",),
+        failed=("a.lua::y",),
+        errored=(".",),
+        errors={"a.lua::y": "wrong", ".": "not built"},
+        executed=ExecutionMap((("a.lua", 1, "f"),), {"a.lua::x": "numbers"}, ("a.lua::y",)),
+    )
+    named = with_prefix(report, "lua:web::")
+    assert named.ids == {"lua:web::a.lua::x", "lua:web::a.lua::y", "lua:web"}
+    assert named.errors == {"lua:web::a.lua::y": "wrong", "lua:web": "not built"}
+    assert named.executed == ExecutionMap(
+        (("a.lua", 1, "f"),), {"lua:web::a.lua::x": "numbers"}, ("lua:web::a.lua::y",)
+    )
+    assert with_prefix(report, "") is report
+
+
+def test_suites_in_words() -> None:
+    assert described([Suite(PYTEST, evidence="tests/test_a.py"), Suite("lua", "web", "web/lua.json")]) == (
+        "pytest (tests/test_a.py), lua in web (web/lua.json)"
+    )
+
+
+def test_files_belong_to_the_suites_that_exist(
+    workspace_of: Callable[[dict[str, str | bytes]], Workspace],
+) -> None:
+    """A Go package called `testing` is no test, although Python's rules would say so."""
+    only_lua = workspace_of({"lua.json": "{}", "testing/clock.lua": ""})
+    files = files_of_tests(only_lua.store, only_lua.base)
+    assert not files.is_test("testing/clock.lua")
+    assert files.is_test("a_spec.lua")
+    assert files.is_surrounding("lua.json", ())
+    assert not files.is_surrounding("pytest.ini", ())
+
+
+def test_restored_files_keep_what_a_fix_may_change() -> None:
+    files = TestFiles([Suite("lua")])
+    old, new = b'{"tests": "all", "version": 1}', b'{"tests": "none", "version": 2}'
+    assert json.loads(files.restored("lua.json", (), old, new) or b"") == {"tests": "all", "version": 2}
+    assert files.restored("lua.json", (), None, new) is None
+
+
+def test_files_that_can_hold_tests() -> None:
+    files = TestFiles([Suite(PYTEST)])
+    assert [
+        files.has_tests(path)
+        for path in ("tests/test_a.py", "tests/data.py", "tests/a.json", "tests/a.js", "a.js")
+    ] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+
+
+def test_the_version_has_all_runners() -> None:
+    assert "class Pytest" in suites.version()
