@@ -23,7 +23,7 @@ import hmac
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.sandbox.backends.sandbox import ROOT
@@ -31,7 +31,8 @@ from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
 
 NAMES = " > "
 """Between the names of a test's groups and its own name in an id."""
-OUTCOMES: frozenset[Outcome] = frozenset({"passed", "failed", "error", "skipped"})
+OUTCOMES: Mapping[str, Outcome] = {"passed": "passed", "failed": "failed", "error": "error", "skipped": "skipped"}
+"""The outcomes by the words for them; every other word is an error."""
 MOST_NAME = 500
 """Most characters of an id's part behind the file."""
 _UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
@@ -93,8 +94,7 @@ def _read(suite: Suite, output: Output, reading: Reading) -> bool:
                 reading.started.append(ident)
             case ["result", str(file), [*names], str(outcome), str(text)]:
                 ident = ident_of(path_of(suite, file), names)
-                worst: Outcome = next((known for known in OUTCOMES if known == outcome), "error")
-                reading.results.append(Result(ident, worst, text))
+                reading.results.append(Result(ident, OUTCOMES.get(outcome, "error"), text))
             case ["tampering", str(text)]:
                 reading.tampering.append(text)
             case ["end"]:
