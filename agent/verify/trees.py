@@ -24,6 +24,7 @@ class Trees:
         added: Paths of the new test files.
         imported: Paths of those of them that `without` has.
         new_files: Paths of all files that the patch adds.
+        inseparable: Paths of code files whose tests cannot be separated from the code. They are as the patch leaves them.
     """
 
     old: str
@@ -32,6 +33,7 @@ class Trees:
     added: tuple[str, ...]
     imported: tuple[str, ...]
     new_files: tuple[str, ...]
+    inseparable: tuple[str, ...] = ()
 
 
 def is_imported_by_code(path: str, tree: Collection[str]) -> bool:
@@ -56,6 +58,8 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> Trees:
     old = {**base, **{path: patched[path] for path in added}}
     new = {path: entry for path, entry in patched.items() if path not in tests or path in added}
     new |= {path: base[path] for path in tests if path in base}
+    inline, inseparable = _combined(workspace, patch, files, code=patch.tree, tests=patch.base)
+    new |= inline
     imported = [path for path in added if is_imported_by_code(path, patched)]
     without = {path: entry for path, entry in new.items() if path not in added or path in imported}
     write = workspace.store.write_tree
@@ -66,7 +70,32 @@ def trees_to_compare(workspace: Workspace, patch: Patch) -> Trees:
         tuple(added),
         tuple(imported),
         tuple(path for path in patch.paths if path not in base),
+        inseparable,
     )
+
+
+def _combined(
+    workspace: Workspace, patch: Patch, files: TestFiles, *, code: str, tests: str
+) -> tuple[dict[str, TreeEntry], tuple[str, ...]]:
+    """Return the changed files that have tests beside their code, with the code of one tree and the tests of another.
+
+    Returns:
+        The files by path, and the paths of those whose tests cannot be separated from the code.
+    """
+    of_code, of_tests = workspace.entries(code), workspace.entries(tests)
+    found, inseparable = dict[str, TreeEntry](), list[str]()
+    for path in patch.paths:
+        if path in of_code and path in of_tests and not files.is_test(path):
+            try:
+                content = files.combined(
+                    path, *(workspace.store.get_blob(tree[path].sha) for tree in (of_code, of_tests))
+                )
+            except ValueError:
+                inseparable.append(path)
+                continue
+            if content is not None:
+                found[path] = replace(of_code[path], sha=workspace.store.put_blob(content))
+    return found, tuple(inseparable)
 
 
 def changes_undone(workspace: Workspace, patch: Patch) -> tuple[str, ...]:
@@ -90,6 +119,13 @@ def changes_undone(workspace: Workspace, patch: Patch) -> tuple[str, ...]:
     return tuple(sorted(filter(is_undone, patch.paths)))
 
 
+def with_changed_tests(workspace: Workspace, patch: Patch, files: TestFiles) -> dict[str, TreeEntry]:
+    """Return the code files whose own tests the patch changes, with their old code and their new tests."""
+    base = workspace.entries(patch.base)
+    found, _ = _combined(workspace, patch, files, code=patch.base, tests=patch.tree)
+    return {path: entry for path, entry in found.items() if entry.sha != base[path].sha}
+
+
 def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] | None:
     """Write the old and the new code, both with all test files as the patch leaves them.
 
@@ -99,9 +135,12 @@ def trees_with_new_tests(workspace: Workspace, patch: Patch) -> tuple[str, str] 
     base = workspace.entries(patch.base)
     files = files_of_tests(workspace.store, patch.base)
     patched = without_surroundings(workspace, patch, files)
-    if not any(path in base and path in patched and files.is_test(path) for path in patch.paths):
+    inline = with_changed_tests(workspace, patch, files)
+    if not inline and not any(
+        path in base and path in patched and files.is_test(path) for path in patch.paths
+    ):
         return None
-    code = {path: entry for path, entry in base.items() if not files.is_test(path)}
+    code = {path: entry for path, entry in base.items() if not files.is_test(path)} | inline
     tests = [entry for path, entry in patched.items() if files.is_test(path)]
     write = workspace.store.write_tree
     return write([*code.values(), *tests]), write(patched.values())

@@ -62,7 +62,12 @@ from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
 from m3agent.agent.verify.stability import BASE_TIMES, Repeats, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
-from m3agent.agent.verify.trees import changes_undone, trees_to_compare, trees_with_new_tests
+from m3agent.agent.verify.trees import (
+    changes_undone,
+    trees_to_compare,
+    trees_with_new_tests,
+    with_changed_tests,
+)
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import CONFIGURATION
 from m3agent.tools.runners.suites import file_of, files_of_tests
@@ -364,6 +369,9 @@ async def _compare(
                 reason = f"{count(changed_red, 'test')} that the patch adds or changes {is_are} red"
     if scope is not None and scope.untimed and verdict != "failed":
         verdict, reason = "unverified", no_time(seconds)
+    if trees.inseparable and verdict == "verified":
+        verdict = "unverified"
+        reason = f"the tests in {trees.inseparable[0]} cannot be told apart from its code ({reason})"
     if scope is not None:
         reason += f" ({scope.sentence()})"
     own_only = verdict == "verified" and all(file_of(ident) in added for ident in fixed - shown)
@@ -433,6 +441,7 @@ def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: i
     changed = {path for path in patch.paths if files.is_test(path)}
     if not all(map(files.has_tests, changed)):
         return pair
+    changed |= with_changed_tests(workspace, patch, files).keys()
     base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     only = set[str]()
     for path in changed & patched.keys() & base.keys():

@@ -300,6 +300,21 @@ class Ecosystem(ABC):
         """
         return base
 
+    def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
+        """Return a file with the code of one version and the tests of another, for languages with tests beside the code.
+
+        Args:
+            path: The file. It does not belong to the tests as a whole.
+            code, tests: The two versions.
+
+        Returns:
+            None if neither version has tests.
+
+        Raises:
+            ValueError: Tests and code cannot be separated.
+        """
+        return None
+
 
 class Runner(Ecosystem):
     """A test runner whose commands run in the sandbox. `work` is an absolute path: a folder outside the work tree."""

@@ -31,7 +31,12 @@ from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
 
 NAMES = " > "
 """Between the names of a test's groups and its own name in an id."""
-OUTCOMES: Mapping[str, Outcome] = {"passed": "passed", "failed": "failed", "error": "error", "skipped": "skipped"}
+OUTCOMES: Mapping[str, Outcome] = {
+    "passed": "passed",
+    "failed": "failed",
+    "error": "error",
+    "skipped": "skipped",
+}
 """The outcomes by the words for them; every other word is an error."""
 MOST_NAME = 500
 """Most characters of an id's part behind the file."""

@@ -179,6 +179,13 @@ class TestFiles:
         found = [each.restored(path, old, new) for each in self._ecosystems if each.surroundings(path, base)]
         return found[0] if len(found) == 1 else old
 
+    def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
+        """Return a file with the code of one version and the tests of another (`Ecosystem.combined`)."""
+        for each in self._ecosystems:
+            if (content := each.combined(path, code, tests)) is not None:
+                return content
+        return None
+
 
 def files_of_tests(store: TreeStore, tree: str) -> TestFiles:
     """Return which files belong to the tests of a git tree."""
