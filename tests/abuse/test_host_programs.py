@@ -11,7 +11,7 @@ import pytest
 
 from m3agent.agent.cli.serve.manage import detached
 from m3agent.serving.launch.installed import installed_version
-from tests.conftest import git
+from tests.conftest import git, later
 
 PROGRAMS = ("bwrap", "dockerd", "gh", "git", "nvidia-smi", "rocm-smi", "setpriv", "uv")
 MODULES = ("csv.py", "json.py", "m3agent.py", "pathlib.py", "runpy.py", "typer.py")
@@ -34,15 +34,21 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("command", [["doctor"], ["plan"], ["sandbox", "exec", "--sandbox", "bwrap", "true"]])
-def test_folders_of_path_in_the_checkout(ran: Path, command: list[str]) -> None:
-    for entry in ("", ".", "bin"):
-        path = f"{entry}:{os.environ['PATH']}"
-        program = [sys.executable, "-P", "-m", "m3agent.agent", *command]
-        subprocess.run(
-            program, env={**os.environ, "PATH": path}, capture_output=True, check=False, timeout=120
-        )
-        assert not ran.exists(), (entry, ran.read_text())
+@pytest.mark.parametrize(
+    ("command", "entry"),
+    [
+        ("doctor", ""),
+        ("plan", "."),
+        ("sandbox exec --sandbox bwrap true", "bin"),
+        *map(later, ("doctor", "doctor", "plan", "plan"), (".", "bin", "", "bin")),
+        *map(later, ("sandbox exec --sandbox bwrap true",) * 2, ("", ".")),
+    ],
+)
+def test_folders_of_path_in_the_checkout(ran: Path, command: str, entry: str) -> None:
+    path = f"{entry}:{os.environ['PATH']}"
+    program = [sys.executable, "-P", "-m", "m3agent.agent", *command.split()]
+    subprocess.run(program, env={**os.environ, "PATH": path}, capture_output=True, check=False, timeout=120)
+    assert not ran.exists(), ran.read_text()
 
 
 @pytest.mark.integration

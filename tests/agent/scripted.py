@@ -51,6 +51,11 @@ FIX = calls("file_edit", path="calc.py", old="return a - b", new="return a + b")
 TEST = calls("test_runner", test_file=".")
 DONE = says("add() subtracted; it adds now.")
 
+UNTESTED = {"calc.py": BUGGY["calc.py"]}
+"""A repository without tests. A fix of it takes a third of the time, because there is nothing to verify."""
+NOT_TESTED = says("Not tested: there are no tests.")
+"""The last answer of a fix of UNTESTED."""
+
 
 def fix(repo: Path, url: str, *more: str, **env: str) -> subprocess.CompletedProcess[str]:
     return run("fix", ISSUE, "--repo", str(repo), "--endpoint", url, *more, env=env)

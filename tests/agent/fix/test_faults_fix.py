@@ -134,7 +134,8 @@ def test_an_error_that_looks_like_an_answer_ends_the_fix_with_a_sentence(
     assert len(server.chats) == 1
 
 
-@pytest.mark.parametrize("fault", ["stream_cut", pytest.param("error_mid_stream", marks=pytest.mark.slow)])
+@pytest.mark.slow  # quick: test_stream_choice.py, and test_a_fix_through_every_fault
+@pytest.mark.parametrize("fault", ["stream_cut", "error_mid_stream"])
 def test_a_fix_by_a_server_whose_every_stream_breaks(
     fault: str, server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -20,7 +20,9 @@ from tests.agent.scripted import (
     DONE,
     FIX,
     ISSUE,
+    NOT_TESTED,
     TEST,
+    UNTESTED,
     USAGE,
     MakeRepo,
     calls,
@@ -114,16 +116,16 @@ def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
 def test_json_mode_prints_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, TEST, DONE]
-    done = fix(make_repo(BUGGY), model.url, "--json")
-    assert done.returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    done = fix(make_repo(UNTESTED), model.url, "--json")
+    assert done.returncode == 1
     assert [json.loads(line) for line in done.stdout.splitlines()] == events(own_state)
 
 
 def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, TEST, DONE]
-    assert fix(repo, model.url, "--branch", "fix/add").returncode == 0
+    repo = make_repo(UNTESTED)
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(repo, model.url, "--branch", "fix/add").returncode == 1
     assert git(repo, "status", "--porcelain") == ""
     assert "return a + b" in git(repo, "show", "fix/add:calc.py")
     assert git(repo, "rev-parse", "fix/add^") == git(repo, "rev-parse", "HEAD")
@@ -132,8 +134,8 @@ def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None
     assert again.returncode == 2
     assert "exists already" in again.stderr
     assert model.chats == [], "a bad branch is refused before anything is spent"
-    model.answers = [FIX, TEST, DONE]
-    assert fix(repo, model.url, "--apply").returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(repo, model.url, "--apply").returncode == 1
     assert "return a + b" in (repo / "calc.py").read_text()
 
 
@@ -154,10 +156,10 @@ def test_the_patch_is_kept_before_the_repository_is_touched(
 def test_uncommitted_changes_are_worked_on_and_never_overwritten(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
-    repo = make_repo(BUGGY)
+    repo = make_repo(UNTESTED)
     mine = BUGGY["calc.py"] + "\n# mine\n"
     (repo / "calc.py").write_text(mine)
-    model.answers = [FIX, TEST, DONE]
+    model.answers = [FIX, NOT_TESTED]
     done = fix(repo, model.url, "--apply")
     assert done.returncode == 5
     assert "uncommitted changes" in done.stderr
@@ -332,7 +334,7 @@ def test_tests_that_fail_to_import_can_be_what_is_fixed(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("state", ["worktree", "subfolder", *map(later, ("detached", "bare", "shallow"))])
+@pytest.mark.parametrize("state", ["worktree", *map(later, ("subfolder", "detached", "bare", "shallow"))])
 def test_repositories_of_every_kind(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, state: str
 ) -> None:

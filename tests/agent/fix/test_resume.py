@@ -15,7 +15,9 @@ from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,
+    NOT_TESTED,
     TEST,
+    UNTESTED,
     MakeRepo,
     calls,
     events,
@@ -185,7 +187,7 @@ def test_sessions_that_cannot_be_resumed(
 ) -> None:
     assert resume().returncode == 2
     model.answers = [Silence()]
-    process = start(make_repo(BUGGY), model.url, one_backend)
+    process = start(make_repo(UNTESTED), model.url, one_backend)
     model.wait_for_chats(1)
     busy = resume()
     assert busy.returncode == 2
@@ -212,8 +214,9 @@ def test_sessions_that_cannot_be_resumed(
         assert refused.returncode == 2, refused.stderr
         assert word in one_sentence(refused)
     messages.write_bytes(kept)
-    model.answers = [FIX, TEST, DONE]
-    assert resume().returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    assert resume().returncode == 1
+    assert events(own_state)[-1]["status"] == "unverified"
 
 
 @pytest.mark.slow

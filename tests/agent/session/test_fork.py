@@ -10,7 +10,21 @@ from typing import Any
 import pytest
 
 from m3agent.agent.session.log_reader import read_log
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, fix, git, kill, one_sentence, start
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    calls,
+    fix,
+    git,
+    kill,
+    one_sentence,
+    start,
+)
 from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults, messages_bytes
 
@@ -113,13 +127,13 @@ def test_a_fork_of_a_session_that_was_resumed_has_its_tree(
 
 
 def test_a_turn_that_is_not_there(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(make_repo(UNTESTED), model.url).returncode == 1
     [first] = sessions(own_state)
     for turn in ("0", "9", "-1"):
         refused = fork(first, "--turn", turn)
         assert refused.returncode == 2
-        assert "1 to 3" in one_sentence(refused)
+        assert "1 to 2" in one_sentence(refused)
     assert sessions(own_state) == [first], "nothing half-made is left"
     assert list((own_state / "state" / "scratch").glob("*")) == []
 
@@ -127,8 +141,8 @@ def test_a_turn_that_is_not_there(model: MisbehavingServer, make_repo: MakeRepo,
 def test_sessions_that_cannot_be_forked(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(make_repo(UNTESTED), model.url).returncode == 1
     [first] = sessions(own_state)
     messages = first / "messages.jsonl"
     kept = messages.read_bytes()

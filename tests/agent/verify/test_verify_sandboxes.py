@@ -18,6 +18,7 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.test_report import TestReport
+from tests.conftest import later
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 REGULAR = 0o100644
@@ -136,6 +137,7 @@ async def test_a_patch_to_the_tests_alone_is_not_verified(
     assert result.still_red == ("test_calc.py::test_add",)
 
 
+@pytest.mark.slow  # quick: test_verify.py
 async def test_a_regression_test_added_to_an_existing_file_counts(verification: RunVerification) -> None:
     """No old test showed the bug, so the test that the patch adds beside the old ones has to show it."""
     untested = TESTS.replace("== 5", "is not None")
@@ -162,6 +164,7 @@ async def test_a_regression_test_that_shows_nothing_does_not_count(
     assert (result.verdict, result.fixed) == (verdict, ())
 
 
+@pytest.mark.slow  # quick: test_verify.py
 async def test_a_new_conftest_hides_nothing(verification: RunVerification) -> None:
     own = {"more.py": "X = 1\n", "test_more.py": "def test_more():\n    import more\n    assert more.X\n"}
     hidden = {"conftest.py": "collect_ignore = ['test_calc.py']\n"}
@@ -183,13 +186,13 @@ SPREAD = "import calc\ndef test_add():\n    assert calc.add(2, 3) == 5\ndef test
     ("changes", "verdict", "broken", "scope"),
     [
         ({"calc.py": FIXED}, "verified", (), Scope(2, 1, 1, 1)),
-        (
+        later(  # quick: test_scope.py
             {"calc.py": FIXED.replace("a * 2", "a * 3")},
             "failed",
             ("test_calc.py::test_double",),
             Scope(2, 2, 2, 0),
         ),
-        (
+        later(  # quick: test_scope.py
             {"calc.py": FIXED, "data.txt": "2\n"},
             "verified",
             (),

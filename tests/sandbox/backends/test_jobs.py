@@ -62,7 +62,9 @@ async def test_what_hides_is_ended_with_its_command(sandbox_of: SandboxOf) -> No
                 break
             await asyncio.sleep(0.05)
         for ending in ("", "import time; time.sleep(60)", "os.abort()"):
-            done = await sandbox.exec(["python3", "-c", program + ending], timeout=2 if ending else 20)
+            done = await sandbox.exec(
+                ["python3", "-c", program + ending], timeout=1 if "sleep" in ending else 20
+            )
             assert done.timed_out == ("sleep" in ending)
             assert await sleepers(sandbox) == ["201", "202"], "all of the one, none of the other"
         await sandbox.kill(beside.job)
@@ -81,6 +83,7 @@ async def test_many_at_once_end_alone(sandbox_of: SandboxOf) -> None:
         assert await sleepers(sandbox) == []
 
 
+@pytest.mark.slow  # quick: test_survival.py
 async def test_a_fork_bomb_beside_another_command(sandbox_of: SandboxOf) -> None:
     bomb = "import os\nwhile True:\n    try: os.fork(); os.setsid()\n    except OSError: pass"
     async with sandbox_of(limits=SandboxLimits(memory=1 << 30, pids=128)) as sandbox:
