@@ -219,6 +219,13 @@ def alone(what: str) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait before requests to an API or a small page are repeated."""
+    for name in ("_LONGEST_API_BACKOFF", "_LONGEST_PAGE_WAIT"):
+        monkeypatch.setattr(f"m3agent.serving.client.retry.{name}", 0.0)
+
+
 def later(*values: object) -> ParameterSet:
     """Return parameters that only the long tests try, because other parameters guard the same behaviour."""
     return pytest.param(*values, marks=pytest.mark.slow)

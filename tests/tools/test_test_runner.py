@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Framework, run_in_sandbox
@@ -174,33 +175,31 @@ async def test_nothing_to_run(bench: Bench) -> None:
         assert result.is_error
 
 
-async def test_a_wrong_path_or_id_gets_near_ones(sandbox_of: Callable[..., Sandbox], tmp_path: Path) -> None:
+async def test_a_wrong_path_or_id_gets_near_ones(bench: Bench) -> None:
     case = "import unittest\nclass MoreTests(unittest.TestCase):\n    def test_one(self): pass\n"
-    async with sandbox_of({"pytest.ini": "[pytest]\naddopts = -v\n"}) as sandbox:
-        bench = Bench(sandbox, tmp_path)
-        await bench.put({"tests/test_more.py": case, "more.py": ""})
-        for target, near in (
-            ("tests/test_more.py::More", "Near ids:\n- tests/test_more.py::MoreTests\n"),
-            (
-                "tests/test_more.py::MoreTests::test_on",
-                "Near ids:\n- tests/test_more.py::MoreTests::test_one\n",
-            ),
-            ("tests/test_more.py::zzz", "tests/test_more.py defines 2 classes and tests, such as:\n"),
-            ("test/test_mor.py::MoreTests", "Near files:\n- tests/test_more.py\n"),
-            ("more.py", "more.py defines no tests. Near files:\n- tests/test_more.py\n"),
-        ):
-            result = await bench.call("test_runner", test_file=target)
-            assert near in f"{result.content}\n"
-            assert "once more" not in result.content
-            assert result.is_error
-        result = await bench.call("test_runner", test_file="tests/test_more.py::More", framework="unittest")
-        assert result.content.endswith("Near ids:\n- tests/test_more.py::MoreTests")
-        await bench.put({"conftest.py": "import no_such_module\n"})
-        for target in ("tests/test_more.py::MoreTests", "tests/test_more.py", "tests"):
-            result = await bench.call("test_runner", test_file=target)
-            assert "No module named 'no_such_module'" in result.content
-            assert "such as" not in result.content
-            assert "Near" not in result.content
+    await bench.put({"pytest.ini": "[pytest]\naddopts = -v\n", "tests/test_more.py": case, "more.py": ""})
+    for target, near in (
+        ("tests/test_more.py::More", "Near ids:\n- tests/test_more.py::MoreTests\n"),
+        (
+            "tests/test_more.py::MoreTests::test_on",
+            "Near ids:\n- tests/test_more.py::MoreTests::test_one\n",
+        ),
+        ("tests/test_more.py::zzz", "tests/test_more.py defines 2 classes and tests, such as:\n"),
+        ("test/test_mor.py::MoreTests", "Near files:\n- tests/test_more.py\n"),
+        ("more.py", "more.py defines no tests. Near files:\n- tests/test_more.py\n"),
+    ):
+        result = await bench.call("test_runner", test_file=target)
+        assert near in f"{result.content}\n"
+        assert "once more" not in result.content
+        assert result.is_error
+    result = await bench.call("test_runner", test_file="tests/test_more.py::More", framework="unittest")
+    assert result.content.endswith("Near ids:\n- tests/test_more.py::MoreTests")
+    await bench.put({"conftest.py": "import no_such_module\n"})
+    for target in ("tests/test_more.py::MoreTests", "tests/test_more.py", "tests"):
+        result = await bench.call("test_runner", test_file=target)
+        assert "No module named 'no_such_module'" in result.content
+        assert "such as" not in result.content
+        assert "Near" not in result.content
 
 
 @pytest.mark.parametrize(
@@ -505,11 +504,12 @@ async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None
 
 
 async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
-    sandbox_of: Callable[..., Sandbox], tmp_path: Path
+    workspace_of: Callable[..., Workspace], one_backend: Backend, tmp_path: Path
 ) -> None:
     asked: list[str] = []
+    workspace = workspace_of({"test_a.py": "def test_a(): assert 0, 'why'\n"})
 
-    async with sandbox_of({"test_a.py": "def test_a(): assert 0, 'why'\n"}) as sandbox:
+    async with new_sandbox(one_backend, SandboxSpec(one_backend), workspace, print) as sandbox:
         known = await run_in_sandbox(sandbox, ".")
 
         async def baseline() -> TestReport | None:

@@ -28,7 +28,19 @@ from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
 from m3agent.agent.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, calls, says, wait_until_gone
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    calls,
+    says,
+    wait_until_gone,
+)
 from tests.command_line import Process, Stream
 from tests.conftest import later
 from tests.servers import mcp_server
@@ -128,8 +140,8 @@ async def test_nothing_is_written_without_a_yes(
     mode: str,
     answer: str | None,
 ) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, TEST, DONE]
+    repo = make_repo(UNTESTED)
+    model.answers = [FIX, NOT_TESTED]
     async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         await client.agent.set_session_mode(session_id=session, mode_id=mode)
@@ -176,7 +188,7 @@ async def test_second_prompt_starts_from_the_current_work_tree(
 async def test_cancelled_at_any_moment_and_gone_on_with(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
-    repo = make_repo(BUGGY)
+    repo = make_repo(UNTESTED)
     async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
         model.answers = [FIX, Silence()]
@@ -186,7 +198,7 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
             await asked(client, session)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
-        model.answers = [FIX, TEST, DONE]
+        model.answers = [FIX, NOT_TESTED]
         done = await asked(client, session, "Go on.")
         assert done.stop_reason == "end_turn"
         assert (repo / "calc.py").read_text() == FIXED
@@ -196,7 +208,7 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
 async def test_cancelled_before_there_is_anything(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, seconds: float
 ) -> None:
-    repo = make_repo(BUGGY)
+    repo = make_repo(UNTESTED)
     model.answers = [Silence()]
     async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
         session = await begun(client, repo)
@@ -204,7 +216,7 @@ async def test_cancelled_before_there_is_anything(
         await asyncio.sleep(seconds)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
-        model.answers = [FIX, TEST, DONE]
+        model.answers = [FIX, NOT_TESTED]
         assert (await asked(client, session)).stop_reason == "end_turn"
         assert (repo / "calc.py").read_text() == FIXED
 
@@ -420,12 +432,12 @@ def test_a_record_survives_a_kill_and_one_process_holds_it_at_a_time(tmp_path: P
 async def test_tools_of_client_servers_need_permission(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str
 ) -> None:
-    repo = make_repo(BUGGY)
+    repo = make_repo(UNTESTED)
     program = [sys.executable, mcp_server.__file__, "environment"]
     passed_on = McpServerStdio(
         name="odd", command=program[0], args=program[1:], env=[EnvVariable(name="OWN", value="1")]
     )
-    model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, TEST, DONE]
+    model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, NOT_TESTED]
     async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
         session = await begun(client, repo, passed_on)
         assert (await asked(client, session)).stop_reason == "end_turn"

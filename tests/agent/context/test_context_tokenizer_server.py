@@ -179,6 +179,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(vllm: TokenizeServer, t
     assert open_counter(found(vllm, tmp_path / "file")).exact
 
 
+@pytest.mark.usefixtures("no_backoff")
 def test_a_request_is_repeated_after_a_passing_error(vllm: TokenizeServer, tmp_path: Path) -> None:
     source = found(vllm, tmp_path)
     counter = open_counter(source)

@@ -274,6 +274,7 @@ class TestSize:
         assert self.SENTENCE in refused(tracker, UsageError)
 
 
+@pytest.mark.usefixtures("no_backoff")
 class TestConnection:
     PATH = "/repos/owner/repo/issues/1"
 

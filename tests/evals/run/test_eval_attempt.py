@@ -103,7 +103,7 @@ async def test_out_of_time_is_a_timeout_unless_there_is_a_patch(make: Make, tmp_
     assert (await result_of(idle)).verdict is Verdict.TIMEOUT
     for name in idle.folder.iterdir():
         name.unlink()
-    late = await result_of(make("sed -i s/-/+/ adder.py; sleep 600", agent_seconds=2))
+    late = await result_of(make("sed -i s/-/+/ adder.py; sleep 600", agent_seconds=1))
     assert late.verdict is Verdict.RESOLVED
     assert "ran out of time" in late.reason
 
@@ -271,7 +271,7 @@ async def test_our_own_agent_without_its_server_is_infra(make: Make, tmp_path: P
 async def test_the_tests_of_the_answer_never_reach_the_model(
     make: Make, server: MisbehavingServer, tmp_path: Path
 ) -> None:
-    """The verdict goes back to the model twice. It comes from the repository's tests, not from the answer's."""
+    """The verdict goes back to the model. It comes from the repository's tests, not from the answer's."""
     attempt = make("true")
     hidden = "assert add(98765, 43210) == 141975"
     patch = (
@@ -284,12 +284,12 @@ async def test_the_tests_of_the_answer_never_reach_the_model(
     run_tests = calls("test_runner", test_file=".")
     done = says("It adds now.")
     server.answers = [wrong, run_tests, done, worse, run_tests, done]
-    settings = Settings(endpoint=server.url, max_minutes=2)
+    settings = Settings(endpoint=server.url, max_minutes=2, verify_rounds=1)
     attempt.parts = parts_with(OwnAgent(settings, choose_endpoint(settings, tmp_path), 180))
     result = await result_of(attempt)
     assert result.status == "failed", result
     told = [message["content"] for message in server.chats[-1].json["messages"]]
-    assert sum("is not accepted" in str(text) for text in told) == 2
+    assert sum("is not accepted" in str(text) for text in told) == 1
     assert not any(hidden.encode() in request.body for request in server.requests)
     seen = [
         path for path in attempt.folder.rglob("*") if path.is_file() and hidden.encode() in path.read_bytes()

@@ -127,6 +127,7 @@ async def test_what_a_command_in_the_background_wrote(sandbox_of: SandboxOf, tmp
         assert (nothing.exit, nothing.job) == (127, None)
 
 
+@pytest.mark.slow  # quick: test_supervisor_protocol.py
 async def test_time_spent_waiting_for_a_turn_does_not_count(sandbox_of: SandboxOf) -> None:
     async with sandbox_of() as sandbox:
         every = await asyncio.gather(*(sandbox.exec(["sleep", "0.5"], timeout=4) for _ in range(200)))
