@@ -15,7 +15,9 @@ from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,
+    NOT_TESTED,
     TEST,
+    UNTESTED,
     MakeRepo,
     calls,
     fix,
@@ -204,15 +206,16 @@ def test_killed_attempt_resumes_with_its_parameters(
 ) -> None:
     model.answers = [scripted([FIX, Silence()], [FIX, Silence()])]
     monkeypatch.setenv("M3AGENT_ATTEMPTS", "2")
-    process = start(make_repo(BUGGY), model.url, one_backend)
+    process = start(make_repo(UNTESTED), model.url, one_backend)
     model.wait_for_chats(4)
     kill(process)
     before = chats_of(model, 2)[-1]
-    model.answers = [scripted([FIX, TEST, DONE], [FIX, TEST, DONE])]
+    model.answers = [scripted([FIX, NOT_TESTED], [FIX, NOT_TESTED])]
     second = logs(own_state)[2][0]["session"]
     done = run("sessions", "resume", second)
-    assert done.returncode == 0, done.stderr
-    again = chats_of(model, 2)[-2]
+    assert done.returncode == 1, done.stderr
+    assert logs(own_state)[2][-1]["status"] == "unverified"
+    again = chats_of(model, 2)[-1]
     assert again.body == before.body, "messages, hint and temperature are those of the attempt"
     assert logs(own_state)[1][-1]["type"] != "session.finished", "the other one is left alone"
 
@@ -239,8 +242,8 @@ def test_an_odd_number_of_attempts_is_refused(make_repo: MakeRepo, attempts: str
 def test_a_single_attempt_is_a_plain_fix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url, "--attempts", "1").returncode == 0
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(make_repo(UNTESTED), model.url, "--attempts", "1").returncode == 1
     [started] = of_type(own_state, "session.started")
     assert started["attempt"] is None
     assert of_type(own_state, "attempt.chosen") == []

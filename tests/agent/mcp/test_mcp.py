@@ -14,7 +14,21 @@ from m3agent.agent.mcp.config import read
 from m3agent.agent.settings.settings import Settings
 from m3agent.evals.run.own_agent import FIXED, relevant_settings
 from m3agent.tools.registry import TOOLS
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, fix, of_type, start, wait_until_gone
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    calls,
+    events,
+    fix,
+    of_type,
+    start,
+    wait_until_gone,
+)
 from tests.command_line import run
 from tests.servers import mcp_server
 from tests.servers.misbehaving import MisbehavingServer, Silence
@@ -135,7 +149,7 @@ def test_resumed_session_is_offered_the_same_tools(
 ) -> None:
     name_servers(user_file(own_state), odd=entry())
     model.answers = [calls(ECHO, text="before"), Silence()]
-    process = start(make_repo(BUGGY), model.url, one_backend)
+    process = start(make_repo(UNTESTED), model.url, one_backend)
     model.wait_for_chats(2)
     process.kill()
     process.wait()
@@ -143,9 +157,10 @@ def test_resumed_session_is_offered_the_same_tools(
     name_servers(user_file(own_state), odd=entry("other tools"))
     before = model.chats[0].json["tools"]
     model.reset()
-    model.answers = [calls(ECHO, text="after"), FIX, TEST, DONE]
+    model.answers = [calls(ECHO, text="after"), FIX, NOT_TESTED]
     done = run("sessions", "resume", "last")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert events(own_state)[-1]["status"] == "unverified"
     assert all(request.json["tools"] == before for request in model.chats)
     last = [e for e in of_type(own_state, "call.finished") if e["name"] == ECHO][-1]
     assert "its server has exited" in last["content"]
@@ -156,9 +171,10 @@ def test_a_server_that_hangs_or_is_gone_does_not_end_the_fix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     name_servers(user_file(own_state), odd=entry("dies in a call"), gone={"command": "no-such-program"})
-    model.answers = [calls(ECHO, text="x"), FIX, TEST, DONE]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 0, done.stderr
+    model.answers = [calls(ECHO, text="x"), FIX, NOT_TESTED]
+    done = fix(make_repo(UNTESTED), model.url)
+    assert done.returncode == 1, done.stderr
+    assert events(own_state)[-1]["status"] == "unverified"
     assert "MCP server gone is left out: there is no program 'no-such-program'" in done.stderr
     (call,) = [e for e in of_type(own_state, "call.finished") if e["name"] == ECHO]
     assert call["is_error"]

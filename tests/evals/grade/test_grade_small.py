@@ -71,10 +71,10 @@ async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path
 
 
 async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -> None:
-    instance = small_instance(tmp_path / "instance", timeout=2.0)
+    instance = small_instance(tmp_path / "instance", timeout=1.0)
     hang = "import os\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass\n"
     grade = await graded(tmp_path, instance, diff(tmp_path / "patch", FILES, {"calc.py": hang + CODE}))
-    assert grade.verdict is Verdict.TIMEOUT and "2 s" in grade.reason
+    assert grade.verdict is Verdict.TIMEOUT and "1 s" in grade.reason
 
 
 @pytest.mark.slow  # quick: test_test_runner.py
@@ -86,6 +86,7 @@ async def test_one_test_that_hangs_does_not_hide_the_others(tmp_path: Path) -> N
     assert (grade.fail_to_pass.passed, grade.pass_to_pass.failed) == (2, TO_KEEP)
 
 
+@pytest.mark.slow  # quick: test_validate.py
 async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path) -> None:
     files = {**FILES, "tests/test_calc.py": NEW_TESTS}
     instance = small_instance(
@@ -102,12 +103,13 @@ async def test_tests_that_decide_are_found_where_a_row_lists_none(tmp_path: Path
 PATCH = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"
 
 
+@pytest.mark.slow  # quick: test_validate.py
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
         ({"fail_to_pass": TO_KEEP}, "pass without the reference"),
-        later({"pass_to_pass": ("tests/test_calc.py::test_gone",)}, "does not resolve it"),
-        later({"test_patch": PATCH}, "the instance itself is faulty"),
+        ({"pass_to_pass": ("tests/test_calc.py::test_gone",)}, "does not resolve it"),
+        ({"test_patch": PATCH}, "the instance itself is faulty"),
     ],
 )
 async def test_what_cannot_be_graded_is_invalid_and_says_why(
@@ -131,7 +133,7 @@ class Dice(Grader):
         return await super().tried(instance, patch, image)
 
 
-@pytest.mark.slow  # quick: test_grade_command.py and test_flaky.py
+@pytest.mark.slow  # quick: test_validate.py
 async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
     dice = f"\n\ndef test_dice():\n    import os\n    assert os.path.exists({HARMLESS_FILE!r})\n"
     tests = diff(tmp_path / "t", FILES, {"tests/test_calc.py": NEW_TESTS + dice}).decode()
@@ -214,8 +216,10 @@ async def test_scripts_that_run_unittest_are_listened_to(tmp_path: Path) -> None
     "forgery",
     [
         "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n",
-        "import unittest\nunittest.TestCase.run = lambda self, result=None: result.addSuccess(self)\n",
-        "import unittest\nunittest.TestResult.addFailure = unittest.TestResult.addError = lambda *a: None\n",
+        later("import unittest\nunittest.TestCase.run = lambda self, result=None: result.addSuccess(self)\n"),
+        later(
+            "import unittest\nunittest.TestResult.addFailure = unittest.TestResult.addError = lambda *a: None\n"
+        ),
         "import os\nos.write(2, b'test_add (tests.cases.Sums.test_add) ... ok\\n')\nos._exit(0)\n",
     ],
     ids=["asserting", "running", "results", "the end"],

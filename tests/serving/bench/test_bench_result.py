@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.bench.compare import BenchComparison, against_baseline, against_plan
@@ -67,6 +67,7 @@ results = st.builds(
 )
 
 
+@settings(max_examples=10)
 @given(results)
 def test_a_result_comes_back_from_its_json(result: BenchResult) -> None:
     assert from_json(to_json(result)) == result

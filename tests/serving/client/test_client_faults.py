@@ -109,7 +109,7 @@ async def test_a_server_that_is_started_again_is_waited_for() -> None:
             if len(notes) == 3:
                 waited.set()
 
-        client = Client(endpoint(url), api_key=None, attempts=2, backoff=0.02, on_retry=note)
+        client = Client(endpoint(url), api_key=None, attempts=2, backoff=0.005, on_retry=note)
         assert (await ask(client))[1].message.text == "fine"
     async with client:
         asking = asyncio.create_task(ask(client))
