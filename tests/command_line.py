@@ -30,6 +30,7 @@ TIMEOUT = 150.0
 """Time limit in seconds for a command. Only a command that hangs reaches it."""
 Stream = int | IO[bytes]
 """`subprocess.PIPE`, `subprocess.DEVNULL`, a file descriptor, or a file."""
+MAIN = "m3agent.agent.__main__"
 AT_START = ("PYTHON", "LC_", "LANG", "TERM", "COLUMNS", "COVERAGE")
 """Prefixes of variables that Python or a library reads at start-up. The fork server started before they were set."""
 
@@ -89,7 +90,7 @@ class Process:
         stdout: Stream = subprocess.PIPE,
         stderr: Stream = subprocess.PIPE,
         inherit: bool = True,
-        module: str = "m3agent.agent.__main__",
+        module: str = MAIN,
     ) -> None:
         request = {
             "module": module,
@@ -211,13 +212,14 @@ def run(
     env: Mapping[str, str] | None = None,
     data: bytes = b"",
     timeout: float = TIMEOUT,
+    module: str = MAIN,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with `data` as its standard input.
 
     Raises `subprocess.TimeoutExpired` after `timeout` seconds.
     """
     at_start = any(name.startswith(AT_START) for name in env or ())
-    if at_start or sum(map(len, arguments)) > LARGEST // 4:
+    if module == MAIN and (at_start or sum(map(len, arguments)) > LARGEST // 4):
         return subprocess.run(
             command(*arguments),
             cwd=cwd,
@@ -228,7 +230,8 @@ def run(
             input=data.decode(),
             timeout=timeout,
         )
-    process = Process(*arguments, cwd=cwd, env=env, stdin=subprocess.PIPE if data else subprocess.DEVNULL)
+    stdin = subprocess.PIPE if data else subprocess.DEVNULL
+    process = Process(*arguments, cwd=cwd, env=env, stdin=stdin, module=module)
     output, errors = process.communicate(data, timeout)
     assert process.returncode is not None
     return subprocess.CompletedProcess(

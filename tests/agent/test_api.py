@@ -15,7 +15,7 @@ import pytest
 import m3agent
 from m3agent import FixSettings, Status, UsageError, fix, fix_async
 from m3agent.agent.settings.settings import SETTINGS
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, TEST, UNTESTED, MakeRepo
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
 pytestmark = pytest.mark.integration
@@ -43,9 +43,9 @@ def test_a_fix(model: MisbehavingServer, make_repo: MakeRepo, capfd: pytest.Capt
 
 
 def test_applied(model: MisbehavingServer, make_repo: MakeRepo) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, TEST, DONE]
-    assert fix(ISSUE, str(repo), endpoint=model.url, apply=True).is_verified
+    repo = make_repo(UNTESTED)
+    model.answers = [FIX, NOT_TESTED]
+    assert fix(ISSUE, str(repo), endpoint=model.url, apply=True).status is Status.UNVERIFIED
     assert "a + b" in (repo / "calc.py").read_text()
 
 

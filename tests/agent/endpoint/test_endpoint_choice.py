@@ -24,7 +24,18 @@ from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.client.endpoint import probe
 from m3agent.serving.launch.record import KEY, Phase, ServerRecord, new_folder, write_record
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, events, of_type
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    events,
+    of_type,
+)
 from tests.command_line import run
 from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer
@@ -250,15 +261,16 @@ def test_resumed_session_uses_the_same_server_and_its_key(
 ) -> None:
     server(own_state / "state", model.url, key="sesame")
     model.answers = [TEST]
-    stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--max-turns", "1")
+    stopped = run("fix", ISSUE, "--repo", str(make_repo(UNTESTED)), "--max-turns", "1")
     assert stopped.returncode == 6, stopped.stderr
     assert events(own_state)[0]["endpoint"]["source"] == "running"
     if old:
         written_by_an_older_version(own_state, "running")
     server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer server
-    model.answers = [FIX, TEST, DONE]
+    model.answers = [FIX, NOT_TESTED]
     done = run("sessions", "resume", "last", "--max-turns", "9")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
+    assert events(own_state)[-1]["status"] == "unverified"
     assert {request.headers["authorization"] for request in model.chats} == {"Bearer sesame"}
     assert "sesame" not in "".join(json.dumps(event) for event in events(own_state))
 

@@ -11,7 +11,9 @@ from tests.agent.scripted import (
     BUGGY,
     DONE,
     FIX,
+    NOT_TESTED,
     TEST,
+    UNTESTED,
     MakeRepo,
     calls,
     calls_raw,
@@ -21,6 +23,7 @@ from tests.agent.scripted import (
     of_type,
     says,
 )
+from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer, history_faults
 
 DELETES = calls("code_exec", language="bash", code="rm -rf ./* ./.[!.]* ; ls -A | wc -l")
@@ -100,7 +103,7 @@ def test_a_model_that_floods_arguments(
     assert longest < 10_000, "no result repeats the flood"
 
 
-@pytest.mark.parametrize("cheat", [WEAKENS, HIDES], ids=["weakens a test", "hides the tests"])
+@pytest.mark.parametrize("cheat", [WEAKENS, later(HIDES)], ids=["weakens a test", "hides the tests"])
 def test_a_model_that_edits_tests_instead_of_code(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, cheat: Any
 ) -> None:
@@ -141,8 +144,8 @@ def test_a_model_that_writes_outside(
         calls("file_write", path=".git/hooks/post-checkout", content="#!/bin/sh\ntouch /tmp/owned\n"),
         calls("code_exec", language="bash", code="rm -rf link .git/hooks"),
     ]
-    code, end = run(model, make_repo(BUGGY), own_state, [*outside, FIX, TEST, DONE])
-    assert (code, end["status"], end["paths"]) == (0, "verified", ["calc.py"])
+    code, end = run(model, make_repo(UNTESTED), own_state, [*outside, FIX, NOT_TESTED])
+    assert (code, end["status"], end["paths"]) == (1, "unverified", ["calc.py"])
     assert not target.exists()
 
 

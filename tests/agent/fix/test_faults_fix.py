@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from m3agent.serving import wire
-from tests.agent.scripted import MakeRepo, fix, of_type
+from tests.agent.scripted import ISSUE, MakeRepo, of_type
+from tests.command_line import run
+from tests.conftest import later
 from tests.servers import faults, strict
 from tests.servers.dialects import Answer, Chunk, Dialect, Dynamo, Sglang, Vllm, frames
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Stream
@@ -19,6 +22,11 @@ BUGGY = {
 }
 FIX = wire.Call("file_edit", {"path": "calc.py", "old": "return a - b", "new": "return a + b"})
 TEST = wire.Call("test_runner", {"test_file": "."})
+
+
+def fix(repo: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """Run a fix that does not wait before it repeats a request."""
+    return run("fix", ISSUE, "--repo", str(repo), "--endpoint", url, module="tests.agent.impatient")
 
 
 def mark(word: str) -> wire.Call:
@@ -134,8 +142,7 @@ def test_an_error_that_looks_like_an_answer_ends_the_fix_with_a_sentence(
     assert len(server.chats) == 1
 
 
-@pytest.mark.slow  # quick: test_stream_choice.py, and test_a_fix_through_every_fault
-@pytest.mark.parametrize("fault", ["stream_cut", "error_mid_stream"])
+@pytest.mark.parametrize("fault", ["stream_cut", later("error_mid_stream")])
 def test_a_fix_by_a_server_whose_every_stream_breaks(
     fault: str, server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
     assert "returned to the model" in (own_state / "page.html").read_text()
 
 
+@pytest.mark.slow  # quick: test_verify.py and test_verify_rounds.py
 def test_a_red_test_of_the_patch_fails_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -150,6 +151,7 @@ def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo,
     resumed_ends_verified(model, own_state)
 
 
+@pytest.mark.slow  # quick: test_verify_rounds.py
 def test_killed_between_the_verdict_and_the_message(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
 from m3agent.agent.session.session import Session
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, start
+from tests.agent.scripted import FIX, NOT_TESTED, UNTESTED, MakeRepo, fix, start
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
 
@@ -63,12 +63,12 @@ def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
 def test_second_fix_reports_the_first_one(
     server: MisbehavingServer, make_repo: MakeRepo, one_backend: str
 ) -> None:
-    repo = make_repo(BUGGY)
-    server.answers = [Silence(), TEST, FIX, TEST, DONE]
+    repo = make_repo(UNTESTED)
+    server.answers = [Silence(), FIX, NOT_TESTED]
     first = start(repo, server.url, one_backend)
     server.wait_for_chats(1)
     second = fix(repo, server.url)
     first.kill()
     first.wait()
-    assert second.returncode == 0, second.stderr
+    assert second.returncode == 1, second.stderr
     assert "also works on this repository" in second.stderr

@@ -18,7 +18,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo, chunk, events
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    chunk,
+    events,
+)
 from tests.agent.ui.test_status_row import NASTY, turn_ended
 from tests.command_line import command
 from tests.conftest import later
@@ -28,7 +39,7 @@ from tests.servers.misbehaving import MisbehavingServer, Stall, Stream, call, fi
 pytestmark = pytest.mark.integration
 
 COUNTED = usage(100_000, 10, prompt_tokens_details={"cached_tokens": 98_000})
-FIRST = Stream([call(0, "test_runner", '{"test_file": "."}', "c"), finish("tool_calls"), COUNTED])
+FIRST = Stream([call(0, "file_read", '{"path": "calc.py"}', "c"), finish("tool_calls"), COUNTED])
 SILENT = Stream([chunk({"reasoning": "add() subtracts: \x1b[2J漢字"}), Stall()])
 STYLE = rb"\x1b\[[0-9;]*m"
 MOVES = rb"\x1b\[\?(25|7)[hl]|\x1b\[2K|\x1b\[1A"
@@ -163,16 +174,16 @@ with Screen() as screen:
 def test_a_standard_error_that_cannot_be_written_ends_nothing(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, where: str
 ) -> None:
-    model.answers = [FIX, TEST, DONE]
+    model.answers = [FIX, NOT_TESTED]
     script = f'set -o pipefail; exec 3>&1; "$@" {where}'
     done = subprocess.run(
-        ["bash", "-c", script, "bash", *fix_command(make_repo(BUGGY), model.url)],
+        ["bash", "-c", script, "bash", *fix_command(make_repo(UNTESTED), model.url)],
         capture_output=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (1, b"")
     assert b"+    return a + b" in done.stdout
-    assert events(own_state)[-1]["status"] == "verified"
+    assert events(own_state)[-1]["status"] == "unverified"
 
 
 def full_pipe() -> tuple[int, int]:

@@ -148,7 +148,7 @@ def test_embedded_engine_says_that_no_candidate_works(tmp_path: Path) -> None:
         "test_m.py": "from m import f\n\n\ndef test_f():\n    assert f(7) == 'seven'\n\n\ndef test_g():\n    assert f(8) == 'eight'\n",
     }
     bench = Workbench.of(tmp_path, files)
-    bench.budget = Budget(candidates=50, seconds=20)
+    bench.budget = Budget(candidates=20, seconds=20)
     last = bench.converse()
     assert re.match(r"No change: none of \d+ candidate changes makes", last.text)
     assert bench.text("m.py") == files["m.py"]

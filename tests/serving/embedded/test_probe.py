@@ -126,7 +126,7 @@ def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     def test_fine():
         assert m.other(2) == 2
     """
-    found = tree(tmp_path, tests=tests).spectrum(test_seconds=1.0)
+    found = tree(tmp_path, tests=tests).spectrum(test_seconds=0.5)
     outcome = {row[0].split("::")[1]: row[1] for row in found["failed"]}
     assert outcome == {"test_hangs": "timeout", "test_dies": "timeout", "test_recurses": "failed"}
     assert found["passed"] == 1
