@@ -64,15 +64,19 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
 
 QUICK = {
     "plugin by a distribution",
-    "package in the place of a test helper",
     "own test and own module",
     "report written, then the end",
     "closure of unittest replaced",
 }
 """Forgeries of several kinds; the long tests try the others. `make test` tries more in test_grade_forgery.py, and chance
 in test_verify.py and test_flaky.py."""
-IN_DOCKER = {*QUICK, "breaks a green test half of the time", "channel found in frames"}
-"""One of each kind."""
+IN_DOCKER = {
+    *QUICK,
+    "package in the place of a test helper",
+    "channel found in frames",
+    "breaks a green test half of the time",
+}
+"""Forgeries of each kind."""
 
 
 async def check(forgery: str, backend: Backend, folder: Path) -> None:
@@ -94,7 +98,8 @@ async def test_a_forged_fix_is_not_verified_in_docker(tmp_path: Path, forgery: s
     await check(forgery, backend_here("docker"), tmp_path)
 
 
-@pytest.mark.parametrize("target", others_later(HONEST, {"functions"}))
+@pytest.mark.slow  # quick: test_verify_sandboxes.py
+@pytest.mark.parametrize("target", HONEST)
 async def test_a_real_fix_is_verified(one_backend: Backend, tmp_path: Path, target: str) -> None:
     """Counter-check of the refusals above: verification does accept a real fix."""
     right = {HONEST[target].module: HONEST[target].fixed}

@@ -265,10 +265,10 @@ async def test_the_whole_run_over_its_time(bench: Bench) -> None:
             "def test_after(): pass\n",
         }
     )
-    result = await bench.call("test_runner", test_file=".", timeout=4)
-    assert result.content.startswith("1 passed, 1 failed, 0 errors, 0 skipped (timed out after 4 s")
+    result = await bench.call("test_runner", test_file=".", timeout=3)
+    assert result.content.startswith("1 passed, 1 failed, 0 errors, 0 skipped (timed out after 3 s")
     assert result.data["failed"] == ["test_b.py::test_deaf"]
-    assert "    timed out after 4 s" in result.content
+    assert "    timed out after 3 s" in result.content
     assert (result.data["timed_out"], result.data["complete"]) == (True, False)
 
 

@@ -10,7 +10,21 @@ import pytest
 
 from m3agent.agent.loop.prompt import SUMMARISE
 from m3agent.agent.session.messages import FIRST, Digest
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, chunk, fix, kill, of_type, start
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    NOT_TESTED,
+    TEST,
+    UNTESTED,
+    MakeRepo,
+    calls,
+    chunk,
+    fix,
+    kill,
+    of_type,
+    start,
+)
 from tests.command_line import run
 from tests.servers.misbehaving import (
     MODEL,
@@ -66,9 +80,9 @@ def looks(count: int) -> list[Stream]:
 def test_the_tail_is_summarised_behind_the_untouched_prefix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
-    model.answers = [*looks(8), says_notes(), at(3000, FIX), at(3100, TEST), at(3200, DONE)]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 0, done.stderr
+    model.answers = [*looks(8), says_notes(), at(3000, FIX), at(3100, TEST), at(3200, NOT_TESTED)]
+    done = fix(make_repo(UNTESTED), model.url)
+    assert done.returncode == 1, done.stderr
     sent = bodies(model)
     assert [body["tool_choice"] for body in sent] == ["auto"] * 8 + ["none"] + ["auto"] * 3
     assert sent[8]["messages"][-1] == {"role": "user", "content": SUMMARISE}

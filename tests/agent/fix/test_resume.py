@@ -41,11 +41,11 @@ def history_of(model: MisbehavingServer) -> list[bytes]:
     return [request.body for request in model.chats]
 
 
-def checked(model: MisbehavingServer, home: Path) -> list[dict[str, Any]]:
-    """Return the log after checking its order, its end as verified, and that its requests form one conversation."""
+def checked(model: MisbehavingServer, home: Path, status: str = "verified") -> list[dict[str, Any]]:
+    """Return the log after checking its order, how it ended, and that its requests form one conversation."""
     log = events(home)
     assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
-    assert log[-1]["status"] == "verified"
+    assert log[-1]["status"] == status
     assert history_faults(history_of(model)) == []
     ended = [event["call"] for event in log if event["type"] == "call.finished"]
     begun = [event["call"] for event in log if event["type"] == "call.started"]
@@ -118,15 +118,16 @@ def test_killed_between_a_result_and_its_telling(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     """The state after a kill between writing the log's line and writing the conversation's line."""
-    killed_at(model, make_repo(BUGGY), one_backend, [TEST, FIX])
+    killed_at(model, make_repo(UNTESTED), one_backend, [TEST, FIX])
     [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
     whole = path.read_bytes().splitlines(keepends=True)
     before = history_of(model)[2]
     path.write_bytes(b"".join(whole[:-1]) + whole[-1][:20])
     log = path.with_name("events.jsonl")
     log.write_bytes(log.read_bytes() + b'{"v": 1, "seq"')
-    resume_to_the_end(model)
-    checked(model, own_state)
+    model.answers = [NOT_TESTED]
+    assert resume().returncode == 1
+    checked(model, own_state, "unverified")
     assert history_of(model)[3] == before
     assert path.read_bytes().startswith(b"".join(whole))
 
@@ -135,17 +136,17 @@ def test_interrupted_by_the_user(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
     model.answers = [FIX, Silence()]
-    process = start(make_repo(BUGGY), model.url, one_backend)
+    process = start(make_repo(UNTESTED), model.url, one_backend)
     model.wait_for_chats(2)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
-    model.answers = [TEST, DONE]
+    model.answers = [NOT_TESTED]
     done = resume("--json")
-    assert "verified" in done.stderr, "as with fix --json, people are told as well"
-    assert done.returncode == 0, done.stderr
+    assert "unverified" in done.stderr, "as with fix --json, people are told as well"
+    assert done.returncode == 1, done.stderr
     printed = [json.loads(line) for line in done.stdout.splitlines()]
-    assert printed == checked(model, own_state)[-len(printed) :]
+    assert printed == checked(model, own_state, "unverified")[-len(printed) :]
     assert printed[0]["type"] == "session.resumed"
 
 

@@ -17,13 +17,12 @@ pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="
 
 
 QUICK = {
-    "conftest at the root",
     "written to every descriptor",
     "running replaced by name",
     "channel found in frames",
 }
 """Forgeries of several kinds; the long tests try the others. `make test` tries more in test_forgery.py, and those against
-unittest in test_grade_small.py."""
+unittest in test_grade_small.py. `test_the_reference_is_resolved_beside_every_forgery_that_is_undone` tries forgeries by files."""
 
 
 @pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
@@ -35,7 +34,8 @@ async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     assert grade.verdict is not Verdict.RESOLVED, grade
 
 
-@pytest.mark.parametrize("target", others_later(HONEST, {"functions"}))
+@pytest.mark.slow  # quick: test_grade_small.py
+@pytest.mark.parametrize("target", HONEST)
 async def test_a_real_fix_is_resolved(tmp_path: Path, target: str) -> None:
     """Counter-check: what is refused above is not refused for the target."""
     grade = await graded({HONEST[target].module: HONEST[target].fixed}, HONEST[target], tmp_path)

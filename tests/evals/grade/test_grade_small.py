@@ -37,6 +37,7 @@ async def test_the_reference_patch_resolves_it_and_an_empty_patch_does_not(tmp_p
     assert set(harmless.fail_to_pass.failed) == set(TO_FIX) and harmless.pass_to_pass.passed == 1
 
 
+@pytest.mark.slow  # quick: test_validate.py
 async def test_a_fix_that_breaks_what_worked_is_unresolved(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance")
     patch = diff(tmp_path / "patch", FILES, {"calc.py": FIXED.replace("a * 2", "a + 2")})

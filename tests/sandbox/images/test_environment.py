@@ -10,7 +10,7 @@ import os
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -247,33 +247,22 @@ async def test_an_interrupted_build_leaves_nothing(
     assert {image.name for image in environment_images(api, tmp_path)} == before
 
 
-async def test_two_at_once_build_once(
+async def test_two_at_once_build_once_and_without_a_build_the_image_is_for_all_trees(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
     index.add(wheel("alpha", "1.0"))
-    workspace = workspace_of({"requirements.txt": "alpha\n"})
-    both = await asyncio.gather(*(find_environment(workspace, tmp_path, said.append) for _ in range(2)))
-    assert both[0] == both[1]
+    workspace = workspace_of({"requirements.txt": "alpha\n", "setup.py": ""})
+    image, other = await asyncio.gather(
+        *(find_environment(workspace, tmp_path, said.append) for _ in range(2))
+    )
+    assert image is not None
+    assert image == other
     assert len([line for line in said if line.startswith("building")]) == 1
+    assert await image_of_tree(changed(workspace, "setup.py", b"x"), image, tmp_path, said.append) == image
 
 
 async def test_nothing_declared_is_no_image(workspace_of: WorkspaceOf, tmp_path: Path) -> None:
     assert await find_environment(workspace_of({"a.py": ""}), tmp_path, lambda _: None) is None
-
-
-async def test_unavailable_python_is_reported(
-    index: PackageIndex,
-    workspace_of: WorkspaceOf,
-    tmp_path: Path,
-    said: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    index.add(wheel("alpha", "1.0"))
-    workspace = workspace_of({"requirements.txt": "alpha\n", ".python-version": "3.99\n"})
-    image = await find_environment(workspace, tmp_path, said.append)
-    assert any("Python 3.99 is not available" in line for line in said)
-    async with sandbox_from(image, workspace) as sandbox:
-        assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
 
 
 # -- what only the project's own build makes ----------------------------------------------------------------------
@@ -309,9 +298,12 @@ version_file = "src/own/seen.py"
 """
 
 
-def built_by_itself(workspace_of: WorkspaceOf, *, then: str = "", requires: str = "") -> Workspace:
+def built_by_itself(
+    workspace_of: WorkspaceOf, *, then: str = "", requires: str = "", more: Mapping[str, str] | None = None
+) -> Workspace:
     return workspace_of(
         {
+            **(more or {}),
             "pyproject.toml": BUILDS_ITSELF.format(requires=requires),
             "backend.py": BACKEND.replace("{then}", then or "pass"),
             ".gitignore": "_version.py\n",
@@ -336,7 +328,7 @@ async def contents(image: str | None, workspace: Workspace) -> tuple[bytes, byte
         return done[0].stdout, done[1].stdout
 
 
-async def test_what_a_build_generates_is_there_and_never_in_the_patch(
+async def test_what_a_build_generates_is_there_and_never_in_the_patch_or_stale(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
     workspace = built_by_itself(workspace_of)
@@ -358,7 +350,19 @@ async def test_what_a_build_generates_is_there_and_never_in_the_patch(
     words = len(said)
     assert await find_environment(workspace, tmp_path, said.append, tag="v3.4") == image
     assert len(said) == words
-    assert await find_environment(workspace, tmp_path, said.append, tag="v3.5") != image
+    broken = changed(workspace, "backend.py", b"raise SystemExit('broken')\n")
+    again = await image_of_tree(broken, image, tmp_path, said.append)
+    assert "the changed project's own build failed; what it makes is missing" in said
+    assert await contents(again, broken) == (b"", b"")
+
+
+@pytest.mark.slow
+async def test_another_tag_is_another_image(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = built_by_itself(workspace_of)
+    images = [await find_environment(workspace, tmp_path, said.append, tag=tag) for tag in ("v3.4", "v3.5")]
+    assert images[0] != images[1]
 
 
 @pytest.mark.slow
@@ -373,16 +377,20 @@ async def test_a_build_that_fails_after_the_version_file_keeps_that_file(
         assert done.stdout == b"0+unknown\n"
 
 
-async def test_a_project_that_cannot_be_built_still_has_an_environment(
+async def test_a_project_that_cannot_be_built_and_whose_python_is_unavailable_still_has_an_environment(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
-    workspace = built_by_itself(workspace_of, requires='"not-in-the-index"')
+    index.add(wheel("alpha", "1.0"))
+    more = {".python-version": "3.99\n", "requirements.txt": "alpha\n"}
+    workspace = built_by_itself(workspace_of, requires='"not-in-the-index"', more=more)
     image = await find_environment(workspace, tmp_path, said.append)
+    assert any("Python 3.99 is not available" in line for line in said)
     [line] = [line for line in said if "continuing without these files" in line]
     assert line.startswith("the project itself could not be built: its build failed")
     assert "not-in-the-index" in line
     async with sandbox_from(image, workspace) as sandbox:
         assert (await sandbox.exec(["python3", "-m", "pytest", "--version"])).exit == 0
+        assert (await sandbox.exec(["python3", "-c", "import alpha"])).exit == 0
         assert (await sandbox.exec(["python3", "-c", "import own"])).exit != 0
 
 
@@ -420,28 +428,6 @@ async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_
     nosy = changed(workspace, "backend.py", backend.encode())
     unreachable = str(errno.ENETUNREACH).encode()
     assert (await contents(await image_of_tree(nosy, image, tmp_path, said.append), nosy))[1] == unreachable
-
-
-async def test_a_change_that_breaks_the_build_leaves_no_stale_module(
-    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
-) -> None:
-    workspace = built_by_itself(workspace_of)
-    image = await find_environment(workspace, tmp_path, said.append, tag="v3.4")
-    assert image is not None
-    broken = changed(workspace, "backend.py", b"raise SystemExit('broken')\n")
-    again = await image_of_tree(broken, image, tmp_path, said.append)
-    assert "the changed project's own build failed; what it makes is missing" in said
-    assert await contents(again, broken) == (b"", b"")
-
-
-async def test_a_repository_without_a_build_has_one_image_for_all_trees(
-    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
-) -> None:
-    index.add(wheel("alpha", "1.0"))
-    workspace = workspace_of({"requirements.txt": "alpha\n", "setup.py": ""})
-    image = await find_environment(workspace, tmp_path, said.append)
-    assert image is not None
-    assert await image_of_tree(changed(workspace, "setup.py", b"x"), image, tmp_path, said.append) == image
 
 
 # -- the repository's own image ---------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ def calls(bench: Workbench) -> list[dict[str, str]]:
     return [message["tool_calls"][0]["function"] for message in bench.messages[1::2]]
 
 
+@pytest.mark.slow  # quick: test_repairs and test_the_seed_orders_what_is_equal
 @pytest.mark.integration
 def test_repairs_with_a_seed(stock: Workbench) -> None:
     check_repair(copy.deepcopy(stock), STOCK)
