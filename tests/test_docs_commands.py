@@ -81,7 +81,8 @@ SLOW = [
     r"m3agent fix (?!issue\.md$)",  # one such command is enough for `make test`
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench(?!.*--rounds 1)",
-    r"m3agent serve .*--detach",  # `make test` starts one in test_serve.py
+    r"m3agent serve($| .*--detach)",  # `make test` starts servers in test_serve.py
+    r"m3agent acp$",  # `make test` starts it in test_acp.py
 ]
 ELSEWHERE = ["docker build ", "docker run ", "--volume "]
 """Beginnings of lines that call m3agent where no test can run it: on other machines, in containers."""

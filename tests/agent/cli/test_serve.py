@@ -360,7 +360,7 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [later(False), True])
 def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, named: bool) -> None:
     """The dry run starts nothing and ends; the command that it prints serves at the printed address."""
     (machine.bin / "nvidia-smi").unlink()

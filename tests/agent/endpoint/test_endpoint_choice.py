@@ -282,10 +282,10 @@ def test_resumed_session_uses_the_same_server_and_its_key(
 @pytest.mark.parametrize(
     ("named", "engine", "running", "expected"),
     [
-        (True, False, Phase.READY, "named"),
-        (False, True, Phase.READY, "embedded"),
         (False, False, Phase.READY, "running"),
         (False, False, Phase.LOADING, "not ready"),
+        later(True, False, Phase.READY, "named"),
+        later(False, True, Phase.READY, "embedded"),
         later(True, False, None, "named"),
         later(True, False, Phase.LOADING, "named"),
         later(False, True, None, "embedded"),

@@ -142,9 +142,9 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
 def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, columns: int
 ) -> None:
-    model.answers = [TEST, FIX, TEST, DONE]
-    with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url), columns=columns) as terminal:
-        assert terminal.until_the_end() == 0
+    model.answers = [TEST, FIX, NOT_TESTED]
+    with EmulatedTerminal(fix_command(make_repo(UNTESTED), model.url), columns=columns) as terminal:
+        assert terminal.until_the_end() == 1
         assert terminal.cursor_is_visible
         assert terminal.process.stdout is not None
         assert b"+    return a + b" in terminal.process.stdout.read()

@@ -67,7 +67,11 @@ async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[
 
 @pytest.mark.integration
 @needs_docker
-async def test_instances_are_made_validated_and_gone_on_with(repo: Repo, tmp_path: Path) -> None:
+async def test_instances_are_made_validated_and_gone_on_with(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # what several runs decide: test_only_tests_that_pass_in_every_run_with_the_fix_count
+    monkeypatch.setattr("m3agent.evals.create.graded.RUNS", 1)
     out = tmp_path / "out"
     (first,), _ = await make(repo, tmp_path, out, 1)
     both, _ = await make(repo, tmp_path, out)

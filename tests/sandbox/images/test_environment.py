@@ -21,11 +21,12 @@ import pytest
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process, our_labels
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.image import find_image
+from m3agent.sandbox.backends.image import Image, find_image
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.environment import find_environment, image_of_tree
+from m3agent.sandbox.images.environment import _key, find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.project_build import ProjectJob
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
@@ -356,7 +357,7 @@ async def test_what_a_build_generates_is_there_and_never_in_the_patch_or_stale(
     assert await contents(again, broken) == (b"", b"")
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # quick: test_the_last_tag_is_part_of_the_name_of_the_image
 async def test_another_tag_is_another_image(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -428,6 +429,11 @@ async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_
     nosy = changed(workspace, "backend.py", backend.encode())
     unreachable = str(errno.ENETUNREACH).encode()
     assert (await contents(await image_of_tree(nosy, image, tmp_path, said.append), nosy))[1] == unreachable
+
+
+def test_the_last_tag_is_part_of_the_name_of_the_image() -> None:
+    base, job = Image("base"), ProjectJob("hash", (), extensions=True, version="3.4", tag="v3.4")
+    assert _key(job, base) == _key(replace(job), base) != _key(replace(job, tag="v3.5"), base)
 
 
 # -- the repository's own image ---------------------------------------------------------------------------------

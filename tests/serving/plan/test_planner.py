@@ -204,7 +204,7 @@ def test_no_plan_exceeds_memory(
     assert shown.isdisjoint(refusal.precision for refusal in refusals(fleet, wish))
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(GPU, st.integers(1, 15), st.integers(1, 3), WISH)
 def test_more_gpus_never_allow_less(gpu: Gpu, per_node: int, nodes: int, wish: PlanRequest) -> None:
     fleet = Fleet(gpu, per_node, nodes)
