@@ -63,8 +63,9 @@ async def validated(
     folder: Path, before: Outcomes, *after: Outcomes, fix: str = "a", keep: str = "b"
 ) -> Validation:
     """Validate an instance with the tests `fix` and `keep`; if both are empty, its row lists none."""
-    answer = {"fail_to_pass": tuple(fix.split()), "pass_to_pass": tuple(keep.split())}
-    instance = small_instance(folder / "instance", **answer)
+    instance = small_instance(
+        folder / "instance", fail_to_pass=tuple(fix.split()), pass_to_pass=tuple(keep.split())
+    )
     environments = OneImage(folder / "state", print)
     return await validate(instance, environments, GivenOutcomes(folder, before, after))
 
