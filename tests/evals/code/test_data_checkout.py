@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
 import subprocess
 import tarfile
@@ -25,9 +26,15 @@ SECRET = "the-fix-that-nobody-may-see"
 
 
 @pytest.fixture
-def upstream(tmp_path: Path) -> Path:
+def upstream(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with older commits, a base (branch `base`), and a later fix, in branches, tags and reflogs."""
-    repo = tmp_path / "upstream"
+    made_once = tmp_path_factory.getbasetemp() / "upstream"
+    if not made_once.exists():
+        make_upstream(made_once)
+    return Path(shutil.copytree(made_once, tmp_path / "upstream", symlinks=True))
+
+
+def make_upstream(repo: Path) -> None:
     write_files(repo, {"calc.py": "old\n"})
     git(repo, "init", "-q")
     for content in ("first\n", "base\n", f"{SECRET}\n"):
@@ -39,7 +46,6 @@ def upstream(tmp_path: Path) -> Path:
         git(repo, "commit", "-q", "-m", content)
         git(repo, "branch", content.strip().replace(SECRET, "fixed"))
         git(repo, "tag", "-a", "-m", content, f"v-{content.strip()}")
-    return repo
 
 
 @pytest.fixture
