@@ -75,6 +75,7 @@ async def test_a_file_of_a_terabyte_with_nothing_in_it(box: Box) -> None:
         assert done.stdout.strip() == b"EFBIG"
 
 
+@pytest.mark.supervisor
 async def test_a_deleted_file_that_is_still_open_is_given_back(box: Box) -> None:
     hold = FILL.format(folder="/ws") + "os.unlink('/ws/full')\ntime.sleep(300)"
     hold = hold.replace("with open", "held = open").replace(

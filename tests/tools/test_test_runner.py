@@ -14,6 +14,7 @@ from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import KNOWN
+from tests.conftest import later
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -229,23 +230,34 @@ async def test_wrong_arguments(bench: Bench, arguments: dict[str, object], said:
     assert result.content.startswith(f"error: {said}")
 
 
-async def test_hanging_test_takes_only_its_own_limit(bench: Bench) -> None:
-    hanging = (
-        "import time, pytest\n"
-        "def test_a_loop():\n    while True: pass\n"
+HANGING = {
+    "loop": "def test_a_loop():\n    while True: pass\n",
+    "swallows": (
         "def test_b_swallows():\n    while True:\n        try: time.sleep(100)\n        except Exception: pass\n"
+    ),
+    "teardown": (
         "@pytest.fixture\ndef slow_end():\n    yield\n    time.sleep(100)\n"
         "def test_c_teardown(slow_end): pass\n"
+    ),
+    "subtests": (
         "def test_d_subtests(subtests):\n"
         "    for n in range(2):\n        with subtests.test(n=n): time.sleep(100 * n)\n"
-        "def test_e_fine(): pass\n"
-    )
-    await bench.put({"test_h.py": hanging})
+    ),
+}
+
+
+@pytest.mark.parametrize("hanging", [("swallows", "teardown"), later(("loop", "subtests"))])
+async def test_hanging_test_takes_only_its_own_limit(bench: Bench, hanging: tuple[str, str]) -> None:
+    files = "import time, pytest\n" + "".join(HANGING[name] for name in hanging)
+    await bench.put({"test_h.py": files + "def test_e_fine(): pass\n"})
     result = await bench.call("test_runner", test_file=".", timeout=30)
     assert result.data["passed"] == ["test_h.py::test_e_fine"]
-    assert len(result.data["failed"]) == 4
+    assert len(result.data["failed"]) == 2
     assert result.data["complete"]
-    assert result.content.count("timed out after 1 s") >= 4
+    assert result.content.count("timed out after 1 s") >= 2
+
+
+async def test_hanging_unittest_takes_only_its_own_limit(bench: Bench) -> None:
     unittest = (
         "import time, unittest\nclass T(unittest.TestCase):\n"
         "    def test_a(self):\n        while True: pass\n    def test_b(self): pass\n"

@@ -55,7 +55,9 @@ class GitHub(TrackerServer):
         self.git = self.remote
         git(repo.parent, "clone", "-q", "--bare", str(repo), str(self.remote))
         git(repo, "remote", "add", "origin", f"{self.url}/owner/repo.git")
-        git(repo, "fetch", "-q", str(self.remote), "+refs/heads/*:refs/remotes/origin/*")  # quicker than by HTTP
+        git(
+            repo, "fetch", "-q", str(self.remote), "+refs/heads/*:refs/remotes/origin/*"
+        )  # quicker than by HTTP
         self.add_issue(12, title="Sums are wrong")
         self.pages["/repos/owner/repo"] = Page({"full_name": "owner/repo", "archived": False})
         self.pages[f"POST {PULLS}"] = Page({"html_url": self.pull}, 201)

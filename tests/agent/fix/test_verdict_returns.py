@@ -116,12 +116,24 @@ def test_the_gate_knows_what_passed_before(
     assert (baseline["failed"], baseline["complete"]) == (["test_calc.py::test_add"], True)
     assert "1 passed, 1 failed without a change" in done.stderr
 
-    shutil.rmtree(own_state / "state" / "sessions")
-    model.answers = [FIX, TEST, done_with_baseline]
-    assert fix(repo, model.url).returncode == 0
-    [known] = of_type(own_state, "baseline")
-    assert known["cached"]
-    assert known["failed"] == baseline["failed"]
+
+@pytest.mark.slow  # quick: test_baseline.py
+def test_the_baseline_is_known_the_next_time(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    def done_with_baseline(_: object) -> Any:
+        wait_for_event(own_state, "baseline")
+        return DONE
+
+    repo = make_repo(BUGGY)
+    baselines = []
+    for _ in range(2):
+        model.answers = [FIX, TEST, done_with_baseline]
+        assert fix(repo, model.url).returncode == 0
+        baselines += of_type(own_state, "baseline")
+        shutil.rmtree(own_state / "state" / "sessions")
+    assert [baseline["cached"] for baseline in baselines] == [False, True]
+    assert [baseline["failed"] for baseline in baselines] == [["test_calc.py::test_add"]] * 2
 
 
 def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:

@@ -71,6 +71,7 @@ async def test_what_hides_is_ended_with_its_command(sandbox_of: SandboxOf) -> No
         assert await sleepers(sandbox) == []
 
 
+@pytest.mark.slow  # quick: test_nothing_outlives_commands_side_by_side of test_survival.py
 async def test_many_at_once_end_alone(sandbox_of: SandboxOf) -> None:
     async with sandbox_of() as sandbox:
 

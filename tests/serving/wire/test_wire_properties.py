@@ -164,7 +164,7 @@ def merged(events: list[WireEvent]) -> list[WireEvent]:
 
 
 @given(NASTY, NASTY, st.lists(arguments(), max_size=3), MODES)
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_written_text_is_parsed_back(
     reasoning: str, text: str, made: list[tuple[dict[str, Any], dict[str, Any]]], mode: Any
 ) -> None:
