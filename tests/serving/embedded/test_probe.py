@@ -243,7 +243,9 @@ def test_a_function_that_ran_at_import_gets_a_fresh_import(tmp_path: Path) -> No
         later(
             "class Halver:\n    @staticmethod\n    def by(n):\n        return n // 3\n\n\nhalf = Halver.by\nother = int\n"
         ),
-        "def half(n):\n    def inner():\n        return n // 3\n\n    return inner()\n\n\ndef other(n):\n    return n\n",
+        later(
+            "def half(n):\n    def inner():\n        return n // 3\n\n    return inner()\n\n\ndef other(n):\n    return n\n"
+        ),
         later("half = lambda n: n // 3\nother = int\n"),
     ],
 )
