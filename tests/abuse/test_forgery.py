@@ -66,14 +66,14 @@ QUICK = {
     "plugin by a distribution",
     "own test and own module",
     "report written, then the end",
+    "channel found in frames",
     "closure of unittest replaced",
 }
-"""Forgeries of several kinds; the long tests try the others. `make test` tries more in test_grade_forgery.py, and chance
-in test_verify.py and test_flaky.py."""
+"""The long tests try the others. `make test` tries more in test_grade_forgery.py, and patches that work by chance in
+test_verify.py and test_flaky.py."""
 IN_DOCKER = {
     *QUICK,
     "package in the place of a test helper",
-    "channel found in frames",
     "breaks a green test half of the time",
 }
 """Forgeries of each kind."""
