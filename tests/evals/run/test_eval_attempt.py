@@ -21,7 +21,7 @@ from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, EvalAttempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts
+from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.agent.scripted import calls, says
 from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
@@ -268,28 +268,64 @@ async def test_our_own_agent_without_its_server_is_infra(make: Make, tmp_path: P
     assert [path.name for path in (attempt.folder / STATE).iterdir()] == ["sessions"]
 
 
-async def test_the_tests_of_the_answer_never_reach_the_model(
-    make: Make, server: MisbehavingServer, tmp_path: Path
-) -> None:
-    """The verdict goes back to the model. It comes from the repository's tests, not from the answer's."""
-    attempt = make("true")
+def with_hidden_answer(attempt: EvalAttempt) -> tuple[EvalAttempt, str]:
+    """Return the attempt at an instance whose answer contains a text, and the text."""
     hidden = "assert add(98765, 43210) == 141975"
     patch = (
         f"--- a/test_adder.py\n+++ b/test_adder.py\n@@ -5 +5 @@\n-    assert add(2, 3) == 5\n+    {hidden}\n"
     )
     answer = attempt.instance.answer.model_copy(update={"test_patch": patch, "patch": hidden})
     attempt.instance = attempt.instance.model_copy(update={"answer": answer})
+    return attempt, hidden
+
+
+class CuriousAgent:
+    """An agent that looks for a text in everything that it is given, and changes nothing."""
+
+    shares_prefix = False
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.looked_at: list[str] = []
+        self.found: list[str] = []
+
+    async def work(self, given: Assignment) -> Delivery:
+        files = [path for path in given.folder.rglob("*") if path.is_file()]
+        seen = {
+            "assignment": repr(given),
+            **{path.name: path.read_bytes().decode("latin-1") for path in files},
+        }
+        self.looked_at = list(seen)
+        self.found = [name for name, content in seen.items() if self.text in content]
+        return Delivery("looked")
+
+
+async def test_an_agent_gets_nothing_of_the_answer(make: Make) -> None:
+    attempt, hidden = with_hidden_answer(make("true"))
+    agent = CuriousAgent(hidden)
+    attempt.parts = parts_with(agent)
+    assert (await result_of(attempt)).status == "looked"
+    assert {"assignment", "adder.py", "test_adder.py"} <= set(agent.looked_at)
+    assert agent.found == []
+
+
+@pytest.mark.slow  # quick: test_an_agent_gets_nothing_of_the_answer
+async def test_the_tests_of_the_answer_never_reach_the_model(
+    make: Make, server: MisbehavingServer, tmp_path: Path
+) -> None:
+    """The verdict goes back to the model twice. It comes from the repository's tests, not from the answer's."""
+    attempt, hidden = with_hidden_answer(make("true"))
     wrong = calls("file_edit", path="adder.py", old="a - b", new="a * b")
     worse = calls("file_edit", path="adder.py", old="a * b", new="a / b")
     run_tests = calls("test_runner", test_file=".")
     done = says("It adds now.")
     server.answers = [wrong, run_tests, done, worse, run_tests, done]
-    settings = Settings(endpoint=server.url, max_minutes=2, verify_rounds=1)
+    settings = Settings(endpoint=server.url, max_minutes=2)
     attempt.parts = parts_with(OwnAgent(settings, choose_endpoint(settings, tmp_path), 180))
     result = await result_of(attempt)
     assert result.status == "failed", result
     told = [message["content"] for message in server.chats[-1].json["messages"]]
-    assert sum("is not accepted" in str(text) for text in told) == 1
+    assert sum("is not accepted" in str(text) for text in told) == 2
     assert not any(hidden.encode() in request.body for request in server.requests)
     seen = [
         path for path in attempt.folder.rglob("*") if path.is_file() and hidden.encode() in path.read_bytes()
