@@ -15,19 +15,19 @@ import json
 import os
 import re
 import secrets
-import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
+    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
 else:  # in the sandbox
     from record_writer import RecordWriter
+    from test_process import MOST_TEXT, Child, Run
 
 COLLECT = """\
 #!/bin/sh
@@ -56,9 +56,6 @@ HOOKS = (
 """Changes to Go's package `testing`: file, place, text."""
 CANARIES = 5
 """Number of tests in `go_reporter.go` that must fail, before and after the tests of a package."""
-MOST_TEXT = 8 << 10
-MOST_PROCESSES = 50
-"""Most processes of one package."""
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|`[^`]*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL)
 
 
@@ -124,7 +121,7 @@ def main(plan: Mapping[str, Any]) -> None:
         if not package.program:
             writer.write("broken", package.unit, package.error)
     end = time.monotonic() + plan["total"]
-    runs = [Run(package, plan, key, writer, end) for package in packages if package.program]
+    runs = [PackageRun(package, plan, key, writer, end) for package in packages if package.program]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = [pool.submit(run.all) for run in runs]
         for future in done:
@@ -244,236 +241,69 @@ def go(*words: str, env: Mapping[str, str] | None = None) -> subprocess.Complete
     )
 
 
-class Run:
-    """The run of one package's tests, in one process or more."""
+class PackageRun(Run):
+    """The run of a package's tests."""
 
     def __init__(
         self, package: Package, plan: Mapping[str, Any], key: str, writer: RecordWriter, end: float
     ) -> None:
-        self.package = package
-        self.per_test = plan["per_test"]
-        self.key = key
-        self.writer = writer
-        self.end = end
-        names = (plan["tests"] or {}).get("./" + package.unit if package.unit != "." else ".")
+        super().__init__(package.unit, writer, end)
+        self._package = package
+        self._per_test = plan["per_test"]
+        self._key = key.encode()
+        names = plan["tests"].get("./" + package.unit if package.unit != "." else ".")
         self.wanted = [test for test in package.tests if not names or test[1] in names]
-        self.whole = not names
-        self.known: set[tuple[str, str]] = set()
-        """Tests that began, as file and name."""
-        self.told: set[tuple[str, str]] = set()
-        """Tests for which the report has a start."""
-        self.finished: set[tuple[str, str]] = set()
-        self.open: dict[str, list[str]] = {}
+        self._selected = self.wanted if names else None
+        texts = [key + when + str(i) for when in ("before", "after") for i in range(CANARIES)]
+        self.canaries = {"Test" + hashlib.sha256(text.encode()).hexdigest()[:12].upper() for text in texts}
+        self._open: dict[str, list[str]] = {}
         """Files of the running tests by name: a package and its external tests may have tests with the same name."""
-        self.begun: list[str] = []
+        self._begun: list[str] = []
         """Names of the tests that began in the present process."""
-        self.canaries = self.canary_names()
 
-    def canary_names(self) -> set[str]:
-        """Return the names of the tests in `go_reporter.go` that must fail."""
-        texts = [self.key + when + str(i) for when in ("before", "after") for i in range(CANARIES)]
-        return {"Test" + hashlib.sha256(text.encode()).hexdigest()[:12].upper() for text in texts}
-
-    def all(self) -> None:
-        """Run all wanted tests; write the package's end if each of them began."""
-        done = self.process(None if self.whole else self.wanted)
-        processes = 1
-        while not done and processes < MOST_PROCESSES and time.monotonic() < self.end:
-            left = [test for test in self.wanted if test not in self.known]
-            before = len(left)
-            if not left:
-                break
-            done = self.process(left)
-            processes += 1
-            if len([test for test in self.wanted if test not in self.known]) == before:
-                break
-        missing = [test for test in self.wanted if test not in self.finished]
-        for test in missing:
-            self.result(test, "error", "it did not run: the test process ended without it")
-        if not missing:
-            self.writer.write("unit", self.package.unit)
-
-    def start(self, name: str) -> None:
-        """Note that a test began."""
-        top = name.split("/")[0]
-        if name == top:
-            files = [file for file, known in self.package.tests if known == name] or [self.package.unit]
-            running = self.open.setdefault(name, [])
-            running.append(files[min(self.begun.count(name), len(files) - 1)])
-            self.begun.append(name)
-            test = (running[-1], name)
-        else:
-            test = self.test(name)
-        self.known.add(test)
-        if test not in self.told:
-            self.told.add(test)
-            self.writer.write("start", test[0], [name])
-
-    def result(self, test: tuple[str, str], outcome: str, text: str) -> None:
-        """Write the result of a test."""
-        self.finished.add(test)
-        self.writer.write("result", test[0], [test[1]], outcome, text)
-
-    def test(self, name: str) -> tuple[str, str]:
-        """Return file and name of a running test."""
-        return (self.open.get(name.split("/")[0]) or [self.package.unit])[0], name
-
-    def process(self, tests: Sequence[tuple[str, str]] | None) -> bool:
-        """Run tests in one process; return whether it came to its end.
-
-        Tests during which it ended early are red. If several were running, each of them runs again on its own.
-        """
-        argv = [self.package.program, "-test.paniconexit0", "-test.timeout=0"]
+    def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
+        """Start the package's program."""
+        argv = [self._package.program, "-test.paniconexit0", "-test.timeout=0"]
+        tests = self._selected if tests is None else tests
         if tests is not None:
             argv.append("-test.run=^(%s)$" % "|".join(sorted({re.escape(name) for _, name in tests})))
-        self.open, self.begun = {}, []
-        child = Child(argv, self.package.folder, self.key, self.per_test, self.end)
-        failed = False
-        for kind, name, outcome, text in child.events():
-            if name.split("/")[0] in self.canaries:
-                if kind == "result" and "/" not in name:
-                    child.canaries[name] = outcome
-            elif kind == "start":
-                self.start(name)
-            elif kind == "result":
-                failed = failed or outcome == "failed"
-                test = self.test(name)
-                if "/" not in name:
-                    self.open[name] = self.open.get(name, [])[1:]
-                self.result(test, outcome, text)
-        for sign in child.signs(self.canaries):
-            self.writer.write("tampering", "%s: %s" % (self.package.unit, sign))
-        started = self.known - self.finished
-        top = sorted(test for test in started if "/" not in test[1])
-        if len(top) > 1 and not child.out_of_time:
-            self.known -= started
-            for test in top:
-                self.process([test])
-            started = self.known - self.finished
-        for test in sorted(started):
-            self.result(test, "failed", child.reason())
-        if child.done and child.status and not failed:
-            self.writer.write(
-                "broken",
-                self.package.unit,
-                "it ended with status %d although no test failed\n%s" % (child.status, child.output()),
-            )
-        return child.done
-
-
-class Child:
-    """A test program, its report and its output."""
-
-    def __init__(self, argv: Sequence[str], folder: str, key: str, per_test: float, end: float) -> None:
-        self.key = key
-        self.per_test = per_test
-        self.end = end
-        self.done = False
-        self.hung = False
-        self.out_of_time = False
-        self.status = 0
-        self.invalid = 0
-        self.canaries: dict[str, str] = {}
-        self._output = tempfile.TemporaryFile()
-        self._report, theirs = os.pipe()
-        self._process = subprocess.Popen(
+        self._open, self._begun = {}, []
+        return Child(
             argv,
-            cwd=folder,
-            env={**os.environ, "PWD": folder, "M3AGENT_REPORT": str(theirs)},
-            stdin=subprocess.DEVNULL,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[theirs],
-            start_new_session=True,
+            self._package.folder,
+            {},
+            code_of=self._code_of,
+            greeting=b"",
+            per_test=self._per_test,
+            end=self.end,
         )
-        os.close(theirs)
 
-    def events(self) -> Iterator[tuple[str, str, str, str]]:
-        """Yield kind, name, outcome and text of each authentic line until the process ends or hangs."""
-        rest = b""
-        number = 0
-        open_tests = 0
-        heard = time.monotonic()
-        while True:
-            now = time.monotonic()
-            # the time between tests is for set-up, such as TestMain
-            silence = self.per_test if open_tests else 3 * self.per_test
-            self.hung = now > heard + silence
-            self.out_of_time = now > self.end
-            if self.hung or self.out_of_time:
-                break
-            ready, _, _ = select.select([self._report], [], [], 0.05)
-            chunk = os.read(self._report, 1 << 16) if ready else b""
-            if ready and chunk:
-                heard = now
-            elif ready or self._process.poll() is not None:
-                # a process that a test started may hold the pipe open after the program's end
-                self._ended(silence)
-                break
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                event = self._authentic(line, number + 1)
-                if event is None:
-                    self.invalid += 1
-                    continue
-                number += 1
-                open_tests += {"start": 1, "result": -1}.get(event[0], 0)
-                if event[0] == "done":
-                    self.done = True
-                else:
-                    yield event
-        os.close(self._report)
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.status = self._process.wait()
+    def _code_of(self, body: bytes) -> bytes:
+        return hashlib.sha256(self._key + body + self._key).hexdigest().encode()
 
-    def _ended(self, silence: float) -> None:
-        """Wait for the end of the program, which has closed its report."""
-        try:
-            self._process.wait(max(0.0, min(silence, self.end - time.monotonic())))
-        except subprocess.TimeoutExpired:
-            self.hung = True
+    def is_canary(self, name: str) -> bool:
+        """Return whether a test, or its parent, must fail."""
+        return name.split("/")[0] in self.canaries
 
-    def _authentic(self, line: bytes, number: int) -> tuple[str, str, str, str] | None:
-        """Return kind, name, outcome and text of a line with the right code and number."""
-        body, _, code = line.rpartition(b" ")
-        key = self.key.encode()
-        if hashlib.sha256(key + body + key).hexdigest().encode() != code:
-            return None
-        first, kind, *fields = body.decode().split(" ")
-        name, outcome, text = (
-            bytes.fromhex(field.rstrip(".")).decode("utf-8", "replace") for field in fields
-        )
-        return (kind, name, outcome, text) if int(first) == number else None
+    def began(self, name: str) -> tuple[str, str]:
+        """Return the test that began: of tests with the same name, those of the package run first."""
+        if "/" not in name:
+            files = [file for file, known in self._package.tests if known == name] or [self.unit]
+            file = files[min(self._begun.count(name), len(files) - 1)]
+            self._open.setdefault(name, []).append(file)
+            self._begun.append(name)
+            return file, name
+        return self._running(name)
 
-    def signs(self, canaries: set[str]) -> Iterator[str]:
-        """Return signs that the program tampered with its report."""
-        if self.invalid:
-            yield "something else than the tests wrote into their report"
-        passed = sum(outcome != "failed" for outcome in self.canaries.values())
-        if passed:
-            yield "a test that must fail did not fail"
-        elif self.done and set(self.canaries) != canaries:
-            yield "a test that must fail did not run"
+    def ended(self, name: str) -> tuple[str, str]:
+        """Return the test that ended."""
+        test = self._running(name)
+        if "/" not in name:
+            del self._open.get(name, [])[:1]
+        return test
 
-    def reason(self) -> str:
-        """Return why the tests that were running have no result."""
-        if self.hung:
-            return "timed out after %g s\n%s" % (self.per_test, self.output())
-        if self.out_of_time:
-            return "timed out: the time of the whole run was over\n" + self.output()
-        return "the test process ended during this test with status %d\n%s" % (self.status, self.output())
-
-    def output(self) -> str:
-        """Return the end of the output; of a panic, its beginning."""
-        self._output.seek(0)
-        text = self._output.read().decode("utf-8", "replace")
-        at = max(
-            text.rfind("\npanic: "), text.rfind("\nfatal error: "), 0 if text.startswith("panic: ") else -1
-        )
-        return text[at:].strip()[:MOST_TEXT] if at >= 0 else text[-MOST_TEXT:].strip()
+    def _running(self, name: str) -> tuple[str, str]:
+        return (self._open.get(name.split("/")[0]) or [self.unit])[0], name
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.records import path_of, read_records, valid_records
 
-FILES = ("go_tests.py", "go_reporter.go", "record_writer.py")
+FILES = ("go_tests.py", "go_reporter.go", "test_process.py", "record_writer.py")
 """Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
 MODULES = "/opt/m3agent-go/modules"
 """Folder of the downloaded modules in an environment."""
