@@ -67,7 +67,7 @@ TESTS = st.sampled_from(
 @st.composite
 def sources(draw: st.DrawFn) -> tuple[str, list[str], list[str]]:
     """A file, its pieces of code, and its tests."""
-    text, code, tests = "", [], []
+    text, code, tests = "", list[str](), list[str]()
     for number in range(draw(st.integers(0, 6))):
         is_test = draw(st.booleans())
         piece = draw(TESTS if is_test else CODE).format(
