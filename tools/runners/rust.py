@@ -20,6 +20,7 @@ from m3agent.tools.runners.base import (
     Unit,
 )
 from m3agent.tools.runners.go import read_driver, sandbox_file
+from m3agent.tools.runners.rust_source import with_tests_of
 
 FILES = ("rust_tests.py", "rust_harness.rs", "test_process.py", "record_writer.py")
 """Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
@@ -29,6 +30,9 @@ MANIFEST = "Cargo.toml"
 TEST_FOLDERS = frozenset({"tests", "benches"})
 CONFIGURATION = frozenset({MANIFEST, "Cargo.lock", "build.rs", "rust-toolchain", "rust-toolchain.toml"})
 _TEST = re.compile(r"#\[(?:cfg\(test\)|(?:\w+::)*test\b)")
+"""An attribute of a test, or of an item for tests."""
+_ONLY_TESTS = re.compile(r"^\s*#!\[cfg\(test\)\]", re.MULTILINE)
+"""An attribute of a file that has nothing but tests."""
 
 
 class Cargo(Runner):
@@ -87,6 +91,20 @@ class Cargo(Runner):
         """Return whether a file decides what cargo builds and how."""
         *folders, name = path.split("/")
         return name in CONFIGURATION or ".cargo" in folders
+
+    def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
+        """Return a file with the code of one version and the tests of another; see `m3agent.tools.runners.rust_source`."""
+        if not path.endswith(".rs"):
+            return None
+        texts = [content.decode("utf-8", "surrogateescape") for content in (code, tests)]
+        if any(_ONLY_TESTS.search(text) for text in texts):
+            return tests
+        if not any("test" in text for text in texts):
+            return None
+        mixed = with_tests_of(texts[1], texts[0])
+        if mixed is None:
+            raise ValueError(f"the tests in {path} cannot be told apart from its code")
+        return mixed.encode("utf-8", "surrogateescape")
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the packages, as folders, and single tests in them, as `folder::module::test`."""

@@ -29,7 +29,8 @@ _STRING = re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL)
 _BLOCK = re.compile(r"/\*|\*/")
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _TEST = re.compile(
-    r"cfg\((?:test|all\(test(?:,.*)?\))\)|(?:\w+::)*test(?:\(.*\))?|(?:\w+::)*test_case\(.*\)", re.DOTALL
+    r"cfg\((?:test|all\(test(?:,.*)?\))\)|(?:\w+::)*(?:test|bench|rstest|test_case|quickcheck)(?:\(.*\))?",
+    re.DOTALL,
 )
 """An attribute, without blanks, of an item that exists only for tests."""
 _TO_SEMICOLON = frozenset({"use", "static", "const", "type"})
@@ -66,11 +67,14 @@ def split_inline_tests(text: str) -> tuple[str, str] | None:
 def with_tests_of(base: str, patched: str) -> str | None:
     """Return the code of `patched` with the tests of `base`.
 
-    None if one of them cannot be read, or if they differ in tests inside of other items, which stay where they are.
+    If both have the same tests, it is `patched` as it is. None if one of them cannot be read, or if they differ in tests
+    inside of other items, which stay where they are.
     """
     old, new = _parts(base), _parts(patched)
     if old is None or new is None or old.inner != new.inner:
         return None
+    if old.tests == new.tests:
+        return patched
     return f"{new.code.rstrip()}\n\n{old.tests}" if old.tests else new.code
 
 

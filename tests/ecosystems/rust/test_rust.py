@@ -117,6 +117,21 @@ def test_the_environment_sees_what_cargo_needs_to_read_manifests() -> None:
     assert CARGO.prepare(SUITE, tree_of(files)).commands == (("cargo", "fetch"),)
 
 
+def test_code_and_tests_of_two_versions_are_combined() -> None:
+    old = b"fn a() -> i32 { 0 }\n\n#[cfg(test)]\nmod tests { #[test] fn t() { assert_eq!(super::a(), 1) } }\n"
+    new = old.replace(b"{ 0 }", b"{ 1 }")
+    assert CARGO.combined("src/lib.rs", new, old) == new
+    assert CARGO.combined("src/lib.rs", new.replace(b"assert_eq!(super::a(), 1)", b""), old) == new
+    assert CARGO.combined("src/lib.rs", b"fn a() {}\n", b"fn b() {}\n") is None
+    assert CARGO.combined("README.md", new, old) is None
+    assert (
+        CARGO.combined("src/checks.rs", b"#![cfg(test)]\nfn ok() {}\n", b"fn ok() { panic!() }\n")
+        == b"fn ok() { panic!() }\n"
+    )
+    with pytest.raises(ValueError, match="cannot be told apart"):
+        CARGO.combined("src/lib.rs", old + b"}", old)
+
+
 LIB = """\
 pub mod cart;
 pub mod deep;
