@@ -1,0 +1,346 @@
+"""Go's runner: detection and selection without a toolchain, and all kinds of tests with a real one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.tools.runners.base import Limits, Suite, Tree
+from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.run import run_suite
+from m3agent.tools.test_report import TestReport
+
+GO = Go()
+SUITE = Suite("go")
+needs_go = pytest.mark.skipif(shutil.which("go", path="/usr/bin") is None, reason="/usr/bin/go is missing")
+
+
+def tree_of(*paths: str) -> Tree:
+    return Tree(paths, lambda _: b"")
+
+
+def test_each_module_with_tests_is_a_suite() -> None:
+    tree = tree_of(
+        *("go.mod", "a_test.go", "tools/go.mod", "tools/cli/c_test.go"),
+        *("empty/go.mod", "empty/x.go", "vendor/v/go.mod", "vendor/v/v_test.go"),
+        *("other/go.mod", "other/testdata/d_test.go", "other/_old/e_test.go", "other/.x/f_test.go"),
+    )
+    assert [(suite.root, suite.evidence) for suite in GO.detect(tree)] == [
+        ("", "go.mod"),
+        ("tools", "tools/go.mod"),
+    ]
+    assert GO.detect(tree_of("a_test.go")) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "targets"),
+    [
+        (["a_test.go::TestA/x y", "a_test.go::TestB"], (".::TestA", ".::TestB")),
+        (["a_test.go::TestA", "a_test.go"], (".",)),
+        (["in"], ("./in/...",)),
+        (["in", "in/deep/b_test.go::TestQ", "a.go"], ("./in/...", ".")),
+        (["in/deep/testdata/q.txt"], ("./in/deep",)),
+        (["in/deep/testdata"], ("./in/deep",)),
+        ([".", "a_test.go::TestA"], ()),
+        (["no/such.txt"], (".",)),
+        ([], ()),
+    ],
+)
+def test_the_smallest_targets_are_selected(wanted: list[str], targets: tuple[str, ...]) -> None:
+    tree = tree_of("go.mod", "a.go", "a_test.go", "in/deep/b_test.go", "in/deep/testdata/q.txt")
+    assert GO.select(SUITE, tree, wanted) == targets
+
+
+def test_targets_of_a_module_in_a_folder_are_relative_to_it() -> None:
+    tree = tree_of("tools/go.mod", "tools/c_test.go", "tools/in/d_test.go")
+    suite = Suite("go", "tools")
+    assert GO.select(suite, tree, ["tools/c_test.go::TestX", "tools/in/d_test.go"]) == ("./in", ".::TestX")
+    assert GO.select(suite, tree, ["tools"]) == ()
+    assert GO.select(suite, tree, ["elsewhere/x.txt"]) == ()
+
+
+def test_test_files_and_surroundings() -> None:
+    tests = ["a_test.go", "in/testdata/x.json", "in/out.golden"]
+    assert [path for path in [*tests, "a.go", "testdata.go"] if GO.is_test(path)] == tests
+    deciding = ["go.mod", "in/go.sum", "go.work", "vendor/x/y.go"]
+    assert [path for path in [*deciding, "a.go", "go.mod.txt"] if GO.surroundings(path)] == deciding
+
+
+def test_the_environment_downloads_modules_unless_they_are_vendored() -> None:
+    plain = GO.prepare(SUITE, tree_of("go.mod", "go.sum", "a_test.go"))
+    assert plain.commands == (("go", "mod", "download"),)
+    assert plain.inputs == ("go.mod", "go.sum")
+    assert plain.keep == (plain.env["GOMODCACHE"],)
+    assert (plain.env["GOFLAGS"], plain.env["GOPROXY"]) == ("-mod=mod", "off")
+    vendored = GO.prepare(SUITE, tree_of("go.mod", "vendor/modules.txt"))
+    assert (vendored.commands, vendored.keep) == ((), ())
+    assert "GOFLAGS" not in vendored.env
+    workspace = GO.prepare(Suite("go", "a"), tree_of("go.work", "a/go.mod", "b/go.mod"))
+    assert workspace.inputs == ("a/go.mod", "b/go.mod", "go.work")
+    assert "GOFLAGS" not in workspace.env
+
+
+MODULE = "module example.com/shop\n\ngo 1.19\n"
+CART = """\
+package shop
+
+// Total adds prices.
+func Total(prices ...int) int {
+	sum := 0
+	for _, price := range prices {
+		sum += price
+	}
+	return sum
+}
+"""
+EVERY_KIND = """\
+package shop
+
+import (
+	"fmt"
+	"testing"
+)
+
+func TestPasses(t *testing.T) {
+	fmt.Println("--- PASS: TestGhost (0.00s)")
+	fmt.Println("=== RUN   TestGhost")
+}
+func TestFails(t *testing.T)    { t.Errorf("got %d, want 3", Total(1, 1)) }
+func TestFatal(t *testing.T)    { t.Fatal("no database") }
+func TestSkipped(t *testing.T)  { t.Skip("not here") }
+func TestParallel(t *testing.T) { t.Parallel() }
+func TestTable(t *testing.T) {
+	for _, name := range []string{"one", "two words", "a/b", "same", "same"} {
+		t.Run(name, func(t *testing.T) {
+			if name == "two words" {
+				t.Error("bad")
+			}
+		})
+	}
+}
+func FuzzTotal(f *testing.F) {
+	f.Add(1)
+	f.Add(2)
+	f.Fuzz(func(t *testing.T, n int) {
+		if n == 2 {
+			t.Error("two")
+		}
+	})
+}
+func BenchmarkTotal(b *testing.B) {}
+func helper()                     {}
+
+/*
+func TestCommented(t *testing.T) {}
+*/
+"""
+EXTERNAL = """\
+package shop_test
+
+import (
+	"fmt"
+	"testing"
+
+	"example.com/shop"
+)
+
+func TestPasses(t *testing.T) { fmt.Println(shop.Total()) }
+func ExampleTotal() {
+	fmt.Println(shop.Total(1, 2))
+	// Output: 3
+}
+func Example_wrong() {
+	fmt.Println(shop.Total(1, 2))
+	// Output: 4
+}
+func Example_compiledOnly() {}
+"""
+PANICS = """\
+package panics
+
+import "testing"
+
+func TestBefore(t *testing.T)    {}
+func TestPanics(t *testing.T)    { t.Run("inside", func(t *testing.T) { var m map[string]int; m["a"] = 1 }) }
+func TestAfter(t *testing.T)     {}
+func TestParallelA(t *testing.T) { t.Parallel(); t.Run("x", func(t *testing.T) {}) }
+func TestParallelB(t *testing.T) { t.Parallel() }
+func TestParallelC(t *testing.T) { t.Parallel(); panic("late") }
+"""
+HANGS = """\
+package hangs
+
+import "testing"
+
+func TestBefore(t *testing.T) {}
+func TestLoops(t *testing.T)  { for { } }
+func TestWaits(t *testing.T)  { select {} }
+func TestAfter(t *testing.T)  { t.Run("sub", func(t *testing.T) {}) }
+"""
+EXITS = """\
+package exits
+
+import (
+	"os"
+	"syscall"
+	"testing"
+)
+
+func TestBefore(t *testing.T) {}
+func TestExits(t *testing.T)  { os.Exit(0) }
+func TestReally(t *testing.T) { syscall.Exit(0) }
+func TestAfter(t *testing.T)  {}
+"""
+FILES = {
+    "go.mod": MODULE,
+    "cart.go": CART,
+    "cart_test.go": EVERY_KIND,
+    "external_test.go": EXTERNAL,
+    "panics/panics_test.go": PANICS,
+    "hangs/hangs_test.go": HANGS,
+    "exits/exits_test.go": EXITS,
+    "unbuilt/unbuilt.go": "package unbuilt\n\nfunc Name() string { return 1 }\n",
+    "unbuilt/unbuilt_test.go": 'package unbuilt\n\nimport "testing"\n\nfunc TestName(t *testing.T) { Name() }\n',
+    "depends/depends_test.go": (
+        'package depends\n\nimport (\n"testing"\n"example.com/shop/unbuilt"\n)\n\n'
+        "func TestName(t *testing.T) { unbuilt.Name() }\n"
+    ),
+    "syntax/syntax_test.go": "package syntax\n\nfunc TestBroken(t *testing.T {\n",
+    "missing/missing_test.go": (
+        'package missing\n\nimport (\n"testing"\n"example.net/nowhere"\n)\n\n'
+        "func TestName(t *testing.T) { nowhere.Go() }\n"
+    ),
+    "vet/vet_test.go": (
+        'package vet\n\nimport (\n"fmt"\n"testing"\n)\n\n'
+        'func TestName(t *testing.T) { fmt.Printf("%d\\n", "text") }\n'
+    ),
+    "tags/kept_test.go": 'package tags\n\nimport "testing"\n\nfunc TestKept(t *testing.T) {}\n',
+    "tags/gone_test.go": (
+        '//go:build ignore\n\npackage tags\n\nimport "testing"\n\nfunc TestGone(t *testing.T) {}\n'
+    ),
+    "main/main_test.go": (
+        'package main\n\nimport (\n"os"\n"testing"\n)\n\nfunc TestMain(m *testing.M) { os.Exit(0) }\n'
+        "func TestNever(t *testing.T) {}\n"
+    ),
+    "leaks/leaks_test.go": (
+        'package leaks\n\nimport (\n"os"\n"testing"\n)\n\n'
+        "func TestMain(m *testing.M) { m.Run(); os.Exit(3) }\nfunc TestFine(t *testing.T) {}\n"
+    ),
+    "untested/untested.go": "package untested\n",
+}
+
+
+async def run(
+    sandbox_of: Callable[..., Sandbox],
+    files: dict[str, str],
+    wanted: tuple[str, ...] = (),
+    root: str = "",
+) -> TestReport:
+    tree = Tree(files, lambda path: files[path].encode())
+    (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]
+    async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
+        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 3))
+
+
+@needs_go
+@pytest.mark.languages
+@pytest.mark.timeout(300)
+async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
+    report = await run(sandbox_of, FILES)
+    assert set(report.passed) == {
+        "cart_test.go::TestPasses",
+        "cart_test.go::TestParallel",
+        "cart_test.go::TestTable/one",
+        "cart_test.go::TestTable/a/b",
+        "cart_test.go::TestTable/same",
+        "cart_test.go::TestTable/same#01",
+        "cart_test.go::FuzzTotal/seed#0",
+        "external_test.go::TestPasses",
+        "external_test.go::ExampleTotal",
+        "panics/panics_test.go::TestBefore",
+        "panics/panics_test.go::TestAfter",
+        "panics/panics_test.go::TestParallelA",
+        "panics/panics_test.go::TestParallelA/x",
+        "panics/panics_test.go::TestParallelB",
+        "hangs/hangs_test.go::TestBefore",
+        "hangs/hangs_test.go::TestAfter",
+        "hangs/hangs_test.go::TestAfter/sub",
+        "exits/exits_test.go::TestBefore",
+        "exits/exits_test.go::TestAfter",
+        "tags/kept_test.go::TestKept",
+        "leaks/leaks_test.go::TestFine",
+    }
+    assert set(report.failed) == {
+        "cart_test.go::TestFails",
+        "cart_test.go::TestFatal",
+        "cart_test.go::TestTable",
+        "cart_test.go::TestTable/two_words",
+        "cart_test.go::FuzzTotal",
+        "cart_test.go::FuzzTotal/seed#1",
+        "external_test.go::Example_wrong",
+        "panics/panics_test.go::TestPanics",
+        "panics/panics_test.go::TestPanics/inside",
+        "panics/panics_test.go::TestParallelC",
+        "hangs/hangs_test.go::TestLoops",
+        "hangs/hangs_test.go::TestWaits",
+        "exits/exits_test.go::TestExits",
+        "exits/exits_test.go::TestReally",
+    }
+    assert set(report.skipped) == {"cart_test.go::TestSkipped"}
+    assert set(report.errored) == {
+        "unbuilt",
+        "depends",
+        "syntax",
+        "missing",
+        "vet",
+        "main",
+        "main/main_test.go::TestNever",
+        "leaks",
+    }
+    assert not report.signs.forged
+    assert not report.complete  # the tests of `main` did not run
+    for ident, text in (
+        ("cart_test.go::TestFails", "cart_test.go:12: got 2, want 3"),
+        ("cart_test.go::TestTable/two_words", "bad"),
+        ("external_test.go::Example_wrong", "got:\n3\n\nwant:\n4"),
+        ("panics/panics_test.go::TestPanics/inside", "panic: assignment to entry in nil map"),
+        ("panics/panics_test.go::TestParallelC", "panic: late"),
+        ("hangs/hangs_test.go::TestLoops", "timed out after 3 s"),
+        ("exits/exits_test.go::TestExits", "panic: unexpected call to os.Exit(0) during test"),
+        ("exits/exits_test.go::TestReally", "the test process ended during this test with status 0"),
+        ("unbuilt", "unbuilt/unbuilt.go:3:29: cannot use 1"),
+        ("depends", "unbuilt/unbuilt.go:3:29: cannot use 1"),
+        ("syntax", "syntax/syntax_test.go:3:30: "),
+        ("missing", "example.net/nowhere"),
+        ("vet", "Printf format %d has arg"),
+        ("leaks", "it ended with status 3 although no test failed"),
+    ):
+        assert text in report.errors[ident], ident
+
+
+@needs_go
+@pytest.mark.languages
+async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox]) -> None:
+    files = {f"tools/{path}": text for path, text in FILES.items()}
+    wanted = ("tools/cart_test.go::TestPasses", "tools/tags", "tools/panics/panics_test.go::TestAfter")
+    report = await run(sandbox_of, files, wanted, "tools")
+    assert report.complete
+    assert report.passed == (
+        "tools/cart_test.go::TestPasses",
+        "tools/external_test.go::TestPasses",
+        "tools/panics/panics_test.go::TestAfter",
+        "tools/tags/kept_test.go::TestKept",
+    )
+    assert not report.red
+
+
+@needs_go
+@pytest.mark.languages
+async def test_a_module_that_cannot_be_read(sandbox_of: Callable[..., Sandbox]) -> None:
+    report = await run(sandbox_of, {**FILES, "go.mod": "modul example.com/shop\n"})
+    assert not report.complete
+    assert not report.passed
+    assert "unknown directive: modul" in report.output

@@ -1,0 +1,310 @@
+"""Build and run Rust tests inside a sandbox, and write what happens as records.
+
+    python3 rust_tests.py PLAN    # a JSON object: work, report, key_file, tests, per_test, total
+
+cargo builds all test programs; each is linked with `rust_harness.rs`, which reports to this process. Then each program runs
+here. If it ends early, the tests that have not run yet run in a new process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from m3agent.tools.in_sandbox.record_writer import RecordWriter
+    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
+else:  # in the sandbox
+    from record_writer import RecordWriter
+    from test_process import MOST_TEXT, Child, Run
+
+HARNESS = "m3agent_harness"
+WRAPPER = """\
+#!/bin/sh
+# cargo starts this in place of rustc for the packages of the workspace
+case " $* " in
+*" --test "*)
+    for word in "$@"; do
+        case $last in
+        --crate-name) name=$word ;;
+        --out-dir) folder=$word ;;
+        esac
+        case $word in extra-filename=*) suffix=${word#*=} ;; esac
+        last=$word
+    done
+    : > "$M3AGENT_PROGRAMS/$name$suffix"
+    # only here: build scripts look at this variable
+    RUSTC_BOOTSTRAP=1 exec "$@" "-Zcrate-attr=feature(custom_test_frameworks)" \\
+        "-Zcrate-attr=test_runner(m3agent_harness::run)" --extern "m3agent_harness=$M3AGENT_HARNESS"
+    ;;
+esac
+exec "$@"
+"""
+CANARIES = 5
+"""Number of tests in `rust_harness.rs` that must fail, before and after the tests of a program."""
+MASK = (1 << 64) - 1
+
+
+class Problem(Exception):
+    """Why no test can run."""
+
+
+class Target:
+    """A library, program or test file of a package."""
+
+    def __init__(self, package: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+        self.package = package
+        self.source: str = target["src_path"]
+        self.folder = os.path.dirname(package["manifest_path"])
+        self.program = ""
+        self.errors: list[str] = []
+
+    @property
+    def unit(self) -> str:
+        """Its first source file."""
+        return os.path.relpath(self.source)
+
+    def file(self, name: str) -> str:
+        """Return the source file of a test: the one of the innermost module that has a file of its own."""
+        modules = name.split("::")[:-1]
+        for count in range(len(modules), 0, -1):
+            stem = os.path.join(os.path.dirname(self.source), *modules[:count])
+            for path in (stem + ".rs", os.path.join(stem, "mod.rs")):
+                if os.path.isfile(path):
+                    return os.path.relpath(path)
+        return self.unit
+
+
+class TargetRun(Run):
+    """The run of a target's tests."""
+
+    def __init__(self, target: Target, plan: Mapping[str, Any], writer: RecordWriter, end: float) -> None:
+        super().__init__(target.unit, writer, end)
+        self._target = target
+        self._per_test = plan["per_test"]
+        self._names = set(plan["tests"].get(os.path.relpath(target.folder), ()))
+        self._key = secrets.token_bytes(16)
+        texts = [when + str(number) for when in ("before", "after") for number in range(CANARIES)]
+        self.canaries = {"test_%016x" % siphash(self._key, text.encode()) for text in texts}
+
+    def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
+        """Start the target's program."""
+        names = sorted(self._names) if tests is None else [name for _, name in tests]
+        target = self._target
+        package = target.package
+        env = {
+            "CARGO_MANIFEST_DIR": target.folder,
+            "CARGO_PKG_NAME": package["name"],
+            "CARGO_PKG_VERSION": package["version"],
+            "LD_LIBRARY_PATH": os.path.dirname(target.program),
+        }
+        return Child(
+            [target.program, *(["--exact", *names] if names else [])],
+            target.folder,
+            env,
+            code_of=lambda body: b"%016x" % siphash(self._key, body),
+            greeting=self._key,
+            per_test=self._per_test,
+            end=self.end,
+        )
+
+    def listed(self, name: str, outcome: str) -> None:
+        """Take note of a test that the program has."""
+        test = self.began(name)
+        if test in self.wanted or (self._names and name not in self._names):
+            return
+        self.wanted.append(test)
+        if outcome:
+            self.result(test, outcome, "")
+
+    def began(self, name: str) -> tuple[str, str]:
+        """Return file and name of a test."""
+        return self._target.file(name), name
+
+    ended = began
+
+
+class PlainRun:
+    """The run of a program without libtest (`harness = false`). It is one test, and only its failure is known."""
+
+    def __init__(self, target: Target, plan: Mapping[str, Any], writer: RecordWriter, end: float) -> None:
+        self._target = target
+        self._writer = writer
+        self._seconds = max(1.0, min(3 * plan["per_test"], end - time.monotonic()))
+
+    def all(self) -> None:
+        """Run the program."""
+        unit = self._target.unit
+        self._writer.write("start", unit, ["main"])
+        try:
+            done = subprocess.run(
+                [self._target.program],
+                cwd=self._target.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self._seconds,
+                check=False,
+            )
+            status, text = done.returncode, done.stdout.decode("utf-8", "replace")[-MOST_TEXT:]
+        except subprocess.TimeoutExpired:
+            status, text = -1, "timed out after %g s" % self._seconds
+        # an exit status of 0 proves nothing
+        self._writer.write("result", unit, ["main"], "failed" if status else "skipped", text)
+        self._writer.write("unit", unit)
+
+
+def main(plan: Mapping[str, Any]) -> None:
+    """Build and run the tests of a plan."""
+    writer = RecordWriter(plan["report"], plan["key_file"])
+    locked = os.path.exists("Cargo.lock")
+    try:
+        targets = build(plan)
+    except Problem as problem:
+        writer.write("problem", str(problem))
+        return
+    finally:
+        if not locked and os.path.exists("Cargo.lock"):
+            os.unlink("Cargo.lock")  # it is no part of the work
+    end = time.monotonic() + plan["total"]
+    runs: list[TargetRun | PlainRun] = []
+    for target in targets:
+        writer.write("plan", target.unit)
+        if not target.program:
+            writer.write("broken", target.unit, "".join(target.errors)[:MOST_TEXT])
+        elif os.path.exists(os.path.join(plan["work"], "programs", os.path.basename(target.program))):
+            runs.append(TargetRun(target, plan, writer, end))
+        else:
+            runs.append(PlainRun(target, plan, writer, end))
+    for run in runs:  # each uses all processors
+        run.all()
+    writer.write("end")
+
+
+def build(plan: Mapping[str, Any]) -> list[Target]:
+    """Build the test programs; return the targets with tests."""
+    work = plan["work"]
+    try:
+        usage = cargo("build", "--help").stdout
+    except FileNotFoundError:
+        raise Problem("cargo is not installed in the sandbox") from None
+    described = cargo("metadata", "--format-version", "1", "--no-deps", "--offline")
+    try:
+        packages = json.loads(described.stdout)["packages"]
+    except (ValueError, KeyError):
+        raise Problem("cargo metadata failed: " + described.stderr.strip()[:MOST_TEXT]) from None
+    wanted = plan["tests"]
+    chosen = [
+        package
+        for package in packages
+        if not wanted or os.path.relpath(os.path.dirname(package["manifest_path"])) in wanted
+    ]
+    targets = {
+        (package["id"], target["src_path"]): Target(package, target)
+        for package in chosen
+        for target in package["targets"]
+        if target.get("test", True) and not {"bench", "custom-build"} & set(target["kind"])
+    }
+    programs = os.path.join(work, "programs")
+    os.makedirs(programs, exist_ok=True)
+    wrapper = os.path.join(work, "rustc-wrapper")
+    with open(wrapper, "w") as file:
+        file.write(WRAPPER)
+    os.chmod(wrapper, 0o755)
+    names = [word for package in chosen for word in ("-p", package["name"])] if wanted else ["--workspace"]
+    built = cargo(
+        *("build", "--tests", "--offline", "--message-format=json"),
+        *(["--keep-going"] if "--keep-going" in usage else []),
+        *names,
+        env={
+            "RUSTC_WORKSPACE_WRAPPER": wrapper,
+            "M3AGENT_HARNESS": harness(work),
+            "M3AGENT_PROGRAMS": programs,
+        },
+    )
+    others: list[str] = []
+    for line in built.stdout.splitlines():
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        target = targets.get((message.get("package_id"), (message.get("target") or {}).get("src_path")))
+        if message.get("reason") == "compiler-artifact":
+            if target and message["profile"]["test"] and message.get("executable"):
+                target.program = message["executable"]
+        elif message.get("reason") == "compiler-message" and message["message"]["level"] == "error":
+            text = message["message"].get("rendered") or message["message"]["message"]
+            (target.errors if target else others).append(text)
+    if not any(target.program or target.errors for target in targets.values()) and built.returncode:
+        raise Problem("cargo build failed: " + ("".join(others) or built.stderr).strip()[:MOST_TEXT])
+    everything = [text for target in targets.values() for text in target.errors] + others
+    for target in targets.values():
+        # a target that depends on one that could not be built has no errors of its own
+        target.errors = list(dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]]))
+    return sorted(targets.values(), key=lambda target: target.source)
+
+
+def harness(work: str) -> str:
+    """Build the crate that reports; return its path."""
+    path = os.path.join(work, "lib%s.rlib" % HARNESS)
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rust_harness.rs")
+    if not os.path.exists(path):
+        words = ("--edition=2018", "--crate-type=rlib", "--crate-name=" + HARNESS, "-o", path, source)
+        done = run([os.environ.get("RUSTC", "rustc"), *words], {"RUSTC_BOOTSTRAP": "1"})
+        if done.returncode:
+            raise Problem(
+                "m3agent's test harness cannot be built with this rustc: " + done.stderr[:MOST_TEXT]
+            )
+    return path
+
+
+def cargo(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run cargo."""
+    return run(["cargo", *words], env or {})
+
+
+def run(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of the toolchain."""
+    return subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, **env},
+        check=False,
+    )
+
+
+def siphash(key: bytes, text: bytes) -> int:
+    """Return SipHash-2-4, the keyed hash in Rust's standard library."""
+    k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
+    v0, v1 = k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D
+    v2, v3 = k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573
+
+    def turned(word: int, bits: int) -> int:
+        return (word << bits | word >> (64 - bits)) & MASK
+
+    padded = text + bytes(-(len(text) + 1) % 8) + bytes([len(text) & 255])
+    for at in [*range(0, len(padded), 8), -1]:
+        word = int.from_bytes(padded[at : at + 8], "little") if at >= 0 else 0
+        v2, v3 = (v2, v3 ^ word) if at >= 0 else (v2 ^ 255, v3)
+        for _ in range(2 if at >= 0 else 4):
+            v0, v2 = (v0 + v1) & MASK, (v2 + v3) & MASK
+            v1, v3 = turned(v1, 13) ^ v0, turned(v3, 16) ^ v2
+            v0, v2 = (turned(v0, 32) + v3) & MASK, (v2 + v1) & MASK
+            v3, v1 = turned(v3, 21) ^ v0, turned(v1, 17) ^ v2
+            v2 = turned(v2, 32)
+        v0 ^= word
+    return v0 ^ v1 ^ v2 ^ v3
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as plan_file:
+        main(json.load(plan_file))
