@@ -9,6 +9,7 @@ imported, every test is selected.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -17,8 +18,10 @@ from m3agent.agent.verify.affected import affected_code
 from m3agent.agent.verify.flaky import outcomes, without
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.python import is_test_file, is_test_module
-from m3agent.tools.runners.suites import file_of, files_of_tests
+from m3agent.tools.runners.suites import CODE, file_of, files_of_tests
 from m3agent.tools.test_report import TestReport
+
+_TEST_WORDS = re.compile("^(?:tests?|spec)[_-]?|[_-]?(?:tests?|specs?)$")
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,24 @@ def compared(
 
 
 def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str]) -> set[str]:
-    """Return the test files that import a changed module or bear its name, as `test_cart.py` for `cart.py`."""
+    """Return the test files that belong to changed files.
+
+    For Python these import a changed module or bear its name, as `test_cart.py` for `cart.py`. For other languages they
+    are in the same folder, or bear the name: `cart_test.go`, `cart.test.ts`, `CartTest.java`.
+    """
     modules = {_module(path) for path in changed if path.endswith(".py") and not is_test_file(path)}
     names = {module.rpartition(".")[2] for module in modules}
+    rules = files_of_tests(workspace.store, tree)
+    code = (PurePosixPath(path) for path in changed if not rules.is_test(path))
+    others = {path for path in code if path.suffix in CODE - {".py"}}
+    folders, stems = {str(path.parent) for path in others}, {_stem(path) for path in others} - {""}
     found = set()
     for path, entry in workspace.entries(tree).items():
+        pure = PurePosixPath(path)
+        if pure.suffix != ".py":
+            if others and rules.has_tests(path) and (str(pure.parent) in folders or _stem(pure) in stems):
+                found.add(path)
+            continue
         if not is_test_module(path):
             continue
         stem = PurePosixPath(path).stem
@@ -139,6 +155,11 @@ def hung(report: TestReport) -> set[str]:
 def no_time(seconds: float) -> str:
     """Return the reason of a verdict if selected tests had no time."""
     return f"not all tests that may execute the change had time within {seconds / 60:g} minutes (--verify-minutes)"
+
+
+def _stem(path: PurePosixPath) -> str:
+    """Return a file's name without suffixes and without the words that mark tests, in lower case."""
+    return _TEST_WORDS.sub("", path.name.partition(".")[0].lower())
 
 
 def _module(path: str) -> str:

@@ -265,6 +265,15 @@ def test_a_file_that_cannot_be_imported_any_more_has_results() -> None:
     assert before.passed == ("test_b.py::far",)
 
 
+def test_files_of_tests_near_a_change_in_another_language(tmp_path: Path) -> None:
+    near = {"shop/other_test.go": "", "tests/cart_test.go": "", "cmd/shop/cart_test.go": ""}
+    far = {"go.mod": "module shop", "cmd/main_test.go": "", "cmd/main.go": "", "test_cart.py": "import cart"}
+    workspace, patch = patched(
+        tmp_path, {**near, **far, "shop/cart.go": ""}, {"shop/cart.go": "package shop"}
+    )
+    assert files_of_tests_near(workspace, patch.base, ["shop/cart.go", "README.md"]) == near.keys()
+
+
 def test_files_of_tests_near_a_change(tmp_path: Path) -> None:
     files = {
         "src/shop/cart.py": "",
