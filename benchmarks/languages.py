@@ -1,9 +1,10 @@
-"""Verify upstream fixes of repositories in several languages, whole and without their code.
+"""Verify upstream fixes of repositories in several languages, whole and without a part.
 
     python benchmarks/languages.py CLONE:BASE:FIX [CLONE:BASE:FIX ...] [--sandbox docker|bwrap]
 
-CLONE is a local clone, bare or not. The patch is the difference between two of its commits. One line is one verification:
-first of the whole patch, then of its tests alone, which must not be verified.
+CLONE is a local clone, bare or not. The base is the commit BASE with the test files of FIX, and the patch is the rest of the
+difference between the two. One line is one verification: first of the whole patch, then of the patch without each of its
+files, or without any change if it has only one file. Without the file that fixes the issue, it must not be verified.
 """
 
 from __future__ import annotations
@@ -36,12 +37,19 @@ from m3agent.tools.runners.suites import described, files_of_tests, suites_of
 async def measure(
     store: TreeStore, name: str, base: str, fix: str, backend: Backend | None, scratch: Path
 ) -> None:
-    """Print a line for the whole patch and one for its tests alone."""
+    """Print a line for the whole patch and one for each part that is left out."""
     old, new = (
-        store.git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip() for commit in (base, fix)
+        {
+            entry.path: entry
+            for entry in store.list_tree(store.git("rev-parse", f"{commit}^{{tree}}").decode().strip())
+        }
+        for commit in (base, fix)
     )
-    workspace = Workspace(store, old)
-    suites = suites_of(store, old)
+    tree = store.write_tree(old.values())
+    suites, files = suites_of(store, tree), files_of_tests(store, tree)
+    start = {path: entry for path, entry in old.items() if not files.is_test(path)}
+    start |= {path: entry for path, entry in new.items() if files.is_test(path)}
+    workspace = Workspace(store, store.write_tree(start.values()))
     say(f"{name}: {described(suites)}")
     asked = SandboxSpec(backend)
     chosen = await choose_backend(asked, say)
@@ -51,12 +59,15 @@ async def measure(
         return new_sandbox(chosen, spec, of, say)
 
     runs = TreeRuns(store, fresh, scratch, suites=suites)
-    files, entries = files_of_tests(store, old), workspace.entries(new)
-    kept = [entry for path, entry in workspace.entries(old).items() if not files.is_test(path)]
-    kept += [entry for path, entry in entries.items() if files.is_test(path)]
-    for what, tree in (("whole", new), ("tests alone", store.write_tree(kept))):
+    changed = sorted(path for path in {*start, *new} if start.get(path) != new.get(path))
+    parts = {"whole": new, "no change": start} if len(changed) == 1 else {"whole": new}
+    for path in changed if len(changed) > 1 else ():
+        parts[f"without {path}"] = {each: entry for each, entry in new.items() if each != path}
+        if path in start:
+            parts[f"without {path}"][path] = start[path]
+    for what, entries in parts.items():
         started = time.monotonic()
-        found = await verify(workspace, workspace.patch(tree), runs)
+        found = await verify(workspace, workspace.patch(store.write_tree(entries.values())), runs)
         print(
             f"| {name} {fix[:12]} | {what} | {found.verdict} | {found.after.ran:,} | {len(found.fixed)} | "
             f"{time.monotonic() - started:.1f} | {found.reason} |",
