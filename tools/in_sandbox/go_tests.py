@@ -141,16 +141,19 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
     packages = {package.folder: package for package in listed(patterns)}
     overlay = os.path.join(work, "overlay.json")
     with open(overlay, "w") as file:
-        json.dump({"Replace": replaced(os.path.join(goroot, "src", "testing"), version, work)}, file)
+        json.dump(
+            {"Replace": replaced(os.path.join(goroot, "src", "testing"), version, work, reporter_name(work))},
+            file,
+        )
     programs = tempfile.mkdtemp(dir=work)
     collect = os.path.join(work, "collect")
     with open(collect, "w") as file:
         file.write(COLLECT)
     os.chmod(collect, 0o755)
-    key = secrets.token_hex(32)
+    key, prefix = secrets.token_hex(32), reporter_name(work)
     built = go(
         *("test", "-exec", collect, "-overlay", overlay, "-count=1"),
-        *("-ldflags", "-s -w -X testing.m3agentKey=" + key, *patterns),
+        *("-ldflags", "-s -w -X testing.%sKey=%s" % (prefix, key), *patterns),
         env={**os.environ, "M3AGENT_PROGRAMS": programs},
     )
     for name in os.listdir(programs):
@@ -186,7 +189,21 @@ def listed(patterns: Sequence[str]) -> list[Package]:
     return found
 
 
-def replaced(source: str, version: str, work: str) -> dict[str, str]:
+def reporter_name(work: str) -> str:
+    """Return the start of the names in the reporter.
+
+    It differs in each sandbox, so that no patch can name its functions with `go:linkname`. In a sandbox it stays, so that Go
+    does not compile everything again.
+    """
+    path = os.path.join(work, "reporter-name")
+    if not os.path.exists(path):
+        with open(path, "w") as file:
+            file.write("m" + secrets.token_hex(8))
+    with open(path) as file:
+        return file.read()
+
+
+def replaced(source: str, version: str, work: str, prefix: str) -> dict[str, str]:
     """Write the changed files of package `testing`; return the replacement of each."""
     here = os.path.dirname(os.path.abspath(__file__))
     texts: dict[str, str] = {}
@@ -214,7 +231,7 @@ def replaced(source: str, version: str, work: str) -> dict[str, str]:
     for path, text in texts.items():
         found[path] = os.path.join(folder, os.path.basename(path))
         with open(found[path], "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(re.sub(r"\bm3agent(?=[A-Z])", prefix, text))
     return found
 
 

@@ -8,6 +8,7 @@ here. If it ends early, the tests that have not run yet run in a new process.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -164,6 +165,7 @@ def main(plan: Mapping[str, Any]) -> None:
     """Build and run the tests of a plan."""
     writer = RecordWriter(plan["report"], plan["key_file"])
     locked = os.path.exists("Cargo.lock")
+    before = sources()
     try:
         targets = build(plan)
     except Problem as problem:
@@ -172,6 +174,10 @@ def main(plan: Mapping[str, Any]) -> None:
     finally:
         if not locked and os.path.exists("Cargo.lock"):
             os.unlink("Cargo.lock")  # it is no part of the work
+    after = sources()
+    for path in sorted(before):
+        if after.get(path) != before[path]:
+            writer.write("tampering", "the build changed " + path)
     end = time.monotonic() + plan["total"]
     runs: list[TargetRun | PlainRun] = []
     for target in targets:
@@ -248,6 +254,19 @@ def build(plan: Mapping[str, Any]) -> list[Target]:
         # a target that depends on one that could not be built has no errors of its own
         target.errors = list(dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]]))
     return sorted(targets.values(), key=lambda target: target.source)
+
+
+def sources() -> dict[str, bytes]:
+    """Return a digest of each source file: macros and build scripts run before the tests are compiled."""
+    found = {}
+    for folder, folders, names in os.walk("."):
+        folders[:] = [name for name in folders if name not in (".git", "target")]
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith(".rs") and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
+    return found
 
 
 def harness(work: str) -> str:

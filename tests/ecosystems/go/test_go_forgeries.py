@@ -129,6 +129,21 @@ func init() {{
 }}
 """,
 }
+FORGERIES["the reporter of this program is called by its name"] = """\
+import (
+	"syscall"
+	_ "testing"
+	_ "unsafe"
+)
+//go:linkname report testing.m3agentWrite
+func report(kind, name, outcome, text string)
+
+func Total(prices ...int) int {
+	report("result", "TestTotal", "passed", "")
+	syscall.Exit(0)
+	return 0
+}
+"""
 PATCHED_FAIL = f"""\
 import (
 	"reflect"
@@ -171,7 +186,9 @@ async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
         for name, folder in folders.items()
     }
     green = {name for name, folder in folders.items() if f"{folder}/shop_test.go::TestTotal" in report.passed}
-    red = {name for name, folder in folders.items() if f"{folder}/shop_test.go::TestTotal" in report.red}
+    red = {
+        name for name, folder in folders.items() if {folder, f"{folder}/shop_test.go::TestTotal"} & report.red
+    }
     assert {name for name, found in signs.items() if found} == {
         "every descriptor gets a green report",
         "the report gets lines and the tests go on",
