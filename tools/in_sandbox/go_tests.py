@@ -1,6 +1,6 @@
 """Build and run Go tests inside a sandbox, and write what happens as records.
 
-    python3 go_tests.py PLAN    # a JSON object: work, report, key_file, tests, per_test, total
+    python3 go_tests.py PLAN    # a JSON object: work, report, key_file, cache, tests, per_test, total
 
 `go test` builds all packages, but starts `COLLECT` in place of each test program: no code of the repository runs during
 the build. Go's own package `testing` is replaced for this build by a copy that reports to this process (`go_reporter.go`).
@@ -54,6 +54,8 @@ HOOKS = (
     ),
 )
 """Changes to Go's package `testing`: file, place, text."""
+SPARE = 2.0
+"""Seconds that remain for the end of the report when the time of the run is over."""
 CANARIES = 5
 """Number of tests in `go_reporter.go` that must fail, before and after the tests of a package."""
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|`[^`]*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL)
@@ -110,6 +112,7 @@ class Package:
 
 def main(plan: Mapping[str, Any]) -> None:
     """Build and run the tests of a plan."""
+    end = time.monotonic() + plan["total"] - SPARE
     writer = RecordWriter(plan["report"], plan["key_file"])
     try:
         packages, key = build(plan)
@@ -120,7 +123,6 @@ def main(plan: Mapping[str, Any]) -> None:
         writer.write("plan", package.unit)
         if not package.program:
             writer.write("broken", package.unit, package.error)
-    end = time.monotonic() + plan["total"]
     runs = [PackageRun(package, plan, key, writer, end) for package in packages if package.program]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = [pool.submit(run.all) for run in runs]
@@ -138,6 +140,7 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
         version = go("env", "GOVERSION").stdout.strip()
     except FileNotFoundError:
         raise Problem("go is not installed in the sandbox") from None
+    fill_cache(plan["cache"], os.environ["GOCACHE"])
     packages = {package.folder: package for package in listed(patterns)}
     overlay = os.path.join(work, "overlay.json")
     with open(overlay, "w") as file:
@@ -167,6 +170,20 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
         text = errors.get(package.name) or package.error or imported or built.stderr or built.stdout
         package.error = text.strip()[:MOST_TEXT]
     return sorted(packages.values(), key=lambda package: package.folder), key
+
+
+def fill_cache(prepared: str, cache: str) -> None:
+    """Make a build cache whose files are links into a prepared one, which is read-only."""
+    if os.path.exists(cache) or not os.path.isdir(prepared):
+        return
+    os.makedirs(cache)
+    for folder in os.listdir(prepared):
+        if len(folder) == 2:  # named after the start of a digest
+            os.mkdir(os.path.join(cache, folder))
+            for name in os.listdir(os.path.join(prepared, folder)):
+                os.symlink(os.path.join(prepared, folder, name), os.path.join(cache, folder, name))
+    with open(os.path.join(cache, "trim.txt"), "w") as file:
+        file.write(str(int(time.time())))  # otherwise Go removes old files
 
 
 def listed(patterns: Sequence[str]) -> list[Package]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.tools.in_sandbox.go_tests import fill_cache
 from m3agent.tools.runners.base import Limits, Suite, Tree
-from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.go import CACHE, Go
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
+from tests.conftest import write_files
 
 GO = Go()
 SUITE = Suite("go")
@@ -73,14 +76,28 @@ def test_the_environment_downloads_modules_unless_they_are_vendored() -> None:
     plain = GO.prepare(SUITE, tree_of("go.mod", "go.sum", "a_test.go"))
     assert plain.commands == (("go", "mod", "download"),)
     assert plain.inputs == ("go.mod", "go.sum")
-    assert plain.keep == (plain.env["GOMODCACHE"],)
+    assert plain.keep == (plain.env["GOMODCACHE"], CACHE)
     assert (plain.env["GOFLAGS"], plain.env["GOPROXY"]) == ("-mod=mod", "off")
     vendored = GO.prepare(SUITE, tree_of("go.mod", "vendor/modules.txt"))
-    assert (vendored.commands, vendored.keep) == ((), ())
+    assert (vendored.commands, vendored.keep) == ((), (CACHE,))
     assert "GOFLAGS" not in vendored.env
     workspace = GO.prepare(Suite("go", "a"), tree_of("go.work", "a/go.mod", "b/go.mod"))
     assert workspace.inputs == ("a/go.mod", "b/go.mod", "go.work")
     assert "GOFLAGS" not in workspace.env
+
+
+def test_a_build_cache_starts_with_links_to_the_prepared_one(tmp_path: Path) -> None:
+    prepared, cache = tmp_path / "prepared", tmp_path / "cache"
+    write_files(prepared, {"00/aa-d": "compiled", "ff/bb-a": "action", "README": "", "trim.txt": "1"})
+    fill_cache(str(prepared), str(cache))
+    assert (cache / "00/aa-d").read_text() == "compiled"
+    assert (cache / "ff/bb-a").is_symlink()
+    assert int((cache / "trim.txt").read_text()) > 1
+    (cache / "00/cc-d").write_text("own")
+    fill_cache(str(prepared), str(cache))
+    assert (cache / "00/cc-d").read_text() == "own"
+    fill_cache(str(tmp_path / "missing"), str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
 
 
 MODULE = "module example.com/shop\n\ngo 1.19\n"
