@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -26,8 +27,9 @@ if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
     from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
 else:  # in the sandbox
-    from record_writer import RecordWriter
-    from test_process import MOST_TEXT, Child, Run
+    RecordWriter = importlib.import_module("record_writer").RecordWriter
+    process = importlib.import_module("test_process")
+    MOST_TEXT, Child, Run = process.MOST_TEXT, process.Child, process.Run
 
 COLLECT = """\
 #!/bin/sh

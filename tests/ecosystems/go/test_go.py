@@ -259,7 +259,7 @@ async def run(
     tree = Tree(files, lambda path: files[path].encode())
     (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]
     async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 3))
+        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 5))
 
 
 @needs_go
@@ -325,7 +325,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         ("external_test.go::Example_wrong", "got:\n3\n\nwant:\n4"),
         ("panics/panics_test.go::TestPanics/inside", "panic: assignment to entry in nil map"),
         ("panics/panics_test.go::TestParallelC", "panic: late"),
-        ("hangs/hangs_test.go::TestLoops", "timed out after 3 s"),
+        ("hangs/hangs_test.go::TestLoops", "timed out after 5 s"),
         ("exits/exits_test.go::TestExits", "panic: unexpected call to os.Exit(0) during test"),
         ("exits/exits_test.go::TestReally", "the test process ended during this test with status 0"),
         ("unbuilt", "unbuilt/unbuilt.go:3:29: cannot use 1"),
@@ -352,6 +352,30 @@ async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox])
         "tools/tags/kept_test.go::TestKept",
     )
     assert not report.red
+
+
+@needs_go
+@pytest.mark.languages
+async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[..., Sandbox]) -> None:
+    test = 'package {0}\n\nimport (\n"testing"\n"{1}"\n)\n\nfunc TestOne(t *testing.T) {{ {2}.Total() }}\n'
+    files = {
+        "go.work": "go 1.19\n\nuse (\n./shop\n./tools\n)\n",
+        "shop/go.mod": MODULE,
+        "shop/cart.go": CART,
+        "tools/go.mod": "module example.com/tools\n\ngo 1.19\n\nrequire example.com/shop v1.0.0\n",
+        "tools/a_test.go": test.format("tools", "example.com/shop", "shop"),
+    }
+    report = await run(sandbox_of, files, root="tools")
+    assert (report.passed, report.complete) == (("tools/a_test.go::TestOne",), True)
+    files = {
+        "go.mod": "module example.com/own\n\ngo 1.19\n\nrequire example.net/far v1.0.0\n",
+        "a_test.go": test.format("own", "example.net/far", "far"),
+        "vendor/modules.txt": "# example.net/far v1.0.0\n## explicit\nexample.net/far\n",
+        "vendor/example.net/far/far.go": CART.replace("package shop", "package far"),
+        "vendor/example.net/far/far_test.go": "package far\n\nfunc broken(\n",
+    }
+    report = await run(sandbox_of, files)
+    assert (report.passed, report.red, report.complete) == (("a_test.go::TestOne",), set(), True)
 
 
 @needs_go

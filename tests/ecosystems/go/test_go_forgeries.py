@@ -180,7 +180,7 @@ async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
         files[f"{folder}/empty.s"] = "\n"  # an assembly file allows functions without a body
     tree = Tree(files, lambda path: files[path].encode())
     async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        report = await run_suite(sandbox, Go(), Suite("go"), tree, limits=Limits(200, 3))
+        report = await run_suite(sandbox, Go(), Suite("go"), tree, limits=Limits(200, 5))
     signs = {
         name: [sign for sign in report.signs.forged if sign.startswith(f"{folder}:")]
         for name, folder in folders.items()

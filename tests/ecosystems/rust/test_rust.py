@@ -277,7 +277,7 @@ async def run(
     tree = tree_of(files)
     (suite,) = CARGO.detect(tree)
     async with sandbox_of(files, SandboxLimits(memory=4 << 30)) as sandbox:
-        report = await run_suite(sandbox, CARGO, suite, tree, wanted, limits=Limits(200, 3))
+        report = await run_suite(sandbox, CARGO, suite, tree, wanted, limits=Limits(200, 5))
         lock = await sandbox.exec(["ls", f"{suite.root or '.'}/Cargo.lock"])
         assert lock.exit != 0  # it is no part of the work
         return report
@@ -325,7 +325,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         ("src/lib.rs::tests::fails", "src/lib.rs:16:9: assertion `left == right` failed: wrong total"),
         ("src/lib.rs::tests::panics_with_another_text", "hoo\nexpected a panic with: boo"),
         ("src/lib.rs::tests::does_not_panic", "the test did not panic as expected"),
-        ("tests/hangs.rs::loops", "timed out after 3 s"),
+        ("tests/hangs.rs::loops", "timed out after 5 s"),
         ("tests/ends.rs::exits", "the test process ended during this test with status 0"),
         ("tests/ends.rs::overflows", "has overflowed its stack"),
         ("tests/bad.rs::main", "not plain"),
