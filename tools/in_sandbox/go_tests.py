@@ -1,6 +1,6 @@
 """Build and run Go tests inside a sandbox, and write what happens as records.
 
-    python3 go_tests.py PLAN    # a JSON object: work, report, key_file, tests, per_test, total
+    python3 go_tests.py PLAN    # a JSON object: work, report, key_file, cache, tests, per_test, total
 
 `go test` builds all packages, but starts `COLLECT` in place of each test program: no code of the repository runs during
 the build. Go's own package `testing` is replaced for this build by a copy that reports to this process (`go_reporter.go`).
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -26,8 +27,9 @@ if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
     from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
 else:  # in the sandbox
-    from record_writer import RecordWriter
-    from test_process import MOST_TEXT, Child, Run
+    RecordWriter = importlib.import_module("record_writer").RecordWriter
+    process = importlib.import_module("test_process")
+    MOST_TEXT, Child, Run = process.MOST_TEXT, process.Child, process.Run
 
 COLLECT = """\
 #!/bin/sh
@@ -54,6 +56,8 @@ HOOKS = (
     ),
 )
 """Changes to Go's package `testing`: file, place, text."""
+SPARE = 2.0
+"""Seconds that remain for the end of the report when the time of the run is over."""
 CANARIES = 5
 """Number of tests in `go_reporter.go` that must fail, before and after the tests of a package."""
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|`[^`]*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL)
@@ -110,6 +114,7 @@ class Package:
 
 def main(plan: Mapping[str, Any]) -> None:
     """Build and run the tests of a plan."""
+    end = time.monotonic() + plan["total"] - SPARE
     writer = RecordWriter(plan["report"], plan["key_file"])
     try:
         packages, key = build(plan)
@@ -120,7 +125,6 @@ def main(plan: Mapping[str, Any]) -> None:
         writer.write("plan", package.unit)
         if not package.program:
             writer.write("broken", package.unit, package.error)
-    end = time.monotonic() + plan["total"]
     runs = [PackageRun(package, plan, key, writer, end) for package in packages if package.program]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         done = [pool.submit(run.all) for run in runs]
@@ -138,19 +142,23 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
         version = go("env", "GOVERSION").stdout.strip()
     except FileNotFoundError:
         raise Problem("go is not installed in the sandbox") from None
+    fill_cache(plan["cache"], os.environ["GOCACHE"])
     packages = {package.folder: package for package in listed(patterns)}
     overlay = os.path.join(work, "overlay.json")
     with open(overlay, "w") as file:
-        json.dump({"Replace": replaced(os.path.join(goroot, "src", "testing"), version, work)}, file)
+        json.dump(
+            {"Replace": replaced(os.path.join(goroot, "src", "testing"), version, work, reporter_name(work))},
+            file,
+        )
     programs = tempfile.mkdtemp(dir=work)
     collect = os.path.join(work, "collect")
     with open(collect, "w") as file:
         file.write(COLLECT)
     os.chmod(collect, 0o755)
-    key = secrets.token_hex(32)
+    key, prefix = secrets.token_hex(32), reporter_name(work)
     built = go(
         *("test", "-exec", collect, "-overlay", overlay, "-count=1"),
-        *("-ldflags", "-s -w -X testing.m3agentKey=" + key, *patterns),
+        *("-ldflags", "-s -w -X testing.%sKey=%s" % (prefix, key), *patterns),
         env={**os.environ, "M3AGENT_PROGRAMS": programs},
     )
     for name in os.listdir(programs):
@@ -164,6 +172,20 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
         text = errors.get(package.name) or package.error or imported or built.stderr or built.stdout
         package.error = text.strip()[:MOST_TEXT]
     return sorted(packages.values(), key=lambda package: package.folder), key
+
+
+def fill_cache(prepared: str, cache: str) -> None:
+    """Make a build cache whose files are links into a prepared one, which is read-only."""
+    if os.path.exists(cache) or not os.path.isdir(prepared):
+        return
+    os.makedirs(cache)
+    for folder in os.listdir(prepared):
+        if len(folder) == 2:  # named after the start of a digest
+            os.mkdir(os.path.join(cache, folder))
+            for name in os.listdir(os.path.join(prepared, folder)):
+                os.symlink(os.path.join(prepared, folder, name), os.path.join(cache, folder, name))
+    with open(os.path.join(cache, "trim.txt"), "w") as file:
+        file.write(str(int(time.time())))  # otherwise Go removes old files
 
 
 def listed(patterns: Sequence[str]) -> list[Package]:
@@ -186,7 +208,21 @@ def listed(patterns: Sequence[str]) -> list[Package]:
     return found
 
 
-def replaced(source: str, version: str, work: str) -> dict[str, str]:
+def reporter_name(work: str) -> str:
+    """Return the start of the names in the reporter.
+
+    It differs in each sandbox, so that no patch can name its functions with `go:linkname`. In a sandbox it stays, so that Go
+    does not compile everything again.
+    """
+    path = os.path.join(work, "reporter-name")
+    if not os.path.exists(path):
+        with open(path, "w") as file:
+            file.write("m" + secrets.token_hex(8))
+    with open(path) as file:
+        return file.read()
+
+
+def replaced(source: str, version: str, work: str, prefix: str) -> dict[str, str]:
     """Write the changed files of package `testing`; return the replacement of each."""
     here = os.path.dirname(os.path.abspath(__file__))
     texts: dict[str, str] = {}
@@ -214,7 +250,7 @@ def replaced(source: str, version: str, work: str) -> dict[str, str]:
     for path, text in texts.items():
         found[path] = os.path.join(folder, os.path.basename(path))
         with open(found[path], "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(re.sub(r"\bm3agent(?=[A-Z])", prefix, text))
     return found
 
 

@@ -8,6 +8,8 @@ here. If it ends early, the tests that have not run yet run in a new process.
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import os
 import secrets
@@ -21,8 +23,9 @@ if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
     from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
 else:  # in the sandbox
-    from record_writer import RecordWriter
-    from test_process import MOST_TEXT, Child, Run
+    RecordWriter = importlib.import_module("record_writer").RecordWriter
+    process = importlib.import_module("test_process")
+    MOST_TEXT, Child, Run = process.MOST_TEXT, process.Child, process.Run
 
 HARNESS = "m3agent_harness"
 WRAPPER = """\
@@ -35,9 +38,14 @@ case " $* " in
         --crate-name) name=$word ;;
         --out-dir) folder=$word ;;
         esac
-        case $word in extra-filename=*) suffix=${word#*=} ;; esac
+        case $word in
+        extra-filename=*) suffix=${word#*=} ;;
+        *.rs) source=$word ;;
+        esac
         last=$word
     done
+    # the crate must not refuse the feature below
+    ! grep -qs unstable_features "$source" || set -- "$@" --cap-lints=warn
     : > "$M3AGENT_PROGRAMS/$name$suffix"
     # only here: build scripts look at this variable
     RUSTC_BOOTSTRAP=1 exec "$@" "-Zcrate-attr=feature(custom_test_frameworks)" \\
@@ -46,6 +54,8 @@ case " $* " in
 esac
 exec "$@"
 """
+SPARE = 2.0
+"""Seconds that remain for the end of the report when the time of the run is over."""
 CANARIES = 5
 """Number of tests in `rust_harness.rs` that must fail, before and after the tests of a program."""
 MASK = (1 << 64) - 1
@@ -162,8 +172,10 @@ class PlainRun:
 
 def main(plan: Mapping[str, Any]) -> None:
     """Build and run the tests of a plan."""
+    end = time.monotonic() + plan["total"] - SPARE
     writer = RecordWriter(plan["report"], plan["key_file"])
     locked = os.path.exists("Cargo.lock")
+    before = sources()
     try:
         targets = build(plan)
     except Problem as problem:
@@ -172,7 +184,10 @@ def main(plan: Mapping[str, Any]) -> None:
     finally:
         if not locked and os.path.exists("Cargo.lock"):
             os.unlink("Cargo.lock")  # it is no part of the work
-    end = time.monotonic() + plan["total"]
+    after = sources()
+    for path in sorted(before):
+        if after.get(path) != before[path]:
+            writer.write("tampering", "the build changed " + path)
     runs: list[TargetRun | PlainRun] = []
     for target in targets:
         writer.write("plan", target.unit)
@@ -248,6 +263,19 @@ def build(plan: Mapping[str, Any]) -> list[Target]:
         # a target that depends on one that could not be built has no errors of its own
         target.errors = list(dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]]))
     return sorted(targets.values(), key=lambda target: target.source)
+
+
+def sources() -> dict[str, bytes]:
+    """Return a digest of each source file: macros and build scripts run before the tests are compiled."""
+    found = {}
+    for folder, folders, names in os.walk("."):
+        folders[:] = [name for name in folders if name not in (".git", "target")]
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.endswith(".rs") and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
+    return found
 
 
 def harness(work: str) -> str:

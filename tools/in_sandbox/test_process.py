@@ -7,6 +7,7 @@ code of the program can write a valid line. Canaries are tests that must fail.
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import signal
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
 else:  # in the sandbox
-    from record_writer import RecordWriter
+    RecordWriter = importlib.import_module("record_writer").RecordWriter
 
 MOST_TEXT = 8 << 10
 """Most characters of an error text."""

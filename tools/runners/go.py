@@ -25,6 +25,8 @@ FILES = ("go_tests.py", "go_reporter.go", "test_process.py", "record_writer.py")
 """Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
 MODULES = "/opt/m3agent-go/modules"
 """Folder of the downloaded modules in an environment."""
+CACHE = "/opt/m3agent-go/cache"
+"""Folder of the compiled standard library in an environment. Since version 1.20, Go does not come with one."""
 DATA = "testdata"
 CONFIGURATION = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum", "go.env"})
 
@@ -76,8 +78,9 @@ class Go(Runner):
         return Preparation(
             system_packages=("golang-go",),
             commands=() if vendored else (("go", "mod", "download"),),
+            offline_commands=(("env", f"GOCACHE={CACHE}", "go", "build", "std"),),
             inputs=tuple(sorted({path for path in inputs if path in tree.paths})),
-            keep=() if vendored else (MODULES,),
+            keep=(CACHE,) if vendored else (MODULES, CACHE),
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
         )
 
@@ -139,6 +142,7 @@ class Go(Runner):
             "work": work,
             "report": report,
             "key_file": key_file,
+            "cache": CACHE,
             "tests": tests,
             "per_test": limits.per_test,
             "total": limits.total,

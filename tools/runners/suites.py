@@ -77,8 +77,9 @@ def suites_of(store: TreeStore, tree: str) -> tuple[Suite, ...]:
 @cache
 def version() -> str:
     """Return a text that changes whenever a runner or a reporter changes."""
-    files = sorted(path for path in Path(__file__).parent.rglob("*") if path.suffix not in ("", ".pyc"))
-    return "".join(path.read_text() for path in files)
+    here = Path(__file__).parent
+    found = (path for folder in (here, here.parent / "in_sandbox") for path in folder.rglob("*"))
+    return "".join(path.read_text() for path in sorted(found) if path.suffix not in ("", ".pyc"))
 
 
 def find_suites(tree: Tree) -> tuple[Suite, ...]:

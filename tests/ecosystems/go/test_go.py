@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.tools.in_sandbox.go_tests import fill_cache
 from m3agent.tools.runners.base import Limits, Suite, Tree
-from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.go import CACHE, Go
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
+from tests.conftest import write_files
 
 GO = Go()
 SUITE = Suite("go")
@@ -73,14 +76,28 @@ def test_the_environment_downloads_modules_unless_they_are_vendored() -> None:
     plain = GO.prepare(SUITE, tree_of("go.mod", "go.sum", "a_test.go"))
     assert plain.commands == (("go", "mod", "download"),)
     assert plain.inputs == ("go.mod", "go.sum")
-    assert plain.keep == (plain.env["GOMODCACHE"],)
+    assert plain.keep == (plain.env["GOMODCACHE"], CACHE)
     assert (plain.env["GOFLAGS"], plain.env["GOPROXY"]) == ("-mod=mod", "off")
     vendored = GO.prepare(SUITE, tree_of("go.mod", "vendor/modules.txt"))
-    assert (vendored.commands, vendored.keep) == ((), ())
+    assert (vendored.commands, vendored.keep) == ((), (CACHE,))
     assert "GOFLAGS" not in vendored.env
     workspace = GO.prepare(Suite("go", "a"), tree_of("go.work", "a/go.mod", "b/go.mod"))
     assert workspace.inputs == ("a/go.mod", "b/go.mod", "go.work")
     assert "GOFLAGS" not in workspace.env
+
+
+def test_a_build_cache_starts_with_links_to_the_prepared_one(tmp_path: Path) -> None:
+    prepared, cache = tmp_path / "prepared", tmp_path / "cache"
+    write_files(prepared, {"00/aa-d": "compiled", "ff/bb-a": "action", "README": "", "trim.txt": "1"})
+    fill_cache(str(prepared), str(cache))
+    assert (cache / "00/aa-d").read_text() == "compiled"
+    assert (cache / "ff/bb-a").is_symlink()
+    assert int((cache / "trim.txt").read_text()) > 1
+    (cache / "00/cc-d").write_text("own")
+    fill_cache(str(prepared), str(cache))
+    assert (cache / "00/cc-d").read_text() == "own"
+    fill_cache(str(tmp_path / "missing"), str(tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
 
 
 MODULE = "module example.com/shop\n\ngo 1.19\n"
@@ -242,7 +259,7 @@ async def run(
     tree = Tree(files, lambda path: files[path].encode())
     (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]
     async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 3))
+        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 5))
 
 
 @needs_go
@@ -308,7 +325,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         ("external_test.go::Example_wrong", "got:\n3\n\nwant:\n4"),
         ("panics/panics_test.go::TestPanics/inside", "panic: assignment to entry in nil map"),
         ("panics/panics_test.go::TestParallelC", "panic: late"),
-        ("hangs/hangs_test.go::TestLoops", "timed out after 3 s"),
+        ("hangs/hangs_test.go::TestLoops", "timed out after 5 s"),
         ("exits/exits_test.go::TestExits", "panic: unexpected call to os.Exit(0) during test"),
         ("exits/exits_test.go::TestReally", "the test process ended during this test with status 0"),
         ("unbuilt", "unbuilt/unbuilt.go:3:29: cannot use 1"),
@@ -335,6 +352,30 @@ async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox])
         "tools/tags/kept_test.go::TestKept",
     )
     assert not report.red
+
+
+@needs_go
+@pytest.mark.languages
+async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[..., Sandbox]) -> None:
+    test = 'package {0}\n\nimport (\n"testing"\n"{1}"\n)\n\nfunc TestOne(t *testing.T) {{ {2}.Total() }}\n'
+    files = {
+        "go.work": "go 1.19\n\nuse (\n./shop\n./tools\n)\n",
+        "shop/go.mod": MODULE,
+        "shop/cart.go": CART,
+        "tools/go.mod": "module example.com/tools\n\ngo 1.19\n\nrequire example.com/shop v1.0.0\n",
+        "tools/a_test.go": test.format("tools", "example.com/shop", "shop"),
+    }
+    report = await run(sandbox_of, files, root="tools")
+    assert (report.passed, report.complete) == (("tools/a_test.go::TestOne",), True)
+    files = {
+        "go.mod": "module example.com/own\n\ngo 1.19\n\nrequire example.net/far v1.0.0\n",
+        "a_test.go": test.format("own", "example.net/far", "far"),
+        "vendor/modules.txt": "# example.net/far v1.0.0\n## explicit\nexample.net/far\n",
+        "vendor/example.net/far/far.go": CART.replace("package shop", "package far"),
+        "vendor/example.net/far/far_test.go": "package far\n\nfunc broken(\n",
+    }
+    report = await run(sandbox_of, files)
+    assert (report.passed, report.red, report.complete) == (("a_test.go::TestOne",), set(), True)
 
 
 @needs_go

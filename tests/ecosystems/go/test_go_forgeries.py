@@ -129,6 +129,21 @@ func init() {{
 }}
 """,
 }
+FORGERIES["the reporter of this program is called by its name"] = """\
+import (
+	"syscall"
+	_ "testing"
+	_ "unsafe"
+)
+//go:linkname report testing.m3agentWrite
+func report(kind, name, outcome, text string)
+
+func Total(prices ...int) int {
+	report("result", "TestTotal", "passed", "")
+	syscall.Exit(0)
+	return 0
+}
+"""
 PATCHED_FAIL = f"""\
 import (
 	"reflect"
@@ -165,13 +180,15 @@ async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
         files[f"{folder}/empty.s"] = "\n"  # an assembly file allows functions without a body
     tree = Tree(files, lambda path: files[path].encode())
     async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        report = await run_suite(sandbox, Go(), Suite("go"), tree, limits=Limits(200, 3))
+        report = await run_suite(sandbox, Go(), Suite("go"), tree, limits=Limits(200, 5))
     signs = {
         name: [sign for sign in report.signs.forged if sign.startswith(f"{folder}:")]
         for name, folder in folders.items()
     }
     green = {name for name, folder in folders.items() if f"{folder}/shop_test.go::TestTotal" in report.passed}
-    red = {name for name, folder in folders.items() if f"{folder}/shop_test.go::TestTotal" in report.red}
+    red = {
+        name for name, folder in folders.items() if {folder, f"{folder}/shop_test.go::TestTotal"} & report.red
+    }
     assert {name for name, found in signs.items() if found} == {
         "every descriptor gets a green report",
         "the report gets lines and the tests go on",

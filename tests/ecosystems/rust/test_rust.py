@@ -216,9 +216,36 @@ fn overflows() {
 #[test]
 fn unrelated() {}
 """
+STRICT = """\
+//! A crate that allows as little as possible.
+#![no_std]
+#![forbid(unsafe_code, unstable_features)]
+#![deny(warnings, missing_docs, unused_crate_dependencies, unreachable_pub)]
+extern crate proc_macro;
+#[cfg(test)]
+extern crate std;
+
+/// Returns what it gets.
+#[proc_macro]
+pub fn same(tokens: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    tokens
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn passes() {}
+    #[test]
+    fn starts_itself() {
+        let me = std::env::current_exe().unwrap();
+        let output = std::process::Command::new(me).arg("tests::passes").output().unwrap();
+        assert!(output.status.success());
+    }
+}
+"""
 FILES = {
     "Cargo.toml": PACKAGE.format("shop", "2021")
-    + '[workspace]\nmembers = ["old", "broken", "depends"]\n'
+    + '[workspace]\nmembers = ["old", "broken", "depends", "strict"]\n'
     + '[features]\nnever = []\n[[test]]\nname = "plain"\nharness = false\n[[test]]\nname = "bad"\nharness = false\n',
     "src/lib.rs": LIB,
     "src/cart.rs": "#[cfg(test)]\nmod tests {\n    #[test]\n    fn passes() {}\n}\n",
@@ -232,6 +259,8 @@ FILES = {
     "tests/ends.rs": ENDS,
     "tests/plain.rs": "fn main() {}\n",
     "tests/bad.rs": 'fn main() {\n    panic!("not plain");\n}\n',
+    "strict/Cargo.toml": PACKAGE.format("strict", "2024") + "[lib]\nproc-macro = true\n",
+    "strict/src/lib.rs": STRICT,
     "old/Cargo.toml": PACKAGE.format("old", "2015"),
     "old/src/lib.rs": "#[cfg(test)]\nmod tests {\n    #[test]\n    fn passes() {}\n}\n",
     "broken/Cargo.toml": PACKAGE.format("broken", "2021"),
@@ -248,7 +277,7 @@ async def run(
     tree = tree_of(files)
     (suite,) = CARGO.detect(tree)
     async with sandbox_of(files, SandboxLimits(memory=4 << 30)) as sandbox:
-        report = await run_suite(sandbox, CARGO, suite, tree, wanted, limits=Limits(200, 3))
+        report = await run_suite(sandbox, CARGO, suite, tree, wanted, limits=Limits(200, 5))
         lock = await sandbox.exec(["ls", f"{suite.root or '.'}/Cargo.lock"])
         assert lock.exit != 0  # it is no part of the work
         return report
@@ -273,6 +302,8 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         "tests/ends.rs::before",
         "tests/ends.rs::unrelated",
         "old/src/lib.rs::tests::passes",
+        "strict/src/lib.rs::tests::passes",
+        "strict/src/lib.rs::tests::starts_itself",
     }
     assert set(report.failed) == {
         "src/lib.rs::tests::fails",
@@ -294,7 +325,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         ("src/lib.rs::tests::fails", "src/lib.rs:16:9: assertion `left == right` failed: wrong total"),
         ("src/lib.rs::tests::panics_with_another_text", "hoo\nexpected a panic with: boo"),
         ("src/lib.rs::tests::does_not_panic", "the test did not panic as expected"),
-        ("tests/hangs.rs::loops", "timed out after 3 s"),
+        ("tests/hangs.rs::loops", "timed out after 5 s"),
         ("tests/ends.rs::exits", "the test process ended during this test with status 0"),
         ("tests/ends.rs::overflows", "has overflowed its stack"),
         ("tests/bad.rs::main", "not plain"),

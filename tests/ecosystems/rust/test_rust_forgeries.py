@@ -120,3 +120,30 @@ async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
     assert signs == {name for name in FORGERIES if "the report gets" in name or "gets a green report" in name}
     assert red == FORGERIES.keys()
     assert not report.complete  # some programs ended before their tests
+
+
+@pytest.mark.parametrize("when", ["macro", "build script"])
+async def test_a_build_that_rewrites_the_tests_has_a_sign(
+    sandbox_of: Callable[..., Sandbox], when: str
+) -> None:
+    rewrite = (
+        'let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../shop/tests/it.rs");\n'
+        'std::fs::write(path, "#[test] fn total() {}").unwrap();'
+    )
+    package = '[package]\nname = "{0}"\nversion = "0.1.0"\nedition = "2021"\n'
+    macro = f'#[proc_macro]\npub fn nothing(_: proc_macro::TokenStream) -> proc_macro::TokenStream {{ {rewrite} "".parse().unwrap() }}\n'
+    files = {
+        "Cargo.toml": "[workspace]\nmembers = ['shop', 'macros']\nresolver = '2'\n",
+        "macros/Cargo.toml": package.format("macros") + "[lib]\nproc-macro = true\n",
+        "macros/src/lib.rs": f"extern crate proc_macro;\n{macro}" if when == "macro" else "",
+        "shop/Cargo.toml": package.format("shop") + "[dependencies]\nmacros = { path = '../macros' }\n",
+        "shop/src/lib.rs": "macros::nothing!();\n" + WRONG if when == "macro" else WRONG,
+        "shop/tests/it.rs": TEST.replace("PACKAGE", "shop"),
+    }
+    if when == "build script":
+        files["shop/build.rs"] = f"fn main() {{ {rewrite} }}\n"
+    tree = Tree(files, lambda path: files[path].encode())
+    async with sandbox_of(files, SandboxLimits(memory=4 << 30)) as sandbox:
+        report = await run_suite(sandbox, Cargo(), Suite("cargo"), tree, limits=Limits(100, 5))
+    assert report.passed == ("shop/tests/it.rs::total",)
+    assert report.signs.forged == ("the build changed shop/tests/it.rs",)
