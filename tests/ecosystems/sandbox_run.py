@@ -56,6 +56,8 @@ def files_of(repository: Path, commit: str) -> dict[str, bytes]:
         about, _, path = line.partition("\t")
         mode, kind, sha = about.split()
         if kind == "blob" and mode != "120000":
-            shown = subprocess.run(["git", "cat-file", "blob", sha], cwd=repository, check=True, capture_output=True)
+            shown = subprocess.run(
+                ["git", "cat-file", "blob", sha], cwd=repository, check=True, capture_output=True
+            )
             files[path] = shown.stdout
     return files

@@ -48,7 +48,7 @@ NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 class Report:
     def __init__(self, path, key):
-        self.file = open(path, "wb")  # noqa: SIM115 - open until the process ends
+        self.file = open(path, "wb")
         self.key = key
         self.number = 0
 
@@ -176,7 +176,11 @@ def testimony(ours, token, program):
         words = line.split(" ", 6)
         if len(words) == 7 and words[0] == token:
             module = words[6] if os.path.isabs(words[6]) else program
-            where = place(module, words[4], words[5]) if "exit" in words[1].lower() else ""
+            where = ""
+            if "exit" in words[1].lower():
+                where = place(module, int(words[4], 16) - 1, int(words[5], 16))  # a return address
+            elif ":" in words[1]:
+                where = place(module, int(words[4], 16), int(words[5], 16))
             events.append([words[1], int(words[2]), int(words[3]), where])
     return events[:20]
 
@@ -186,9 +190,10 @@ def place(module, address, base):
     try:
         with open(module, "rb") as file:
             fixed = file.read(18)[16:18] == b"\x02\x00"
-        at = int(address, 16) - (0 if fixed else int(base, 16)) - 1
+        at = address - (0 if fixed else base)
         done = subprocess.run(
             ["addr2line", "-e", module, hex(at)],
+            check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -219,10 +224,12 @@ def execute(step, witness):
     if "collect" in step:
         return {"files": collect(step["collect"])}
     program = step.get("program", "")
-    if program and not os.path.isfile(program):
+    if program and not os.path.isfile(os.path.join(step["cwd"], program)):
         made = run(step["make"], {"seconds": step.get("seconds")}) if step.get("make") else {"output": ""}
-        if not os.path.isfile(program):
+        if not os.path.isfile(os.path.join(step["cwd"], program)):
             return {"missing": True, "output": made["output"], "exit": 127}
+    if not step["argv"]:
+        return {"missing": True, "output": "", "exit": 127}
     mode, sanitized = mode_of(program, step.get("modes", [])) if program else (None, False)
     watch = witness if step.get("watch") and not sanitized and os.path.isfile(witness) else None
     argv, listed = list(step["argv"]), None

@@ -1,7 +1,8 @@
 /* Note how a program begins and ends. The library is loaded before all others (LD_PRELOAD, initfirst).
  *
  * The exit status of a plain test program says nothing if code under test ends the process with 0. So this library
- * tells m3agent that main() was called and what it returned, and which code called exit(), _exit() or _Exit().
+ * tells m3agent that main() was called and what it returned, which code called exit(), _exit() or _Exit(), and whether
+ * another function took the place of assert's.
  * Each message starts with a token that the library reads before any other code runs.
  */
 #define _GNU_SOURCE
@@ -77,11 +78,31 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     tell("loaded", 0, NULL);
 }
 
+/* Tell whether another function took the place of one of the C library that lets a test fail. */
+static void tell_replaced(void)
+{
+    static const char *const names[] = {"__assert_fail", "__assert_perror_fail", "abort", "raise",
+                                        "strcmp", "strncmp", "memcmp"};
+    void *library = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    size_t number;
+
+    for (number = 0; library != NULL && number < sizeof names / sizeof *names; number++) {
+        void *used = dlsym(RTLD_DEFAULT, names[number]);
+        char event[64];
+
+        if (used != dlsym(library, names[number])) {
+            snprintf(event, sizeof event, "replaced:%s", names[number]);
+            tell(event, 0, used);
+        }
+    }
+}
+
 static int watched_main(int argc, char **argv, char **env)
 {
     int status;
 
     stage = 1;
+    tell_replaced();
     tell("main", 0, NULL);
     status = real_main(argc, argv, env);
     stage = 2;

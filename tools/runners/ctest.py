@@ -10,6 +10,7 @@ import json
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from m3agent.sandbox.backends.sandbox import ROOT
@@ -73,6 +74,12 @@ ORDINARY = frozenset(
     }
 )
 """Properties of tests that need no ctest: a test with another one is run by ctest."""
+_ADD_TEST = re.compile(
+    r"^add_test\((?:\[(?P<fill>=*)\[(?P<bracket>.*?)\](?P=fill)\]|\"?(?P<plain>[^\s\"]+)\"?)\s+"
+    r"(?P<command>(?:\s*\"(?:[^\"\\]|\\.)*\")+)\)",
+    re.MULTILINE,
+)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 GTEST_SOURCE = "/usr/src/googletest"
 """Where Debian has GoogleTest's source."""
 
@@ -159,12 +166,13 @@ class CtestRunner(Runner):
                 {"name": "build", "argv": ["ninja", "-C", folder, "-k", "0"]},
                 {"name": "list", "argv": ["sh", "-c", show, "sh", folder, listing], "report": listing},
                 {"name": "targets", "collect": [f"{folder}/.cmake/api/v1/reply/target-*.json"]},
+                {"name": "registered", "collect": [f"{folder}/**/CTestTestfile.cmake"]},
             ],
             work,
             "build",
         )
         query = {f"{folder}/.cmake/api/v1/query/codemodel-v2": b""}
-        return Command(**{**vars(command), "files": {**command.files, **query}})
+        return replace(command, files={**command.files, **query})
 
     def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
         """Return the tests that ctest lists; a single unit that is not built if there are none."""
@@ -175,10 +183,14 @@ class CtestRunner(Runner):
                 text = first_errors(text_of(done.get(step, {}))) or "the build did not end"
                 return [Unit(whole, built=False, text=text)]
         folder = f"{posixpath.dirname(output.command.argv[4])}/build"
-        files = done.get("targets", {}).get("files", {})
-        sources = _sources(files if isinstance(files, dict) else {}, folder)
-        units: list[Unit] = list(_programs(tree, suite, text_of(done["list"], "report"), sources, folder))
+        targets = _targets(_files(done, "targets"), folder)
+        commands = _commands(_files(done, "registered"))
+        listing = text_of(done["list"], "report")
         build = text_of(done.get("build", {}))
+        units: list[Unit] = [
+            unit if unit.built else replace(unit, text=_build_error(build, unit.title))
+            for unit in _programs(tree, suite, listing, targets, commands, folder)
+        ]
         return units or [Unit(whole, built=False, text=first_errors(build) or "ctest lists no tests")]
 
     def commands(
@@ -217,8 +229,7 @@ def _cmake_files(suite: Suite, tree: Tree) -> list[str]:
     return sorted(
         path
         for path in tree.paths
-        if path.startswith(inside)
-        and f"/{path}".endswith(("/CMakeLists.txt", ".cmake"))
+        if path.startswith(inside) and f"/{path}".endswith(("/CMakeLists.txt", ".cmake"))
     )
 
 
@@ -255,7 +266,32 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
     return chosen
 
 
-def _sources(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
+def _build_error(build: str, title: str) -> str:
+    """Return the errors of the target that `NAME_NOT_BUILT` stands for."""
+    part = f"CMakeFiles/{title.removesuffix('_NOT_BUILT')}.dir/"
+    blocks = [block for block in re.split(r"^FAILED: ", build, flags=re.MULTILINE)[1:] if part in block]
+    return first_errors(blocks[0]) if blocks else "its program could not be built"
+
+
+def _files(done: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, str]:
+    files = done.get(step, {}).get("files", {})
+    return files if isinstance(files, dict) else {}
+
+
+def _commands(files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the command of each test, from the files that CMake writes for ctest.
+
+    ctest's own list leaves the command out if the program does not exist.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in files.values():
+        for match in _ADD_TEST.finditer(text):
+            words = tuple(re.sub(r"\\(.)", r"\1", word) for word in _QUOTED.findall(match["command"]))
+            found.setdefault(match["bracket"] or match["plain"], words)
+    return found
+
+
+def _targets(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
     """Return the target of each program, from the replies of CMake's file API: absolute path to target."""
     found = {}
     for text in replies.values():
@@ -269,13 +305,19 @@ def _sources(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any
 
 
 def _programs(
-    tree: Tree, suite: Suite, listing: str, targets: Mapping[str, Mapping[str, Any]], folder: str
+    tree: Tree,
+    suite: Suite,
+    listing: str,
+    targets: Mapping[str, Mapping[str, Any]],
+    commands: Mapping[str, tuple[str, ...]],
+    folder: str,
 ) -> Iterator[Program]:
     try:
         listed = json.loads(listing)
         graph = listed.get("backtraceGraph", {})
         for test in listed["tests"]:
-            yield _program(tree, suite, test, graph, targets, folder)
+            argv = tuple(map(str, test.get("command") or commands.get(test["name"], ())))
+            yield _program(tree, suite, test, argv, graph, targets, folder)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return
 
@@ -284,18 +326,20 @@ def _program(
     tree: Tree,
     suite: Suite,
     test: Mapping[str, Any],
+    argv: tuple[str, ...],
     graph: Mapping[str, Any],
     targets: Mapping[str, Mapping[str, Any]],
     folder: str,
 ) -> Program:
     title = str(test["name"])
-    argv = tuple(str(word) for word in test.get("command", ()))
     properties = {str(p["name"]): p.get("value") for p in test.get("properties", ())}
     program = argv[0] if argv else ""
     target = targets.get(program) or _not_built(targets, title)
     sources, flags = _target_facts(target, tree)
     file = _file_of(sources, title, target) or _registered_in(tree, suite, test, graph)
     special = set(properties) - ORDINARY
+    if any(word.startswith("--gtest_filter=") for word in argv):
+        special.discard("SKIP_REGULAR_EXPRESSION")  # GoogleTest's own report says so
     seconds = properties.get("TIMEOUT")
     pattern = re.sub(r"([^A-Za-z0-9_])", r"\\\1", title)
     via = (
@@ -316,7 +360,6 @@ def _program(
     return Program(
         ident_of(file, [title]),
         built=bool(argv) and not title.endswith("_NOT_BUILT"),
-        text="its program could not be built",
         program=program,
         file=file,
         title=title,
@@ -371,11 +414,11 @@ def _target_facts(target: Mapping[str, Any], tree: Tree) -> tuple[tuple[str, ...
 
 def _file_of(sources: Sequence[str], title: str, target: Mapping[str, Any]) -> str:
     """Return the source file that a program's tests belong to; empty if it has none."""
-    names = (str(target.get("name", "")), title)
-    stems = {posixpath.splitext(posixpath.basename(path))[0]: path for path in reversed(sources)}
-    named = next((stems[name] for name in names if name in stems), "")
     tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
-    return named or next(iter(tests), "") or next(iter(sources), "")
+    candidates = tests or list(sources)
+    stems = {posixpath.splitext(posixpath.basename(path))[0]: path for path in reversed(candidates)}
+    named = next((stems[name] for name in (str(target.get("name", "")), title) if name in stems), "")
+    return named or next(iter(candidates), "")
 
 
 def _registered_in(tree: Tree, suite: Suite, test: Mapping[str, Any], graph: Mapping[str, Any]) -> str:

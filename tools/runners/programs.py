@@ -143,7 +143,7 @@ def run_command(
         }
     ]
     for number, program in enumerate(programs):
-        if program.disabled or program.name not in names:
+        if program.disabled or not program.built or program.name not in names:
             continue
         report = f"{work}/program-{number}.out"
         limit = program.seconds or PATIENCE * per_test
@@ -315,6 +315,11 @@ class _Reader:
                 self._sign("nothing could watch how the program ends")
             return
         names = [event[0] for event in events]
+        for event, _, _, place in events:
+            if event.startswith("replaced:"):
+                self._sign(
+                    f"{place.removeprefix(f'{ROOT}/')} replaces {event.removeprefix('replaced:')}() of the C library"
+                )
         if "main" not in names:
             self._sign(f"the program ended before main() was called{self._place(events)}")
             return
