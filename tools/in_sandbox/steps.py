@@ -19,6 +19,7 @@ A program may have these options too:
 - `modes`: frameworks, with the bytes that a program with the framework contains (`markers`). The arguments `list` make the
   program list its tests, `run` run them. The first mode counts.
 - `report`: a file that the program writes. It is deleted before.
+- `write`: files, path to text, that exist only while the program runs.
 - `watch`: whether the witness (`witness.c`) is loaded into the program. It notes how the program ended.
 
 The key stays in this process, which other processes of the same user cannot read.
@@ -221,6 +222,17 @@ def execute(step, witness):
     if "clean" in step:
         clean(step["clean"])
         return {}
+    for path, text in step.get("write", {}).items():
+        with open(path, "x") as file:
+            file.write(text)
+    try:
+        return execute_program(step, witness)
+    finally:
+        for path in step.get("write", {}):
+            os.unlink(path)
+
+
+def execute_program(step, witness):
     if "collect" in step:
         return {"files": collect(step["collect"])}
     program = step.get("program", "")
