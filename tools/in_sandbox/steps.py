@@ -203,7 +203,7 @@ def place(module, address, base):
         source = done.stdout.decode("utf-8", "replace").strip().rpartition(":")[0]
     except (OSError, ValueError, subprocess.SubprocessError):
         source = ""
-    return source if source and not source.startswith("??") else module
+    return os.path.normpath(source) if source and not source.startswith("??") else module
 
 
 def mode_of(path, modes):

@@ -29,6 +29,7 @@ from m3agent.tools.runners.base import (
 from m3agent.tools.runners.programs import (
     Program,
     chosen_programs,
+    file_of,
     first_errors,
     read_programs,
     read_steps,
@@ -336,7 +337,7 @@ def _program(
     program = argv[0] if argv else ""
     target = targets.get(program) or _not_built(targets, title)
     sources, flags = _target_facts(target, tree)
-    file = _file_of(sources, title, target) or _registered_in(tree, suite, test, graph)
+    file = file_of(sources, (str(target.get("name", "")), title)) or _registered_in(tree, suite, test, graph)
     special = set(properties) - ORDINARY
     if any(word.startswith("--gtest_filter=") for word in argv):
         special.discard("SKIP_REGULAR_EXPRESSION")  # GoogleTest's own report says so
@@ -410,15 +411,6 @@ def _target_facts(target: Mapping[str, Any], tree: Tree) -> tuple[tuple[str, ...
     ]
     links = [str(part["fragment"]) for part in target.get("link", {}).get("commandFragments", ())]
     return sources, {"compiler flags": " ".join(flags), "linker flags": " ".join(links)}
-
-
-def _file_of(sources: Sequence[str], title: str, target: Mapping[str, Any]) -> str:
-    """Return the source file that a program's tests belong to; empty if it has none."""
-    tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
-    candidates = tests or list(sources)
-    stems = {posixpath.splitext(posixpath.basename(path))[0]: path for path in reversed(candidates)}
-    named = next((stems[name] for name in (str(target.get("name", "")), title) if name in stems), "")
-    return named or next(iter(candidates), "")
 
 
 def _registered_in(tree: Tree, suite: Suite, test: Mapping[str, Any], graph: Mapping[str, Any]) -> str:

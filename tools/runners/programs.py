@@ -30,9 +30,11 @@ from typing import Any
 
 import m3agent.tools.in_sandbox.steps as steps_module
 from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import Command, Outcome, Output, Reading, Result, Suite, Tree, Unit
 from m3agent.tools.runners.junit import read_junit
 from m3agent.tools.runners.records import ident_of, valid_records
+from m3agent.tools.runners.tap import read_tap
 from m3agent.tools.runners.xml_events import parse_xml
 
 PATIENCE = 6
@@ -77,6 +79,7 @@ class Program(Unit):
         skip: Exit statuses that say that it was skipped.
         disabled: Whether the build system does not run it.
         expected_to_fail: Whether it must fail.
+        tap: Whether its output is TAP.
         sources: Its source files, as paths of the repository.
         via: Command of the build system that runs the program and writes a JUnit report to `{report}`, if only it can.
         make: Command that builds the program if it is missing.
@@ -92,6 +95,7 @@ class Program(Unit):
     skip: tuple[int, ...] = ()
     disabled: bool = False
     expected_to_fail: bool = False
+    tap: bool = False
     sources: tuple[str, ...] = ()
     via: tuple[str, ...] = ()
     make: tuple[str, ...] = ()
@@ -259,6 +263,8 @@ class _Reader:
             self._from_ctest()
         elif self.done.get("mode"):
             self._from_framework(text_of(self.done, "mode"))
+        elif self.program.tap:
+            self._from_tap()
         else:
             self._from_exit()
 
@@ -292,6 +298,22 @@ class _Reader:
             self._whole("skipped", "it failed, as expected")
         else:
             self._whole("passed")
+            self._check_end()
+
+    def _from_tap(self) -> None:
+        tap = read_tap(self.output)
+        for point in tap.points:
+            names = [self.program.title, point.name or str(point.number)]
+            ident = ident_of(self.program.file, names)
+            self.reading.results.append(Result(ident, point.outcome, point.text))
+        red = any(point.outcome == "failed" for point in tap.points)
+        for what in tap.disorder:
+            self._sign(f"{what} in its report")
+        if tap.planned == 0 and self.exit == 0:
+            self._whole("skipped", tap.reason)
+        elif self.timed_out or not tap.complete or (self.exit != 0 and not red):
+            self._whole("error", self._why())
+        elif not red:
             self._check_end()
 
     def _from_ctest(self) -> None:
@@ -483,6 +505,20 @@ def catch_results(text: str) -> tuple[Found, bool]:
 def _catch_text(tag: str, element: Any) -> str:
     parts = " ".join(child.text.strip() for child in element.children if child.tag == "Expanded")
     return f"{element.get('filename')}:{element.get('line')}: {tag}: {parts or element.text.strip()}"
+
+
+def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
+    """Return the source file that a program's tests belong to; empty if it has none.
+
+    Args:
+        sources: Its source files.
+        names: Names of the program and of its test.
+    """
+    tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
+    candidates = tests or list(sources)
+    stems = {posixpath.splitext(posixpath.basename(path))[0]: path for path in reversed(candidates)}
+    named = next((stems[name] for name in names if name in stems), "")
+    return named or next(iter(candidates), "")
 
 
 def chosen_programs(programs: Sequence[Program], targets: Collection[str]) -> list[Program]:
