@@ -33,6 +33,9 @@ async def run_files(
 ) -> TestReport:
     """Run the only suite of these files in a fresh sandbox; `folder` is a new folder for them."""
     write_files(folder / "tree", files)
+    for path, text in files.items():
+        if text[:2] in ("#!", b"#!"):
+            (folder / "tree" / path).chmod(0o755)
     workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), folder / "tree", sorted(files))
     tree = tree_of(files)
     (suite,) = runner.detect(tree)

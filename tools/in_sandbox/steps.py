@@ -41,6 +41,7 @@ import time
 KEEP = 256 << 10  # bytes kept of the head, and of the tail, of a program's output
 MOST_FILE = 8 << 20  # bytes of a file that is returned
 MOST_FILES = 2000
+BUILD_SECONDS = 300  # for one program that the whole build did not make
 MOST_SCAN = 256 << 20  # bytes of a program that are searched for markers
 SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init")
 """A program with one of these must be the first to load its own library."""
@@ -235,22 +236,26 @@ def execute(step, witness):
 def execute_program(step, witness):
     if "collect" in step:
         return {"files": collect(step["collect"])}
-    program = step.get("program", "")
-    if program and not os.path.isfile(os.path.join(step["cwd"], program)):
-        made = run(step["make"], {"seconds": step.get("seconds")}) if step.get("make") else {"output": ""}
-        if not os.path.isfile(os.path.join(step["cwd"], program)):
+    program = os.path.join(step.get("cwd", ""), step["program"]) if step.get("program") else ""
+    if program and not os.path.isfile(program):
+        made = run(step["make"], {"seconds": BUILD_SECONDS}) if step.get("make") else {"output": ""}
+        if not os.path.isfile(program):
             return {"missing": True, "output": made["output"], "exit": 127}
     if not step["argv"]:
         return {"missing": True, "output": "", "exit": 127}
     mode, sanitized = mode_of(program, step.get("modes", [])) if program else (None, False)
-    watch = witness if step.get("watch") and not sanitized and os.path.isfile(witness) else None
+    linked = bool(program) and is_linked(program)
+    watched = (
+        step.get("watch") and linked and not sanitized
+    )  # the interpreter of a script ends in its own way
+    watch = witness if watched and os.path.isfile(witness) else None
     argv, listed = list(step["argv"]), None
     if mode:
         listed = run(argv + mode["list"], step)
         argv += mode["run"]
     done = run(argv, step, step.get("report"), watch)
     done["mode"] = mode["name"] if mode else ""
-    done["linked"] = bool(program) and is_linked(program)
+    done["linked"] = linked
     done["listed"] = listed and listed["output"]
     return done
 

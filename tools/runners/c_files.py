@@ -7,10 +7,7 @@ import re
 _FOLDERS = frozenset(
     {"test", "tests", "testing", "unittest", "unittests", "unit_tests", "gtest", "googletest", "t", "spec"}
 )
-_NAME = re.compile(
-    r"^tests?[._-]|[._-]tests?[._-]|unit_?tests?|(?<=[a-z0-9])Tests?\.|^Tests?[A-Z]|^check_.*\.c$",
-    re.IGNORECASE,
-)
+_NAME = re.compile(r"^tests?[._-]|[._-]tests?[._-]|unit_?tests?|^check_.*\.c$", re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])Tests?\.[A-Za-z+]+$|^Tests?[A-Z]")
 _SURROUNDINGS = re.compile(
     r"^(?:CMakePresets\.json|CMakeUserPresets\.json|CTestCustom\.(?:cmake|ctest)(?:\.in)?|CTestConfig\.cmake|"

@@ -81,6 +81,7 @@ class Program(Unit):
         expected_to_fail: Whether it must fail.
         tap: Whether its output is TAP.
         sources: Its source files, as paths of the repository.
+        home: Folder in the sandbox that it was built from.
         via: Command of the build system that runs the program and writes a JUnit report to `{report}`, if only it can.
         make: Command that builds the program if it is missing.
         facts: What else the registration says; compared between two trees.
@@ -97,6 +98,7 @@ class Program(Unit):
     expected_to_fail: bool = False
     tap: bool = False
     sources: tuple[str, ...] = ()
+    home: str = ROOT
     via: tuple[str, ...] = ()
     make: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -137,15 +139,7 @@ def run_command(
         per_test: Time limit of one test.
     """
     names = {program.name for program in chosen}
-    source, library = f"{work}/witness.c", f"{work}/witness.so"
-    compile_witness = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-z,initfirst", "-o", library, source, "-ldl"]
-    steps: list[Mapping[str, Any]] = [
-        {
-            "name": "witness",
-            "argv": ["sh", "-c", 'cc "$@" || gcc "$@"', "sh", *compile_witness],
-            "seconds": 60,
-        }
-    ]
+    steps: list[Mapping[str, Any]] = [witness_step(work)]
     for number, program in enumerate(programs):
         if program.disabled or not program.built or program.name not in names:
             continue
@@ -171,6 +165,13 @@ def run_command(
             }
         )
     return steps_command(steps, work, "run")
+
+
+def witness_step(work: str) -> Mapping[str, Any]:
+    """Return the step that compiles the witness, which must come before the programs that it watches."""
+    library = f"{work}/witness.so"
+    words = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-z,initfirst", "-o", library, f"{work}/witness.c", "-ldl"]
+    return {"name": "witness", "argv": ["sh", "-c", 'cc "$@" || gcc "$@"', "sh", *words], "seconds": 60}
 
 
 def read_steps(output: Output) -> tuple[dict[str, dict[str, Any]], bool]:
@@ -227,7 +228,7 @@ def read_programs(
             reading.planned.add(program.name)
             if step["name"] in done:
                 watched = bool(step.get("watch"))
-                _Reader(tree, program, done[step["name"]], reading, is_test, watched=watched).read()
+                ProgramReader(tree, program, done[step["name"]], reading, is_test, watched=watched).read()
             else:
                 reading.started.append(program.name)
     for program in programs:
@@ -239,8 +240,12 @@ def read_programs(
 
 
 @dataclass
-class _Reader:
-    """Reads what one program left behind."""
+class ProgramReader:
+    """Reads what one program left behind, and adds it to a reading.
+
+    Attributes:
+        watched: Whether the witness was to be loaded into it.
+    """
 
     tree: Tree
     program: Program
@@ -255,6 +260,7 @@ class _Reader:
         self.timed_out = bool(self.done.get("timed_out"))
 
     def read(self) -> None:
+        """Add the results of the program."""
         self.reading.reported.add(self.program.name)
         if self.done.get("missing"):
             text = first_errors(self.output) or f"its program {self.program.program} does not exist"
@@ -291,14 +297,14 @@ class _Reader:
     def _from_exit(self) -> None:
         if not self.timed_out and self.exit in self.program.skip:
             self._whole("skipped", self._why())
-            self._check_end()
+            self.check_end()
         elif self.timed_out or (self.exit != 0) != self.program.expected_to_fail:
             self._whole("failed", self._why())
         elif self.program.expected_to_fail:
             self._whole("skipped", "it failed, as expected")
         else:
             self._whole("passed")
-            self._check_end()
+            self.check_end()
 
     def _from_tap(self) -> None:
         tap = read_tap(self.output)
@@ -314,7 +320,7 @@ class _Reader:
         elif self.timed_out or not tap.complete or (self.exit != 0 and not red):
             self._whole("error", self._why())
         elif not red:
-            self._check_end()
+            self.check_end()
 
     def _from_ctest(self) -> None:
         cases, ended = read_junit(text_of(self.done, "report").encode())
@@ -329,7 +335,7 @@ class _Reader:
             outcome = "failed"  # a test that ran with it, such as a fixture's clean-up, failed
         self._whole(outcome, text or self.output)
 
-    def _check_end(self) -> None:
+    def check_end(self) -> None:
         """Add a sign if something other than main() or a test ended the program."""
         events = self.done.get("watched")
         if not isinstance(events, list) or not events:
@@ -340,7 +346,7 @@ class _Reader:
         for event, _, _, place in events:
             if event.startswith("replaced:"):
                 self._sign(
-                    f"{place.removeprefix(f'{ROOT}/')} replaces {event.removeprefix('replaced:')}() of the C library"
+                    f"{place.removeprefix(f'{self.program.home}/')} replaces {event.removeprefix('replaced:')}() of the C library"
                 )
         if "main" not in names:
             self._sign(f"the program ended before main() was called{self._place(events)}")
@@ -355,14 +361,14 @@ class _Reader:
             self._sign(f"{last[0]}() ended the program{self._place(events)}")
 
     def _of_test(self, place: str) -> bool:
-        path = place.removeprefix(f"{ROOT}/")
+        path = place.removeprefix(f"{self.program.home}/")
         if path == self.program.file or self.is_test(path):
             return path in self.tree.paths
         return place.startswith("/usr/")  # such as the main() of a framework
 
     def _place(self, events: Sequence[Sequence[Any]]) -> str:
         place = str(events[-1][3])
-        return f" (in {place.removeprefix(f'{ROOT}/')})" if place else ""
+        return f" (in {place.removeprefix(f'{self.program.home}/')})" if place else ""
 
     def _from_framework(self, mode: str) -> None:
         gtest = mode == "gtest"
@@ -399,7 +405,7 @@ class _Reader:
         elif self.exit == 0 and red:
             self._sign("the program ended with 0 although a test of it failed")
         if not red:
-            self._check_end()
+            self.check_end()
 
     def _file(self, place: str) -> str:
         """Return the file that a framework names as a path of the repository."""
@@ -516,9 +522,14 @@ def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
     """
     tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
     candidates = tests or list(sources)
-    stems = {posixpath.splitext(posixpath.basename(path))[0]: path for path in reversed(candidates)}
-    named = next((stems[name] for name in names if name in stems), "")
+    stems = {_plain(posixpath.splitext(posixpath.basename(path))[0]): path for path in reversed(candidates)}
+    named = next((stems[_plain(name)] for name in names if _plain(name) in stems), "")
     return named or next(iter(candidates), "")
+
+
+def _plain(name: str) -> str:
+    """Return a name without the words that mark tests: `cart` for `test_cart`."""
+    return re.sub(r"[._-]?(?:unit[._-]?)?tests?[._-]?", "", name.lower()) or name
 
 
 def chosen_programs(programs: Sequence[Program], targets: Collection[str]) -> list[Program]:

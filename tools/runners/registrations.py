@@ -22,9 +22,13 @@ HARMLESS = frozenset(
     {"TIMEOUT", "LABELS", "COST", "PROCESSORS", "PROCESSOR_AFFINITY", "RUN_SERIAL", "RESOURCE_LOCK"}
 )
 """Properties that change neither what a test runs nor how its result is read."""
-_MACRO = r"(?:NDEBUG|assert|ASSERT\w*|EXPECT\w*|CHECK\w*|REQUIRE\w*|SUCCEED|FAIL\w*|TEST\w*|GTEST_\w*|CATCH_\w*|UNITY_\w*|\w*_assert\w*)"
+_MACRO = (
+    r"(?:NDEBUG|assert|ASSERT(?:_\w+)?|EXPECT(?:_\w+)?|CHECK(?:_\w+)?|REQUIRE(?:_\w+)?|FAIL(?:_CHECK)?|SUCCEED|"
+    r"TEST(?:_F|_P|_CASE|_ASSERT\w*|_FAIL\w*)?|TYPED_TEST(?:_P)?|GTEST_(?:TEST|SKIP|ASSERT|FATAL|NONFATAL|PREDICATE)\w*|"
+    r"CATCH_\w+|UNITY_\w+|\w+_assert)"
+)
 _FLAG = re.compile(
-    rf"(?:^|\s)(-[DU]{_MACRO}(?:=\S*)?|{_MACRO}(?:=\S*)?(?=\s|$)|-include\s*\S+|-imacros\s*\S+|-fplugin\S*|-wrapper\s*\S+|"
+    rf"(?:^|\s)((?:-[DU])?{_MACRO}(?:\([^)\s]*\))?(?:=\S*)?(?=\s|$)|-include\s*\S+|-imacros\s*\S+|-fplugin\S*|-wrapper\s*\S+|"
     r"-B\s*\S+|-specs=\S+)"
 )
 _LINK = re.compile(
