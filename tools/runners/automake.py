@@ -46,7 +46,7 @@ from m3agent.tools.runners.programs import (
 )
 from m3agent.tools.runners.records import ident_of
 
-_TESTS = re.compile(r"^\s*TESTS\s*\+?=", re.MULTILINE)
+_TESTS = re.compile(r"^[ \t]*TESTS[ \t]*\+?=", re.MULTILINE)
 _RESULT = re.compile(r"^:test-result: (PASS|FAIL|XFAIL|XPASS|SKIP|ERROR)(?: (.*))?$", re.MULTILINE)
 OUTCOMES: Mapping[str, Outcome] = {
     "PASS": "passed",

@@ -33,7 +33,6 @@ from m3agent.tools.runners.programs import PATIENCE, read_steps, steps_command, 
 from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.tap import Tap, read_tap
 
-_TEST = re.compile(r"^[ \t]*@test[ \t]+(.+?)[ \t]+\{[ \t]*(?:#.*)?$", re.MULTILINE)
 _LATE = re.compile(r" # timeout after \d+s$")
 _FOREIGN = frozenset({"bats", "bats-core", "bats-support", "bats-assert", "bats-file", "bats-mock"})
 """Folders with copies of bats and its libraries, which have tests of their own."""
@@ -98,7 +97,7 @@ class BatsRunner(Runner):
         steps: list[Mapping[str, Any]] = []
         env = {"BATS_TEST_TIMEOUT": str(max(1, round(limits.per_test)))}
         for path in files:
-            count = max(1, len(_TEST.findall(tree.text(path))))
+            count = max(1, len(_names(tree.text(path))))
             seconds = limits.per_test * min(count + 1, 20 * PATIENCE)
             base = {"cwd": ROOT, "seconds": seconds, "env": env}
             steps.append({**base, "name": path, "argv": ["bats", "--formatter", "tap", path]})
@@ -147,6 +146,22 @@ def _files(tree: Tree) -> tuple[str, ...]:
     )
 
 
+def _name(line: str) -> str | None:
+    """Return the name of the test that begins in a line; None if none does."""
+    words = line.strip()
+    if not words.startswith(("@test ", "@test\t")):
+        return None
+    head, brace, rest = words.removeprefix("@test").rpartition("{")
+    if not brace or not head.endswith((" ", "\t")) or rest.strip()[:1] not in ("", "#"):
+        return None
+    return re.sub(r"\\(.)", r"\1", head.strip().strip("\"'"))
+
+
+def _names(text: str) -> list[str]:
+    """Return the names of a file's tests."""
+    return [name for name in map(_name, text.splitlines()) if name]
+
+
 def _with_canaries(text: str) -> dict[str, str]:
     """Return copies of a test file whose tests must all fail, by what they check."""
     copies = {}
@@ -159,10 +174,10 @@ def _with_canaries(text: str) -> dict[str, str]:
             if inside and line == "}":
                 out.append(lines)
                 inside = False
-            elif _TEST.match(line):
+            elif _name(line):
                 inside = True
             out.append(line)
-        if not inside and _TEST.search(text):  # each test ends with a line of its own
+        if not inside and _names(text):  # each test ends with a line of its own
             copies[kind] = "\n".join(out) + "\n"
     return copies
 
@@ -176,7 +191,7 @@ def _read(tree: Tree, path: str, step: Mapping[str, Any], reading: Reading) -> N
             Result(ident, point.outcome, "timed out" if _LATE.search(point.name) else point.text)
         )
     reading.tampering += [f"{path}: {what} in its report" for what in tap.disorder]
-    names = [re.sub(r"\\(.)", r"\1", name.strip("\"'")) for name in _TEST.findall(tree.text(path))]
+    names = _names(tree.text(path))
     if tap.planned is not None and tap.planned != len(names):
         reading.tampering.append(f"{path}: its report has {tap.planned} tests, the file has {len(names)}")
     elif tap.planned is not None:

@@ -40,8 +40,8 @@ from m3agent.tools.runners.programs import (
 )
 from m3agent.tools.runners.records import ident_of
 
-_PROJECT = re.compile(r"^\s*project\s*\(", re.MULTILINE)
-_TEST = re.compile(r"^\s*(?:test|foreach\b[^\n]*\n[^\n]*\btest)\s*\(", re.MULTILINE)
+_PROJECT = re.compile(r"^[ \t]*project\s*\(", re.MULTILINE)
+_TEST = re.compile(r"^[ \t]*(?:test|foreach\b[^\n]*\n[^\n]*\btest)\s*\(", re.MULTILINE)
 _SHOULD_FAIL = re.compile(
     r"\btest\s*\(\s*'((?:[^'\\\n]|\\.)*)'(?:[^()']|'[^'\n]*'|\([^()]*\))*?\bshould_fail\s*:\s*true"
 )
@@ -139,7 +139,7 @@ class MesonRunner(Runner):
         """Return one command that runs the programs of the targets, one after the other."""
         programs = [unit for unit in units if isinstance(unit, Program)]
         chosen = chosen_programs(programs, targets) or programs
-        return [run_command(programs, chosen, work, limits.per_test)] if programs else []
+        return [run_command(programs, chosen, work, limits)] if programs else []
 
     def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read what the programs left behind."""

@@ -31,7 +31,7 @@ from typing import Any
 import m3agent.tools.in_sandbox.steps as steps_module
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
-from m3agent.tools.runners.base import Command, Outcome, Output, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
 from m3agent.tools.runners.junit import read_junit
 from m3agent.tools.runners.records import ident_of, valid_records
 from m3agent.tools.runners.tap import read_tap
@@ -128,7 +128,7 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
 
 
 def run_command(
-    programs: Sequence[Program], chosen: Collection[Program], work: str, per_test: float
+    programs: Sequence[Program], chosen: Collection[Program], work: str, limits: Limits
 ) -> Command:
     """Return the command that runs programs.
 
@@ -136,7 +136,7 @@ def run_command(
         programs: All programs, in the order in which `read_programs` gets them.
         chosen: Those to run.
         work: Folder outside the work tree.
-        per_test: Time limit of one test.
+        limits: Time limits. A program that hangs must leave time for the others.
     """
     names = {program.name for program in chosen}
     steps: list[Mapping[str, Any]] = [witness_step(work)]
@@ -144,11 +144,13 @@ def run_command(
         if program.disabled or not program.built or program.name not in names:
             continue
         report = f"{work}/program-{number}.out"
-        limit = program.seconds or PATIENCE * per_test
+        limit = min(program.seconds or PATIENCE * limits.per_test, limits.total / 2)
         step: dict[str, Any] = {"name": str(number), "cwd": program.cwd, "seconds": limit, "report": report}
         if program.via:
             argv = [part.replace("{report}", report) for part in program.via]
-            steps.append({**step, "argv": argv, "seconds": limit + per_test, "program": program.program})
+            steps.append(
+                {**step, "argv": argv, "seconds": limit + limits.per_test, "program": program.program}
+            )
             continue
         steps.append(
             {

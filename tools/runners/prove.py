@@ -34,7 +34,7 @@ from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.tap import read_tap
 
 MANIFESTS = ("Makefile.PL", "Build.PL", "cpanfile", "dist.ini", "META.json", "META.yml", "MANIFEST")
-_PERL = re.compile(r"^#!.*\bperl\b|^\s*use\s+(?:strict|warnings|Test|v?5)", re.MULTILINE)
+_PERL = re.compile(r"^#!.*\bperl\b|^[ \t]*use[ \t]+(?:strict|warnings|Test|v?5)", re.MULTILINE)
 _SHEBANG = re.compile(r"^#!.*\bperl\d*(?:\s+-([A-Za-z]+))?")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from xml.parsers import expat
 
-MOST_EVENTS = 2_000_000
+MOST_EVENTS = 200_000
 MOST_DEPTH = 100
 MOST_TEXT = 64 << 10
 """Most characters of text that an element's content is cut to."""
