@@ -25,10 +25,10 @@ A program may have these options too:
 The key stays in this process, which other processes of the same user cannot read.
 """
 
+from __future__ import annotations
+
 import ctypes
 import glob
-import hashlib
-import hmac
 import json
 import os
 import signal
@@ -37,6 +37,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from m3agent.tools.in_sandbox.record_writer import RecordWriter
+else:
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
+    from record_writer import RecordWriter
 
 KEEP = 256 << 10  # bytes kept of the head, and of the tail, of a program's output
 MOST_FILE = 8 << 20  # bytes of a file that is returned
@@ -48,21 +56,7 @@ SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init")
 NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
-class Report:
-    def __init__(self, path, key):
-        self.file = open(path, "wb")
-        self.key = key
-        self.number = 0
-
-    def tell(self, *record):
-        self.number += 1
-        body = b"%d\t%s" % (self.number, json.dumps(record).encode())
-        code = hmac.new(self.key, body, hashlib.sha256).hexdigest().encode()
-        self.file.write(body + b"\t" + code + b"\n")
-        self.file.flush()
-
-
-def head_and_tail(path):
+def head_and_tail(path: str) -> str:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(KEEP)
@@ -72,7 +66,7 @@ def head_and_tail(path):
         return (head + b"\n[...]\n" + file.read(KEEP)).decode("utf-8", "replace")
 
 
-def content_of(path):
+def content_of(path: str) -> str:
     try:
         if not os.path.isfile(path):
             return ""
@@ -82,7 +76,7 @@ def content_of(path):
         return ""
 
 
-def is_linked(path):
+def is_linked(path: str) -> bool:
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -90,7 +84,7 @@ def is_linked(path):
         return False
 
 
-def clean(folder):
+def clean(folder: str) -> None:
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.endswith("-src")]
         for name in names:
@@ -99,12 +93,14 @@ def clean(folder):
                 os.unlink(path)
 
 
-def collect(patterns):
+def collect(patterns: Sequence[str]) -> dict[str, str]:
     paths = sorted(path for pattern in patterns for path in glob.glob(pattern, recursive=True))
     return {path: content_of(path) for path in paths[:MOST_FILES]}
 
 
-def run(argv, step, report=None, watch=None):
+def run(
+    argv: Sequence[str], step: Mapping[str, Any], report: str | None = None, watch: str | None = None
+) -> dict[str, Any]:
     """Run a program to its end, or kill it and its process group after its time."""
     if report:
         try:
@@ -116,8 +112,9 @@ def run(argv, step, report=None, watch=None):
     done = {"exit": 127, "timed_out": False, "seconds": 0.0, "output": "", "report": "", "watched": None}
     handle, path = tempfile.mkstemp(prefix="output-")
     ours, theirs = socket.socketpair() if watch else (None, None)
+    token = ""
     try:
-        if theirs is not None:
+        if watch and ours is not None and theirs is not None:
             token = os.urandom(16).hex()
             ours.sendall(token.encode() + b"\n")
             env["LD_PRELOAD"] = " ".join(filter(None, (watch, env.get("LD_PRELOAD"))))
@@ -150,7 +147,7 @@ def run(argv, step, report=None, watch=None):
         done["output"] = head_and_tail(path)
         if report:
             done["report"] = content_of(report)
-        if theirs is not None:
+        if ours is not None:
             done["watched"] = testimony(ours, token, step.get("program", ""))
     finally:
         os.close(handle)
@@ -161,7 +158,7 @@ def run(argv, step, report=None, watch=None):
     return done
 
 
-def testimony(ours, token, program):
+def testimony(ours: socket.socket, token: str, program: str) -> list[list[Any]]:
     """Return what the witness said: lists of event, status, stage and place."""
     ours.setblocking(False)
     said = b""
@@ -187,7 +184,7 @@ def testimony(ours, token, program):
     return events[:20]
 
 
-def place(module, address, base):
+def place(module: str, address: int, base: int) -> str:
     """Return the source file of a call, or the library that contains it."""
     try:
         with open(module, "rb") as file:
@@ -207,7 +204,7 @@ def place(module, address, base):
     return os.path.normpath(source) if source and not source.startswith("??") else module
 
 
-def mode_of(path, modes):
+def mode_of(path: str, modes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any] | None, bool]:
     """Return the mode whose framework a program contains, or None, and whether a sanitizer is in it."""
     try:
         with open(path, "rb") as file:
@@ -219,7 +216,7 @@ def mode_of(path, modes):
     return (found[0] if found else None), any(name in content for name in SANITIZERS)
 
 
-def execute(step, witness):
+def execute(step: Mapping[str, Any], witness: str) -> dict[str, Any]:
     if "clean" in step:
         clean(step["clean"])
         return {}
@@ -233,7 +230,7 @@ def execute(step, witness):
             os.unlink(path)
 
 
-def execute_program(step, witness):
+def execute_program(step: Mapping[str, Any], witness: str) -> dict[str, Any]:
     if "collect" in step:
         return {"files": collect(step["collect"])}
     program = os.path.join(step.get("cwd", ""), step["program"]) if step.get("program") else ""
@@ -260,23 +257,20 @@ def execute_program(step, witness):
     return done
 
 
-def main():
+def main() -> None:
     job_path, key_path, report_path = sys.argv[1:]
     ctypes.CDLL(None).prctl(NOT_DUMPABLE, 0, 0, 0, 0)
-    with open(key_path) as file:
-        key = bytes.fromhex(file.read())
-    os.unlink(key_path)
     with open(job_path) as file:
         job = json.load(file)
-    report = Report(report_path, key)
-    report.tell("job", [step["name"] for step in job["steps"]])
+    report = RecordWriter(report_path, key_path)
+    report.write("job", [step["name"] for step in job["steps"]])
     for step in job["steps"]:
-        report.tell("begin", step["name"])
+        report.write("begin", step["name"])
         done = execute(step, job.get("witness", ""))
-        report.tell("step", step["name"], done)
+        report.write("step", step["name"], done)
         if step.get("must") and done["exit"] != 0:
             break
-    report.tell("end")
+    report.write("end")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from m3agent.sandbox.backends.sandbox import ROOT
@@ -113,7 +113,7 @@ class AutomakeRunner(Runner):
         """Return whether a file belongs to the tests, by its path."""
         return c_files.is_test(path)
 
-    def surroundings(self, path: str) -> bool:
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""
         return c_files.surroundings(path) or path.rpartition("/")[2] in (
             "test-driver",

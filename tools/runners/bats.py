@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from m3agent.sandbox.backends.sandbox import ROOT
@@ -65,7 +65,7 @@ class BatsRunner(Runner):
         *folders, name = path.split("/")
         return name.endswith((".bats", ".bash")) or any(f in ("test", "tests", "spec") for f in folders)
 
-    def surroundings(self, path: str) -> bool:
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""
         return path.rpartition("/")[2] in (
             ".batsrc",

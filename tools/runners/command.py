@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from m3agent.sandbox.backends.sandbox import ROOT
@@ -54,7 +54,7 @@ class CommandRunner(Runner):
         """Return whether a file belongs to the tests, by the names that most languages use."""
         return c_files.is_test(path)
 
-    def surroundings(self, path: str) -> bool:
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""
         return path == OWN_FILE or path.rpartition("/")[2] in (
             "Makefile",

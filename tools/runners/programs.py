@@ -25,13 +25,12 @@ import re
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import m3agent.tools.in_sandbox.steps as steps_module
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.go import sandbox_file
 from m3agent.tools.runners.junit import read_junit
 from m3agent.tools.runners.records import ident_of, valid_records
 from m3agent.tools.runners.tap import read_tap
@@ -117,8 +116,9 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
     return Command(
         ("python3", "-I", "-S", driver, job, key, report),
         files={
-            driver: _beside(steps_module.__file__, "steps.py"),
-            witness: _beside(steps_module.__file__, "witness.c"),
+            driver: sandbox_file("steps.py"),
+            f"{work}/record_writer.py": sandbox_file("record_writer.py"),
+            witness: sandbox_file("witness.c"),
             job: json.dumps({"steps": steps, "witness": f"{work}/witness.so"}).encode(),
         },
         report=report,
@@ -552,8 +552,3 @@ def chosen_programs(programs: Sequence[Program], targets: Collection[str]) -> li
 def _has_title(programs: Sequence[Program], file: str, name: str) -> bool:
     """Return whether an id names a program, not a test inside of one."""
     return any(program.name == ident_of(file, [name]) for program in programs)
-
-
-def _beside(module: str | None, name: str) -> bytes:
-    assert module is not None
-    return (Path(module).parent / name).read_bytes()

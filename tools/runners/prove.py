@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
-import m3agent.tools.in_sandbox.steps as steps_module
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners.base import (
     Command,
@@ -29,6 +27,7 @@ from m3agent.tools.runners.base import (
     Tree,
     Unit,
 )
+from m3agent.tools.runners.go import sandbox_file
 from m3agent.tools.runners.programs import PATIENCE, read_steps, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.tap import read_tap
@@ -72,7 +71,7 @@ class ProveRunner(Runner):
         *folders, name = path.split("/")
         return name.endswith(".t") or any(folder in ("t", "xt") for folder in folders)
 
-    def surroundings(self, path: str) -> bool:
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""
         return path.rpartition("/")[2] in (".proverc", ".perldb", "sitecustomize.pl")
 
@@ -113,7 +112,7 @@ class ProveRunner(Runner):
                     "report": events,
                 }
             )
-        witness = (Path(str(steps_module.__file__)).parent / "M3Witness.pm").read_bytes()
+        witness = sandbox_file("M3Witness.pm")
         command = steps_command(steps, work, "run")
         return [replace(command, files={**command.files, f"{work}/M3Witness.pm": witness})]
 
