@@ -14,13 +14,32 @@ from pathlib import Path, PurePosixPath
 
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.execution_map import ExecutionMap
+from m3agent.tools.runners.automake import AutomakeRunner
 from m3agent.tools.runners.base import Ecosystem, Suite, Tree
+from m3agent.tools.runners.bats import BatsRunner
+from m3agent.tools.runners.command import CommandRunner
+from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.meson import MesonRunner
+from m3agent.tools.runners.prove import ProveRunner
 from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.test_report import TestReport
 
-RUNNERS: Mapping[str, Ecosystem] = {each.name: each for each in (Pytest(), Go(), Cargo())}
+RUNNERS: Mapping[str, Ecosystem] = {
+    each.name: each
+    for each in (
+        Pytest(),
+        Go(),
+        Cargo(),
+        CtestRunner(),
+        MesonRunner(),
+        AutomakeRunner(),
+        BatsRunner(),
+        ProveRunner(),
+        CommandRunner(),
+    )
+}
 """The runners by name, in the order in which suites of the same folder are listed."""
 DEFAULT = (Suite(PYTEST, evidence="no other tests were found"),)
 """The suite of a repository in which no tests are found."""

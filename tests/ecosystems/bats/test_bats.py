@@ -1,0 +1,95 @@
+"""bats without a sandbox."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from m3agent.tools.runners.base import Limits, Suite
+from m3agent.tools.runners.bats import BatsRunner
+from m3agent.tools.runners.run import report_of
+from m3agent.tools.test_report import TestReport
+from tests.ecosystems.records import output_of
+from tests.ecosystems.sandbox_run import tree_of
+
+RUNNER = BatsRunner()
+FILE = "@test \"one\" {\n  true\n}\n@test 'two' { # why\n  true\n}\n"
+FILES = {
+    "test/a.bats": FILE,
+    "test/deep/b.bats": FILE,
+    "test/bats-core/c.bats": FILE,
+    "test/fixtures/d.bats": FILE,
+}
+SUITE = Suite("bats")
+
+
+def test_detection() -> None:
+    assert [suite.evidence for suite in RUNNER.detect(tree_of(FILES))] == ["test/a.bats is a test of bats"]
+    assert RUNNER.detect(tree_of({"test/bats/c.bats": FILE, "a.sh": ""})) == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "files"),
+    [
+        (["test/a.bats::one"], ("test/a.bats",)),
+        (["test"], ("test/a.bats", "test/deep/b.bats")),
+        (["test/deep"], ("test/deep/b.bats",)),
+        (["te"], ()),
+    ],
+)
+def test_selection(wanted: list[str], files: tuple[str, ...]) -> None:
+    assert RUNNER.select(SUITE, tree_of(FILES), wanted) == files
+
+
+def test_preparation_names_the_libraries() -> None:
+    tree = tree_of({"a.bats": "load /usr/lib/bats-assert/load\n" + FILE})
+    assert RUNNER.prepare(SUITE, tree).system_packages == ("bats", "bats-assert")
+
+
+def read(output: str, exit_status: int = 0, canary: str = "1..1\nnot ok 1 one\n", **more: Any) -> TestReport:
+    tree = tree_of({"a.bats": FILE})
+    (command,) = RUNNER.commands(SUITE, tree, (), (), Limits(), "/tmp/m3agent-tests/bats")
+    done = {
+        "a.bats": {"output": output, "exit": exit_status, **more},
+        "canary\tcommands\ta.bats": {"output": canary, "exit": 1},
+    }
+    outputs = [output_of(command, done)]
+    return report_of(RUNNER.read(SUITE, tree, (), outputs), (), outputs)
+
+
+def test_green_run() -> None:
+    report = read("1..2\nok 1 one\nok 2 two # skip no\n")
+    assert report.passed == ("a.bats::one",)
+    assert report.skipped == ("a.bats::two",)
+    assert report.complete
+    assert not report.signs.forged
+
+
+@pytest.mark.parametrize(
+    ("output", "exit_status"),
+    [
+        ("", 0),
+        ("1..2\nok 1 one\n", 0),
+        ("1..2\nok 1 one\nok 2 two\n", 1),
+        ("1..2\nok 1 one\nnot ok 2 two\n", 0),
+        ("1..2\nok 1 one\nok 2 two\nok 1 one\n", 0),
+        ("1..1\nok 1 one\n", 0),
+        ("1..3\nok 1 one\nok 2 two\nok 3 three\n", 0),
+    ],
+)
+def test_run_that_is_not_believed(output: str, exit_status: int) -> None:
+    report = read(output, exit_status)
+    assert report.red or report.signs.forged
+
+
+def test_canary_that_passes_is_a_sign() -> None:
+    assert read("1..2\nok 1 one\nok 2 two\n", canary="1..1\nok 1 one\n").signs.forged == (
+        "a.bats::one passed although its last line fails (commands)",
+    )
+
+
+def test_canaries_need_tests_that_end_with_a_line_of_their_own() -> None:
+    for text, kinds in ((FILE, 2), (FILE + "set +e\n", 1), ('@test "one" {\n  true; }\n', 0)):
+        (command,) = RUNNER.commands(SUITE, tree_of({"a.bats": text}), (), (), Limits(), "/w")
+        assert command.files["/w/run.json"].count(b"canary") == kinds

@@ -1,0 +1,425 @@
+"""ctest without a sandbox: detection, options, selection, and reading of reports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from m3agent.tools.runners.base import Limits, Suite
+from m3agent.tools.runners.ctest import CtestRunner
+from m3agent.tools.runners.programs import Program, chosen_programs
+from m3agent.tools.runners.run import report_of
+from m3agent.tools.test_report import TestReport
+from tests.ecosystems.records import output_of
+from tests.ecosystems.sandbox_run import tree_of
+
+RUNNER = CtestRunner()
+WORK = "/tmp/m3agent-tests/ctest"
+B = f"{WORK}/build"
+TESTS = "enable_testing()\nadd_test(NAME a COMMAND a)\n"
+
+
+def roots(files: dict[str, str]) -> list[str]:
+    return [suite.root for suite in RUNNER.detect(tree_of(files))]
+
+
+def test_detects_topmost_projects_with_tests() -> None:
+    assert roots({"CMakeLists.txt": "project(a)", "tests/CMakeLists.txt": TESTS}) == [""]
+    assert roots(
+        {"a/CMakeLists.txt": TESTS, "b/CMakeLists.txt": "project(b)", "c/d/CMakeLists.txt": TESTS}
+    ) == ["a", "c/d"]
+    assert roots({"CMakeLists.txt": "project(a)\n# enable_testing()\n#[[\nadd_test(a b)\n]]\n"}) == []
+    assert roots({"third_party/x/CMakeLists.txt": TESTS, "build/CMakeLists.txt": TESTS}) == []
+    assert roots({"CMakeLists.txt": "include(CTest)\n"}) == [""]
+    assert roots({"src/a.c": "add_test"}) == []
+
+
+OPTIONS = """\
+option(SHOP_BUILD_TESTS "Tests" OFF)
+option(SHOP_TESTING_ASAN "Tests with ASan" OFF)
+option(ENABLE_UTILS "More" OFF)
+option(ENABLE_SAFE "Safe" OFF)
+option(ENABLE_SANITIZERS "Sanitizers" OFF)
+option(WITH_EXTRA "Extra" ON)
+option(LATEST "Not about tests" OFF)
+enable_testing()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "expected"),
+    [
+        ("", {}),
+        ('cmake .. -DENABLE_UTILS=On -DENABLE_SAFE="${SAFE}"', {"ENABLE_UTILS": "ON"}),
+        (
+            "x: '-DENABLE_UTILS=ON -DENABLE_SAFE=ON'\ny: '-DENABLE_UTILS=ON -DENABLE_SAFE=OFF'",
+            {"ENABLE_UTILS": "ON"},
+        ),
+        (
+            "cmake -DENABLE_SANITIZERS=ON -DCMAKE_C_COMPILER=evil -DUNKNOWN=ON -DWITH_EXTRA:BOOL=OFF ..",
+            {"WITH_EXTRA": "OFF"},
+        ),
+        ("cmake -DSHOP_BUILD_TESTS=OFF", {}),
+    ],
+)
+def test_options_come_from_test_switches_and_the_ci(ci: str, expected: dict[str, str]) -> None:
+    (suite,) = RUNNER.detect(tree_of({"CMakeLists.txt": OPTIONS, ".github/workflows/ci.yml": ci}))
+    assert suite.options == {"SHOP_BUILD_TESTS": "ON", **expected}
+
+
+def test_prepares_the_frameworks_that_the_build_names() -> None:
+    tree = tree_of({"CMakeLists.txt": TESTS + "find_package(GTest)\nFetchContent_Declare(Catch2 GIT_TAG v2)"})
+    (suite,) = RUNNER.detect(tree)
+    prepared = RUNNER.prepare(suite, tree)
+    assert prepared.system_packages == (
+        "cmake",
+        "ninja-build",
+        "g++",
+        "libgtest-dev",
+        "libgmock-dev",
+        "catch2",
+    )
+    assert prepared.notices
+
+
+@pytest.mark.parametrize(
+    ("path", "test"),
+    [
+        ("tests/cart.c", True),
+        ("test.c", True),
+        ("src/cart_test.cpp", True),
+        ("src/CartTest.cpp", True),
+        ("lib/test_cart.c", True),
+        ("tests/data/expected.json", True),
+        ("src/unittest/a.cc", True),
+        ("src/cart.c", False),
+        ("src/latest.c", False),
+        ("src/contest.c", False),
+        ("include/attestation.h", False),
+        ("tests/CMakeLists.txt", False),
+    ],
+)
+def test_which_files_are_tests(path: str, test: bool) -> None:
+    assert RUNNER.is_test(path) is test
+
+
+@pytest.mark.parametrize(
+    ("path", "restored"),
+    [
+        ("CTestCustom.cmake", True),
+        ("CMakePresets.json", True),
+        (".github/workflows/ci.yml", True),
+        ("CMakeLists.txt", False),
+        ("src/cart.c", False),
+    ],
+)
+def test_surroundings(path: str, restored: bool) -> None:
+    assert RUNNER.surroundings(path) is restored
+
+
+FILES = {
+    "CMakeLists.txt": TESTS,
+    "tests/CMakeLists.txt": "",
+    "tests/main.c": "",
+    "tests/cart_test.c": "",
+    "src/cart.c": "",
+    "tests/unit_test.cpp": "",
+}
+TARGET = {
+    "name": "cart",
+    "type": "EXECUTABLE",
+    "artifacts": [{"path": "tests/cart"}],
+    "sources": [{"path": "src/cart.c"}, {"path": "tests/main.c"}, {"path": "tests/cart_test.c"}],
+    "compileGroups": [{"defines": [{"define": "X=1"}], "compileCommandFragments": [{"fragment": "-O2"}]}],
+}
+
+
+def listing(*tests: dict[str, Any]) -> str:
+    graph = {
+        "files": ["/ws/tests/CMakeLists.txt", "/usr/share/x.cmake"],
+        "nodes": [{"file": 0}, {"file": 1, "parent": 0}],
+    }
+    return json.dumps({"backtraceGraph": graph, "tests": list(tests)})
+
+
+def units_of(*tests: dict[str, Any], build: str = "", more: str = "") -> list[Any]:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    command = RUNNER.build(suite, tree, (), WORK)
+    done: dict[str, dict[str, Any]] = {
+        "configure": {},
+        "build": {"output": build},
+        "list": {"report": listing(*tests)},
+        "targets": {"files": {"target-a.json": json.dumps(TARGET), "target-b.json": "{"}},
+        "registered": {"files": {"CTestTestfile.cmake": more}},
+    }
+    return RUNNER.units(suite, tree, output_of(command, done))
+
+
+def prop(name: str, value: Any) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def test_units_are_the_registered_programs() -> None:
+    properties = [
+        prop("WORKING_DIRECTORY", "/ws/tests"),
+        prop("ENVIRONMENT", ["A=b=c", "bad"]),
+        prop("TIMEOUT", 7.0),
+        prop("SKIP_RETURN_CODE", 5),
+    ]
+    (unit,) = units_of({"name": "a b", "command": [f"{B}/tests/cart", "-v"], "properties": properties})
+    assert unit == Program(
+        "tests/cart_test.c::a b",
+        program=f"{B}/tests/cart",
+        file="tests/cart_test.c",
+        title="a b",
+        argv=(f"{B}/tests/cart", "-v"),
+        cwd="/ws/tests",
+        env={"A": "b=c"},
+        seconds=7.0,
+        skip=(5,),
+        sources=("src/cart.c", "tests/main.c", "tests/cart_test.c"),
+        make=("ninja", "-C", B, "tests/cart"),
+        facts=unit.facts,
+    )
+    assert unit.facts["compiler flags"] == "X=1 -O2"
+
+
+def test_unknown_program_belongs_to_the_file_that_registers_it() -> None:
+    (unit,) = units_of({"name": "s", "command": ["/bin/sh", "x"], "backtrace": 1, "properties": []})
+    assert unit.name == "tests/CMakeLists.txt::s"
+
+
+def test_special_properties_need_ctest() -> None:
+    (unit,) = units_of({"name": "a+b", "command": ["/bin/x"], "properties": [prop("WILL_FAIL", True)]})
+    assert "^a\\+b$" in unit.via
+
+
+def test_command_of_a_missing_program_comes_from_cmakes_own_file() -> None:
+    more = f'add_test([=[lazy]=] "{B}/tests/lazy" "a \\"b\\"")\nset_tests_properties([=[lazy]=] PROPERTIES A "b")\n'
+    (unit,) = units_of({"name": "lazy", "properties": []}, more=more)
+    assert unit.argv == (f"{B}/tests/lazy", 'a "b"')
+    assert unit.built
+
+
+def test_target_that_was_not_built_is_a_red_unit() -> None:
+    build = "FAILED: CMakeFiles/other.dir/o.o\nx error: no\nFAILED: tests/CMakeFiles/cart.dir/c.o\nc.c:1: error: 'y'\n"
+    (unit,) = units_of(
+        {"name": "cart_NOT_BUILT", "command": ["cart_NOT_BUILT"], "properties": []}, build=build
+    )
+    assert (unit.name, unit.built, unit.text) == (
+        "tests/cart_test.c::cart_NOT_BUILT",
+        False,
+        "c.c:1: error: 'y'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "text"),
+    [
+        ({"configure": {"exit": 1, "output": "CMake Error at CMakeLists.txt:3"}}, "CMake Error"),
+        ({"configure": {}, "list": {"report": "{not json"}, "build": {}}, "ctest lists no tests"),
+        ({"configure": {}, "list": {"report": '{"tests": [1]}'}, "build": {}}, "ctest lists no tests"),
+        ({"configure": {}, "list": {"report": "[" * 100_000}, "build": {}}, "ctest lists no tests"),
+        ({}, "the build did not end"),
+    ],
+)
+def test_no_list_is_one_red_unit(done: dict[str, Any], text: str) -> None:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    (unit,) = RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+    assert (unit.name, unit.built) == ("CMakeLists.txt", False)
+    assert text in unit.text
+
+
+UNIT = Program(
+    "tests/unit_test.cpp::unit",
+    program=f"{B}/unit",
+    file="tests/unit_test.cpp",
+    title="unit",
+    argv=(f"{B}/unit",),
+    cwd=B,
+    skip=(77,),
+)
+RETURNED = [["loaded", 0, 0, ""], ["main", 0, 1, ""], ["return", 0, 2, ""]]
+
+
+def read(*done: dict[str, Any], units: tuple[Program, ...] = (UNIT,), ended: bool = True) -> TestReport:
+    tree = tree_of(FILES)
+    suite = Suite("ctest")
+    (command,) = RUNNER.commands(suite, tree, (), units, Limits(), WORK)
+    steps = {str(number): {"linked": True, "watched": RETURNED, **what} for number, what in enumerate(done)}
+    outputs = [output_of(command, steps, ended=ended)]
+    return report_of(RUNNER.read(suite, tree, units, outputs), units, outputs)
+
+
+@pytest.mark.parametrize(
+    ("done", "outcome"),
+    [
+        ({"exit": 0}, "passed"),
+        ({"exit": 1}, "failed"),
+        ({"exit": -11}, "failed"),
+        ({"exit": 0, "timed_out": True}, "failed"),
+        ({"exit": 77, "watched": [["main", 0, 1, ""], ["return", 77, 2, ""]]}, "skipped"),
+        ({"missing": True, "exit": 127}, "errored"),
+        ({"exit": "0"}, "failed"),
+    ],
+)
+def test_plain_program(done: dict[str, Any], outcome: str) -> None:
+    report = read(done)
+    assert report.sets[outcome] == [UNIT.name]
+    assert report.complete
+    assert not report.signs.forged
+
+
+EARLY = [["loaded", 0, 0, ""]]
+
+
+@pytest.mark.parametrize(
+    ("events", "sign"),
+    [
+        (EARLY, "before main() was called"),
+        ([*EARLY, ["_exit", 0, 0, "/ws/src/cart.c"]], "before main() was called (in src/cart.c)"),
+        ([*EARLY, ["main", 0, 1, ""]], "without a return from main()"),
+        (
+            [*EARLY, ["main", 0, 1, ""], ["exit", 0, 1, "/ws/src/cart.c"]],
+            "exit() ended the program (in src/cart.c)",
+        ),
+        ([*EARLY, ["main", 0, 1, ""], ["exit", 0, 1, "/ws/tests/cart_test.c"]], ""),
+        ([*EARLY, ["main", 0, 1, ""], ["exit", 0, 1, "/ws/tests/no_such_test.c"]], "exit() ended"),
+        ([*EARLY, ["main", 0, 1, ""], ["return", 1, 2, ""]], "main() returned 1"),
+        ([*EARLY, ["replaced:abort", 0, 1, "/ws/src/cart.c"], *RETURNED[1:]], "src/cart.c replaces abort()"),
+        ([], "nothing could watch"),
+        (None, "nothing could watch"),
+        (RETURNED, ""),
+    ],
+)
+def test_how_a_program_ended(events: Any, sign: str) -> None:
+    forged = read({"exit": 0, "watched": events}).signs.forged
+    assert all(sign in text for text in forged)
+    assert bool(forged) == bool(sign)
+
+
+LIST = "Running main() from x.cc\nCart.\n  Adds\n  Fails  # TypeParam = int\n"
+
+
+def gtest(**results: str) -> str:
+    tests = [
+        {
+            "name": name,
+            "classname": "Cart",
+            "file": "tests/unit_test.cpp",
+            "result": "SUPPRESSED" if result == "off" else "COMPLETED",
+            **({"failures": [{"failure": "no luck"}]} if result == "failed" else {}),
+        }
+        for name, result in results.items()
+    ]
+    return json.dumps({"testsuites": [{"name": "Cart", "testsuite": tests}]})
+
+
+def test_gtest_report() -> None:
+    report = read(
+        {"exit": 1, "mode": "gtest", "listed": LIST, "report": gtest(Adds="passed", Fails="failed")}
+    )
+    assert report.passed == ("tests/unit_test.cpp::Cart.Adds",)
+    assert report.errors == {"tests/unit_test.cpp::Cart.Fails": "no luck"}
+    assert report.complete
+
+
+@pytest.mark.parametrize(
+    ("done", "red", "sign"),
+    [
+        # a result is missing
+        ({"exit": 0, "report": gtest(Adds="passed")}, "Cart.Fails", "ended with 0"),
+        # the report is missing or no report
+        ({"exit": 0, "report": ""}, "Cart.Adds", ""),
+        ({"exit": 0, "report": "[" * 50_000}, "Cart.Adds", ""),
+        ({"exit": 0, "report": '{"testsuites": [{"testsuite": [{"name": 3}]}]}'}, "Cart.Adds", ""),
+        # the list is missing
+        ({"exit": 0, "listed": "", "report": gtest(Adds="passed")}, "unit", ""),
+        # the report contradicts the exit status, the program's text or the list
+        ({"exit": 1, "report": gtest(Adds="passed", Fails="passed")}, "unit", ""),
+        ({"exit": 0, "report": gtest(Adds="passed", Fails="failed")}, "Cart.Fails", "ended with 0"),
+        (
+            {
+                "exit": 0,
+                "report": gtest(Adds="passed", Fails="passed"),
+                "output": "[ RUN      ] Cart.Fails\n[  FAILED  ] Cart.Fails (0 ms)\n",
+            },
+            "",
+            "the program's output says that it failed",
+        ),
+        ({"exit": 0, "report": gtest(Adds="passed", Fails="passed", Ghost="passed")}, "", "does not contain"),
+        ({"exit": 0, "report": gtest(Adds="passed", Fails="passed"), "watched": EARLY}, "", "before main()"),
+    ],
+)
+def test_gtest_is_not_believed(done: dict[str, Any], red: str, sign: str) -> None:
+    report = read({"mode": "gtest", "listed": LIST, **done})
+    assert bool(red) == any(ident.endswith(f"::{red}") for ident in report.red)
+    assert sign in "\n".join(report.signs.forged)
+
+
+def test_gtest_text_counts_only_for_the_running_test() -> None:
+    text = "[ RUN      ] Cart.Adds\n[       OK ] Cart.Fails (0 ms)\n[       OK ] Cart.Adds (0 ms)\n[ RUN      ] Cart.Fails\n"
+    report = read({"exit": -6, "mode": "gtest", "listed": LIST, "output": text})
+    assert report.passed == ("tests/unit_test.cpp::Cart.Adds",)
+    assert "ended by SIGABRT" in report.errors["tests/unit_test.cpp::Cart.Fails"]
+
+
+CATCH = """<?xml version="1.0"?><Catch><Group>
+<TestCase name="adds" filename="/ws/tests/unit_test.cpp"><OverallResult success="true"/></TestCase>
+<TestCase name="fails" filename="/ws/tests/unit_test.cpp"><Expression success="false" type="CHECK" filename="a.cpp" line="3">
+<Original>x</Original><Expanded>1 == 2</Expanded></Expression>"""
+
+
+def test_catch_report_that_is_cut_off() -> None:
+    report = read({"exit": 0, "mode": "catch2", "listed": "adds\nfails\nnever\n", "report": CATCH})
+    assert report.passed == ("tests/unit_test.cpp::adds",)
+    assert report.failed == ("tests/unit_test.cpp::fails",)
+    assert report.errored == ("tests/unit_test.cpp::never",)
+
+
+def test_program_without_a_step_did_not_end() -> None:
+    report = read(units=(UNIT,), ended=False)
+    assert report.failed == (UNIT.name,)
+    assert not report.complete
+
+
+def test_report_without_the_key_is_no_report() -> None:
+    tree, suite = tree_of(FILES), Suite("ctest")
+    (command,) = RUNNER.commands(suite, tree, (), [UNIT], Limits(), WORK)
+    output = output_of(command, {"0": {"exit": 0, "watched": RETURNED}})
+    forged = type(output)(**{**vars(output), "key": b"another"})
+    report = report_of(RUNNER.read(suite, tree, [UNIT], [forged]), [UNIT], [forged])
+    assert not report.complete
+    assert report.red == {UNIT.name}
+
+
+PROGRAMS = [
+    Program("tests/a_test.c::a", file="tests/a_test.c", title="a", sources=("tests/a_test.c", "src/a.c")),
+    Program("tests/a_test.c::b", file="tests/a_test.c", title="b"),
+    Program(
+        "tests/unit_test.cpp::unit",
+        file="tests/unit_test.cpp",
+        title="unit",
+        sources=("tests/more_test.cpp",),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("target", "titles"),
+    [
+        ("tests/a_test.c::a", "a"),
+        ("tests/a_test.c", "ab"),
+        ("src/a.c", "a"),
+        ("tests/more_test.cpp::Cart.Adds", ["unit"]),
+        ("tests", ["a", "b", "unit"]),
+        (".", ["a", "b", "unit"]),
+        ("test", ""),
+    ],
+)
+def test_selection(target: str, titles: list[str]) -> None:
+    assert [program.title for program in chosen_programs(PROGRAMS, [target])] == list(titles)

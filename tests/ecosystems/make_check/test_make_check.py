@@ -1,0 +1,105 @@
+"""automake without a sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.tools.runners.automake import AutomakeRunner
+from m3agent.tools.runners.base import Limits, Unit
+from m3agent.tools.runners.run import report_of
+from m3agent.tools.test_report import TestReport
+from tests.ecosystems.records import output_of
+from tests.ecosystems.sandbox_run import tree_of
+
+RUNNER = AutomakeRunner()
+FILES = {
+    "configure.ac": "",
+    "Makefile.am": "",
+    "tests/Makefile.am": "TESTS = a b.sh\n",
+    "tests/a.c": "",
+    "tests/b.sh": "",
+}
+WORK = "/tmp/m3agent-tests/make-check"
+LISTING = "D ./tests\nT a b.sh\nL a.log b.sh.log\nP a lib\nS a a.c\nS b.sh\nD .\nT x\nL\nP\n"
+
+
+def test_detection() -> None:
+    def roots(files: dict[str, str]) -> list[str]:
+        return [suite.root for suite in RUNNER.detect(tree_of(files))]
+
+    assert roots(FILES) == [""]
+    assert roots({"a/configure.ac": "", "a/Makefile.am": "  TESTS += x\n", "a/b/configure.ac": ""}) == ["a"]
+    assert roots({"configure.ac": "", "Makefile.am": "bin_PROGRAMS = a\n"}) == []
+    assert roots({**FILES, "CMakeLists.txt": "enable_testing()\n"}) == []
+
+
+def units() -> list[Unit]:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    done = {"configure": {}, "list": {"output": LISTING}}
+    return RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+
+
+def test_units() -> None:
+    one, two = units()
+    assert (one.name, one.program) == ("tests/a.c::a", f"{WORK}/build/tests/a")
+    assert (two.name, two.program) == ("tests/b.sh::b.sh", "")
+
+
+RETURNED = [["loaded", 0, 0, ""], ["main", 0, 1, ""], ["return", 0, 2, ""]]
+
+
+def read(report: str, exit_status: int = 0, watched: object = RETURNED) -> TestReport:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    found = units()[:1]
+    (command,) = RUNNER.commands(suite, tree, (), found, Limits(), WORK)
+    done = {"0": {"report": report, "exit": exit_status}, "0 direct": {"linked": True, "watched": watched}}
+    outputs = [output_of(command, done)]
+    return report_of(RUNNER.read(suite, tree, found, outputs), found, outputs)
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"),
+    [
+        ("PASS", "passed"),
+        ("FAIL", "failed"),
+        ("XFAIL", "skipped"),
+        ("XPASS", "failed"),
+        ("SKIP", "skipped"),
+        ("ERROR", "errored"),
+    ],
+)
+def test_results(word: str, outcome: str) -> None:
+    report = read(f":test-result: {word}\n:global-test-result: {word}\n")
+    assert report.sets[outcome] == ["tests/a.c::a"]
+    assert report.complete
+
+
+def test_tap_driver_has_a_result_for_each_point() -> None:
+    report = read(
+        ":test-result: PASS 1 - one\n:test-result: FAIL 2 - two\n:test-result: SKIP 3 # SKIP no\n", 1
+    )
+    assert report.passed == ("tests/a.c::a > one",)
+    assert report.failed == ("tests/a.c::a > two",)
+
+
+def test_missing_result_is_red() -> None:
+    assert read("").errored == ("tests/a.c::a",)
+
+
+def test_program_that_ends_before_main_is_a_sign() -> None:
+    assert read(":test-result: PASS\n", watched=RETURNED[:1]).signs.forged == (
+        "tests/a.c::a: the program ended before main() was called",
+    )
+
+
+def test_test_without_a_step_did_not_end() -> None:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    found = units()
+    (command,) = RUNNER.commands(suite, tree, (), found, Limits(), WORK)
+    outputs = [output_of(command, {}, ended=False)]
+    report = report_of(RUNNER.read(suite, tree, found, outputs), found, outputs)
+    assert report.red == {"tests/a.c::a", "tests/b.sh::b.sh"}
+    assert not report.complete

@@ -1,0 +1,82 @@
+"""Meson without a sandbox."""
+
+from __future__ import annotations
+
+import json
+
+from m3agent.tools.runners.meson import MesonRunner
+from tests.ecosystems.records import output_of
+from tests.ecosystems.sandbox_run import tree_of
+
+RUNNER = MesonRunner()
+PROJECT = "project('a', 'c')\n"
+FILES = {
+    "meson.build": PROJECT + "test('a', a)\ntest('k', b, should_fail: true)\n",
+    "tests/a_test.c": "",
+    "tests/s.sh": "",
+}
+WORK = "/tmp/m3agent-tests/meson"
+
+
+def test_detection() -> None:
+    def roots(files: dict[str, str]) -> list[str]:
+        return [suite.root for suite in RUNNER.detect(tree_of(files))]
+
+    assert roots(FILES) == [""]
+    assert roots({"meson.build": PROJECT, "tests/meson.build": "  test('a', a)\n"}) == [""]
+    assert roots({"meson.build": PROJECT, "subprojects/x/meson.build": FILES["meson.build"]}) == [""]
+    assert roots({"meson.build": PROJECT}) == []
+    assert roots({**FILES, "CMakeLists.txt": "enable_testing()\n"}) == []
+
+
+def test_units() -> None:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    build = f"{WORK}/build"
+    tests = [
+        {
+            "name": "a",
+            "cmd": [f"{build}/a"],
+            "env": {"X": "1"},
+            "workdir": None,
+            "timeout": 9,
+            "protocol": "exitcode",
+        },
+        {
+            "name": "k",
+            "cmd": ["/ws/tests/s.sh"],
+            "env": {},
+            "workdir": "/ws",
+            "timeout": 0,
+            "protocol": "tap",
+        },
+    ]
+    targets = [
+        {
+            "name": "a",
+            "filename": [f"{build}/a"],
+            "target_sources": [{"sources": ["/ws/tests/a_test.c", "/usr/x.c"], "parameters": ["-DX"]}],
+        }
+    ]
+    done: dict[str, dict[str, object]] = {
+        "configure": {},
+        "list": {"report": json.dumps(tests)},
+        "targets": {"files": {"programs.json": json.dumps(targets)}},
+    }
+    one, two = RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+    assert (one.name, two.name) == ("tests/a_test.c::a", "tests/s.sh::k")
+    assert vars(one)["make"] == ("ninja", "-C", build, "a")
+    assert vars(one)["facts"] == {"compiler flags": "-DX", "PROTOCOL": "exitcode"}
+    assert vars(two)["expected_to_fail"]
+    assert vars(two)["tap"]
+
+
+def test_build_that_cannot_be_configured_is_one_red_unit() -> None:
+    tree = tree_of(FILES)
+    (suite,) = RUNNER.detect(tree)
+    output = output_of(
+        RUNNER.build(suite, tree, (), WORK),
+        {"configure": {"exit": 1, "output": "meson.build:1:0: ERROR: no\n"}},
+    )
+    (unit,) = RUNNER.units(suite, tree, output)
+    assert (unit.name, unit.built) == ("meson.build", False)

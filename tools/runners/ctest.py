@@ -1,0 +1,447 @@
+"""C and C++ with CMake: `ctest` lists the tests, GoogleTest and Catch2 inside of them are read per test.
+
+The build folder is outside the work tree. Programs of an earlier build are removed before each build, because ctest runs
+an old program if the new one could not be built.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.tools.runners import c_files
+from m3agent.tools.runners.base import (
+    Command,
+    Limits,
+    Output,
+    Preparation,
+    Reading,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+)
+from m3agent.tools.runners.programs import (
+    Program,
+    chosen_programs,
+    file_of,
+    first_errors,
+    read_programs,
+    read_steps,
+    run_command,
+    steps_command,
+    text_of,
+)
+from m3agent.tools.runners.records import ident_of
+
+_REGISTERS = re.compile(
+    r"^[ \t]*(?:enable_testing|add_test|gtest_discover_tests|gtest_add_tests|catch_discover_tests|"
+    r"doctest_discover_tests|include\s*\(\s*CTest\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
+_OPTION = re.compile(
+    r"^[ \t]*option\s*\(\s*(\w{1,80})[^)]{0,500}?\b(\w{1,80})\s*\)", re.IGNORECASE | re.MULTILINE
+)
+_PASSED = re.compile(r"-D\s*(\w{1,80})(?::BOOL)?=(\"?)([\w.]*)\2(?=[\s\"'\\]|$)")
+_ANY_VALUE = re.compile(r"-D\s*(\w{1,80})(?::\w+)?=")
+_FETCHED = re.compile(r"FetchContent_Declare\s*\(\s*(\w{1,80})", re.IGNORECASE)
+_SPECIAL_BUILD = re.compile(
+    "SANITI|VALGRIND|ASAN|UBSAN|TSAN|MSAN|COVERAGE|GCOV|FUZZ|BENCH|TIDY|CPPCHECK|IWYU|DISABLE|WITHOUT|SKIP|NO_|DOC",
+    re.IGNORECASE,
+)
+"""Options of builds that are not the ordinary one."""
+_TRUE, _FALSE = ("ON", "TRUE", "YES", "1"), ("OFF", "FALSE", "NO", "0")
+ORDINARY = frozenset(
+    {
+        "WORKING_DIRECTORY",
+        "ENVIRONMENT",
+        "TIMEOUT",
+        "LABELS",
+        "DISABLED",
+        "SKIP_RETURN_CODE",
+        "COST",
+        "PROCESSORS",
+        "PROCESSOR_AFFINITY",
+        "RUN_SERIAL",
+        "RESOURCE_LOCK",
+        "MEASUREMENT",
+        "ATTACHED_FILES",
+        "ATTACHED_FILES_ON_FAIL",
+        "DEF_SOURCE_LINE",
+        "VS_DEBUGGER_WORKING_DIRECTORY",
+    }
+)
+"""Properties of tests that need no ctest: a test with another one is run by ctest."""
+_ADD_TEST = re.compile(
+    r"^add_test\((?:\[(?P<fill>=*)\[(?P<bracket>.*?)\](?P=fill)\]|\"?(?P<plain>[^\s\"]+)\"?)\s+"
+    r"(?P<command>(?:[ \t]*\"(?:[^\"\\\n]|\\.)*\")+)\)",
+    re.MULTILINE,
+)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+MOST_CODE = 1 << 19
+"""Most characters of a CMake file that are read."""
+GTEST_SOURCE = "/usr/src/googletest"
+"""Where Debian has GoogleTest's source."""
+
+
+class CtestRunner(Runner):
+    """CMake's ctest."""
+
+    name: ClassVar[str] = "ctest"
+    language: ClassVar[str] = "C/C++"
+
+    def detect(self, tree: Tree) -> list[Suite]:
+        """Return a suite for each topmost folder with a CMake project that registers tests."""
+        files = {posixpath.dirname(path): path for path in tree.named("CMakeLists.txt")}
+        suites = []
+        for folder in files:
+            if any(parent in files for parent in _parents(folder)):
+                continue
+            within = [p for f, p in files.items() if not folder or f == folder or f.startswith(f"{folder}/")]
+            found = next((p for p in within if _REGISTERS.search(_code(tree.text(p)))), None)
+            if found:
+                suites.append(
+                    Suite(self.name, folder, f"tests are registered in {found}", _options(tree, within))
+                )
+        return suites
+
+    def prepare(self, suite: Suite, tree: Tree) -> Preparation:
+        """Return the toolchain, and the test frameworks that the build names."""
+        text = "\n".join(_code(tree.text(path)) for path in _cmake_files(suite, tree)).lower()
+        packages = ["cmake", "ninja-build", "g++"]
+        if "gtest" in text or "googletest" in text:
+            packages += ["libgtest-dev", "libgmock-dev"]
+        if "catch2" in text:
+            packages.append("catch2")
+        packages += [
+            package
+            for name, package in (("doctest", "doctest-dev"), ("cmocka", "libcmocka-dev"))
+            if name in text
+        ]
+        packages += ["pkg-config"] if "pkgconfig" in text or "pkg_check_modules" in text else []
+        notices = (
+            ("the build downloads sources (FetchContent): only packages of the system can replace them",)
+            if "fetchcontent_declare" in text
+            else ()
+        )
+        return Preparation(system_packages=tuple(packages), notices=notices)
+
+    def is_test(self, path: str) -> bool:
+        """Return whether a file belongs to the tests, by its path."""
+        return c_files.is_test(path)
+
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
+        """Return whether a file decides how tests run."""
+        return c_files.surroundings(path)
+
+    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
+        """Return the wanted tests: which programs contain them is known after the build."""
+        return tuple(wanted)
+
+    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
+        """Return the command that configures and builds everything, and lists the tests."""
+        folder = f"{work}/build"
+        fetched = {
+            name.upper() for path in _cmake_files(suite, tree) for name in _FETCHED.findall(tree.text(path))
+        }
+        configure = [
+            "cmake",
+            *("-S", posixpath.normpath(f"{ROOT}/{suite.root}"), "-B", folder, "-G", "Ninja"),
+            "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
+            "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=ALWAYS",
+            *(
+                f"-DFETCHCONTENT_SOURCE_DIR_{n}={GTEST_SOURCE}"
+                for n in sorted(fetched)
+                if n in ("GOOGLETEST", "GTEST")
+            ),
+            *(f"-D{name}={value}" for name, value in sorted(suite.options.items())),
+        ]
+        listing = f"{work}/tests.json"
+        show = 'ctest --test-dir "$1" --show-only=json-v1 > "$2"'
+        debug = {"CFLAGS": "-g1", "CXXFLAGS": "-g1"}  # so that the source file of a call can be found
+        command = steps_command(
+            [
+                {"name": "configure", "argv": configure, "must": True, "env": debug},
+                {"name": "clean", "clean": folder},
+                {"name": "build", "argv": ["ninja", "-C", folder, "-k", "0"]},
+                {"name": "list", "argv": ["sh", "-c", show, "sh", folder, listing], "report": listing},
+                {"name": "targets", "collect": [f"{folder}/.cmake/api/v1/reply/target-*.json"]},
+                {"name": "registered", "collect": [f"{folder}/**/CTestTestfile.cmake"]},
+            ],
+            work,
+            "build",
+        )
+        query = {f"{folder}/.cmake/api/v1/query/codemodel-v2": b""}
+        return replace(command, files={**command.files, **query})
+
+    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
+        """Return the tests that ctest lists; a single unit that is not built if there are none."""
+        done, _ = read_steps(output)
+        whole = suite.path("CMakeLists.txt")
+        for step in ("configure", "list"):
+            if step not in done or done[step].get("exit") != 0:
+                text = first_errors(text_of(done.get(step, {}))) or "the build did not end"
+                return [Unit(whole, built=False, text=text)]
+        folder = f"{posixpath.dirname(output.command.argv[4])}/build"
+        targets = _targets(_files(done, "targets"), folder)
+        commands = _commands(_files(done, "registered"))
+        listing = text_of(done["list"], "report")
+        build = text_of(done.get("build", {}))
+        units: list[Unit] = [
+            unit if unit.built else replace(unit, text=_build_error(build, unit.title))
+            for unit in _programs(tree, suite, listing, targets, commands, folder)
+        ]
+        return units or [Unit(whole, built=False, text=first_errors(build) or "ctest lists no tests")]
+
+    def commands(
+        self,
+        suite: Suite,
+        tree: Tree,
+        targets: Sequence[str],
+        units: Sequence[Unit],
+        limits: Limits,
+        work: str,
+    ) -> list[Command]:
+        """Return one command that runs the programs of the targets, one after the other."""
+        programs = [unit for unit in units if isinstance(unit, Program)]
+        chosen = chosen_programs(programs, targets) or programs
+        return [run_command(programs, chosen, work, limits)] if programs else []
+
+    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+        """Read what the programs left behind."""
+        programs = [unit for unit in units if isinstance(unit, Program)]
+        return read_programs(suite, tree, programs, outputs, self.is_test)
+
+
+def _parents(folder: str) -> Iterator[str]:
+    while folder:
+        folder = posixpath.dirname(folder)
+        yield folder
+
+
+def _code(text: str) -> str:
+    """Return a CMake file without comments, in time that does not grow with the square of its length."""
+    parts = []
+    absent: set[str] = set()
+    at, text = 0, text[:MOST_CODE]
+    while (start := text.find("#", at)) >= 0:
+        parts.append(text[at:start])
+        bracket = re.compile(r"#\[(=*)\[").match(text, start)
+        end = -1
+        if bracket and bracket[1] not in absent:
+            close = f"]{bracket[1]}]"
+            end = text.find(close, bracket.end())
+            at = end + len(close)
+            if end < 0:
+                absent.add(bracket[1])
+        if end < 0:
+            at = text.find("\n", start)
+            if at < 0:
+                return "".join(parts)
+    return "".join([*parts, text[at:]])
+
+
+def _cmake_files(suite: Suite, tree: Tree) -> list[str]:
+    inside = f"{suite.root}/" if suite.root else ""
+    return sorted(
+        path
+        for path in tree.paths
+        if path.startswith(inside) and f"/{path}".endswith(("/CMakeLists.txt", ".cmake"))
+    )
+
+
+def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
+    """Return the options to build with: those that turn tests on, and those that all builds of the CI agree on.
+
+    A CI often builds variants, for example with a sanitizer. Only a value that never varies is part of the ordinary build.
+    """
+    declared = {
+        name: default.upper()
+        for path in cmake_files
+        for name, default in _OPTION.findall(_code(tree.text(path)))
+    }
+    chosen = {
+        name: "ON"
+        for name, default in declared.items()
+        if re.search(r"(?:^|_)(?:UNIT_?)?TESTS?(?:ING)?(?:$|_)", name)
+        and default in _FALSE
+        and not _SPECIAL_BUILD.search(name)
+    }
+    said: dict[str, set[str]] = {}
+    for path in sorted(filter(c_files.is_ci, tree.paths)):
+        text = tree.text(path)
+        plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
+        for match in _ANY_VALUE.finditer(text):
+            said.setdefault(match[1], set()).add(plain.get(match.start(), "?"))
+    for name, values in said.items():
+        if name not in declared or _SPECIAL_BUILD.search(name):
+            continue
+        if values <= set(_TRUE):
+            chosen[name] = "ON"
+        elif values <= set(_FALSE) and name not in chosen:
+            chosen[name] = "OFF"
+    return chosen
+
+
+def _build_error(build: str, title: str) -> str:
+    """Return the errors of the target that `NAME_NOT_BUILT` stands for."""
+    part = f"CMakeFiles/{title.removesuffix('_NOT_BUILT')}.dir/"
+    blocks = [block for block in re.split(r"^FAILED: ", build, flags=re.MULTILINE)[1:] if part in block]
+    return first_errors(blocks[0]) if blocks else "its program could not be built"
+
+
+def _files(done: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, str]:
+    files = done.get(step, {}).get("files", {})
+    return files if isinstance(files, dict) else {}
+
+
+def _commands(files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the command of each test, from the files that CMake writes for ctest.
+
+    ctest's own list leaves the command out if the program does not exist.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for text in files.values():
+        for match in _ADD_TEST.finditer(text):
+            words = tuple(re.sub(r"\\(.)", r"\1", word) for word in _QUOTED.findall(match["command"]))
+            found.setdefault(match["bracket"] or match["plain"], words)
+    return found
+
+
+def _targets(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
+    """Return the target of each program, from the replies of CMake's file API: absolute path to target."""
+    found = {}
+    for text in replies.values():
+        try:
+            target = json.loads(text)
+            for artifact in target.get("artifacts", ()) if target["type"] == "EXECUTABLE" else ():
+                found[posixpath.join(folder, artifact["path"])] = target
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue
+    return found
+
+
+def _programs(
+    tree: Tree,
+    suite: Suite,
+    listing: str,
+    targets: Mapping[str, Mapping[str, Any]],
+    commands: Mapping[str, tuple[str, ...]],
+    folder: str,
+) -> Iterator[Program]:
+    try:
+        listed = json.loads(listing)
+        graph = listed.get("backtraceGraph", {})
+        for test in listed["tests"]:
+            argv = tuple(map(str, test.get("command") or commands.get(test["name"], ())))
+            yield _program(tree, suite, test, argv, graph, targets, folder)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        return
+
+
+def _program(
+    tree: Tree,
+    suite: Suite,
+    test: Mapping[str, Any],
+    argv: tuple[str, ...],
+    graph: Mapping[str, Any],
+    targets: Mapping[str, Mapping[str, Any]],
+    folder: str,
+) -> Program:
+    title = str(test["name"])
+    properties = {str(p["name"]): p.get("value") for p in test.get("properties", ())}
+    program = argv[0] if argv else ""
+    target = targets.get(program) or _not_built(targets, title)
+    sources, flags = _target_facts(target, tree)
+    file = file_of(sources, (str(target.get("name", "")), title)) or _registered_in(tree, suite, test, graph)
+    special = set(properties) - ORDINARY
+    if any(word.startswith("--gtest_filter=") for word in argv):
+        special.discard("SKIP_REGULAR_EXPRESSION")  # GoogleTest's own report says so
+    seconds = properties.get("TIMEOUT")
+    pattern = re.sub(r"([^A-Za-z0-9_])", r"\\\1", title)
+    via = (
+        (
+            "ctest",
+            "--test-dir",
+            folder,
+            "-R",
+            f"^{pattern}$",
+            "--output-junit",
+            "{report}",
+            "--no-tests=error",
+            "--output-on-failure",
+        )
+        if special
+        else ()
+    )
+    return Program(
+        ident_of(file, [title]),
+        built=bool(argv) and not title.endswith("_NOT_BUILT"),
+        program=program,
+        file=file,
+        title=title,
+        argv=argv,
+        cwd=str(properties.get("WORKING_DIRECTORY") or folder),
+        env=_variables(properties.get("ENVIRONMENT")),
+        seconds=float(seconds) if isinstance(seconds, int | float) and seconds > 0 else 0.0,
+        skip=(code,) if isinstance(code := properties.get("SKIP_RETURN_CODE"), int) else (),
+        disabled=properties.get("DISABLED") is True,
+        sources=sources,
+        via=via,
+        make=("ninja", "-C", folder, posixpath.relpath(program, folder))
+        if program.startswith(f"{folder}/")
+        else (),
+        facts={**flags, **{name: json.dumps(value) for name, value in properties.items()}},
+    )
+
+
+def _not_built(targets: Mapping[str, Mapping[str, Any]], title: str) -> Mapping[str, Any]:
+    """Return the target of a test that stands for a program that was not built: `NAME_NOT_BUILT`."""
+    name = title.removesuffix("_NOT_BUILT")
+    return next((target for target in targets.values() if target.get("name") == name), {})
+
+
+def _variables(values: Any) -> dict[str, str]:
+    pairs = [str(value).partition("=") for value in values] if isinstance(values, list) else []
+    return {name: value for name, sign, value in pairs if sign and name}
+
+
+def _target_facts(target: Mapping[str, Any], tree: Tree) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the sources of a target as paths of the repository, and its compiler and linker flags."""
+    prefix = f"{ROOT}/"
+    paths = [
+        posixpath.normpath(posixpath.join(ROOT, str(s.get("path", "")))) for s in target.get("sources", ())
+    ]
+    sources = tuple(path.removeprefix(prefix) for path in paths if path.removeprefix(prefix) in tree.paths)
+    flags = [
+        *(
+            str(define["define"])
+            for group in target.get("compileGroups", ())
+            for define in group.get("defines", ())
+        ),
+        *(
+            str(fragment["fragment"])
+            for group in target.get("compileGroups", ())
+            for fragment in group.get("compileCommandFragments", ())
+        ),
+    ]
+    links = [str(part["fragment"]) for part in target.get("link", {}).get("commandFragments", ())]
+    return sources, {"compiler flags": " ".join(flags), "linker flags": " ".join(links)}
+
+
+def _registered_in(tree: Tree, suite: Suite, test: Mapping[str, Any], graph: Mapping[str, Any]) -> str:
+    """Return the CMake file that registers a test."""
+    try:
+        node = graph["nodes"][test["backtrace"]]
+        while True:
+            path = str(graph["files"][node["file"]]).removeprefix(f"{ROOT}/")
+            if path in tree.paths:
+                return path
+            node = graph["nodes"][node["parent"]]
+    except (KeyError, IndexError, TypeError):
+        return suite.path("CMakeLists.txt")

@@ -1,0 +1,554 @@
+"""Run test programs one by one, and read what each left behind; ctest, meson and `make check` share this.
+
+A program is a plain one, whose exit status is the result of its only test, or it contains the tests of a framework
+(GoogleTest, Catch2). Then its own list says which tests must have a result, and its own report says which.
+
+Programs run under `m3agent.tools.in_sandbox.steps`, another process that they cannot read or trace. So code under test can
+only lie about its own program:
+
+- It may end the process with 0. A library of m3agent in the process (`witness.c`) notes whether main() returned, with which
+  status, and which source file called exit(). Only main() and files of the tests may end a program.
+- It may write the framework's report itself. Then the report contradicts the list, the program's text, the exit status or
+  the witness.
+
+Limits: code that knows the witness can imitate it, because both are in one process. There is no witness in programs that are
+linked statically or use a sanitizer, nor in programs that only ctest can run (`WILL_FAIL`, fixtures, regular expressions).
+For the former there is a sign, which counts if a run without the patch has none. Assertion macros that a product's header
+redefines are not seen here: see `m3agent.tools.runners.registrations`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import signal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.sandbox.backends.sandbox import ROOT
+from m3agent.tools.runners import c_files
+from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.go import sandbox_file
+from m3agent.tools.runners.junit import read_junit
+from m3agent.tools.runners.records import ident_of, valid_records
+from m3agent.tools.runners.tap import read_tap
+from m3agent.tools.runners.xml_events import parse_xml
+
+PATIENCE = 6
+"""Time limits of a test that a program may take, because a program contains many tests."""
+MOST_REASON = 4000
+"""Most characters of an error text."""
+SKIP = 77
+"""Exit status by which a test program says that it was skipped, in meson and automake."""
+MODES: Sequence[Mapping[str, Any]] = (
+    {
+        "name": "gtest",
+        "markers": ["gtest_list_tests", "libgtest."],
+        "list": ["--gtest_list_tests"],
+        "run": ["--gtest_output=json:{report}", "--gtest_color=no"],
+    },
+    {
+        "name": "catch2",
+        "markers": ["list-test-names-only"],
+        "list": ["--list-test-names-only"],
+        "run": ["-r", "xml", "-o", "{report}"],
+    },
+    {
+        "name": "catch3",
+        "markers": ["list-listeners", "libCatch2."],
+        "list": ["--list-tests", "--verbosity", "quiet"],
+        "run": ["-r", "xml", "-o", "{report}"],
+    },
+)
+"""How the tests of a framework are listed and run, if the program contains one of the markers."""
+_COMPILER_ERROR = re.compile(r"^.*\b(?:error|undefined reference|multiple definition)\b.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Program(Unit):
+    """A test program as the build system registers it. `name` is `file::title`.
+
+    Attributes:
+        file: The file that its tests belong to, a path of the repository.
+        title: Its name in the build system.
+        argv, cwd, env: How it is run.
+        seconds: Its own time limit; 0 if it has none.
+        skip: Exit statuses that say that it was skipped.
+        disabled: Whether the build system does not run it.
+        expected_to_fail: Whether it must fail.
+        tap: Whether its output is TAP.
+        sources: Its source files, as paths of the repository.
+        home: Folder in the sandbox that it was built from.
+        via: Command of the build system that runs the program and writes a JUnit report to `{report}`, if only it can.
+        make: Command that builds the program if it is missing.
+        facts: What else the registration says; compared between two trees.
+    """
+
+    file: str = ""
+    title: str = ""
+    argv: tuple[str, ...] = ()
+    cwd: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    skip: tuple[int, ...] = ()
+    disabled: bool = False
+    expected_to_fail: bool = False
+    tap: bool = False
+    sources: tuple[str, ...] = ()
+    home: str = ROOT
+    via: tuple[str, ...] = ()
+    make: tuple[str, ...] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> Command:
+    """Return the command that executes steps (`m3agent.tools.in_sandbox.steps`).
+
+    Args:
+        steps: The steps.
+        work: Folder for the files that it needs.
+        name: Name of its files in this folder.
+    """
+    job, key, report = (f"{work}/{name}.{kind}" for kind in ("json", "key", "report"))
+    driver, witness = f"{work}/steps.py", f"{work}/witness.c"
+    return Command(
+        ("python3", "-I", "-S", driver, job, key, report),
+        files={
+            driver: sandbox_file("steps.py"),
+            f"{work}/record_writer.py": sandbox_file("record_writer.py"),
+            witness: sandbox_file("witness.c"),
+            job: json.dumps({"steps": steps, "witness": f"{work}/witness.so"}).encode(),
+        },
+        report=report,
+        key_file=key,
+        env={"TMPDIR": work},
+    )
+
+
+def run_command(
+    programs: Sequence[Program], chosen: Collection[Program], work: str, limits: Limits
+) -> Command:
+    """Return the command that runs programs.
+
+    Args:
+        programs: All programs, in the order in which `read_programs` gets them.
+        chosen: Those to run.
+        work: Folder outside the work tree.
+        limits: Time limits. A program that hangs must leave time for the others.
+    """
+    names = {program.name for program in chosen}
+    steps: list[Mapping[str, Any]] = [witness_step(work)]
+    for number, program in enumerate(programs):
+        if program.disabled or not program.built or program.name not in names:
+            continue
+        report = f"{work}/program-{number}.out"
+        limit = min(program.seconds or PATIENCE * limits.per_test, limits.total / 2)
+        step: dict[str, Any] = {"name": str(number), "cwd": program.cwd, "seconds": limit, "report": report}
+        if program.via:
+            argv = [part.replace("{report}", report) for part in program.via]
+            steps.append(
+                {**step, "argv": argv, "seconds": limit + limits.per_test, "program": program.program}
+            )
+            continue
+        steps.append(
+            {
+                **step,
+                "argv": list(program.argv),
+                "env": dict(program.env),
+                "program": program.program,
+                "make": list(program.make),
+                "watch": program.program.startswith((f"{work}/", f"{ROOT}/")),
+                "modes": [
+                    {**mode, "run": [word.replace("{report}", report) for word in mode["run"]]}
+                    for mode in MODES
+                ],
+            }
+        )
+    return steps_command(steps, work, "run")
+
+
+def witness_step(work: str) -> Mapping[str, Any]:
+    """Return the step that compiles the witness, which must come before the programs that it watches."""
+    library = f"{work}/witness.so"
+    words = ["-shared", "-fPIC", "-O1", "-w", "-Wl,-z,initfirst", "-o", library, f"{work}/witness.c", "-ldl"]
+    return {"name": "witness", "argv": ["sh", "-c", 'cc "$@" || gcc "$@"', "sh", *words], "seconds": 60}
+
+
+def read_steps(output: Output) -> tuple[dict[str, dict[str, Any]], bool]:
+    """Return what each step left behind, by its name, and whether all steps are there."""
+    done: dict[str, dict[str, Any]] = {}
+    for record in valid_records(output.report, output.key):
+        match record:
+            case ["step", str(name), dict(what)]:
+                done[name] = what
+            case ["end"]:
+                return done, True
+            case _:
+                pass
+    return done, False
+
+
+def text_of(done: Mapping[str, Any], name: str = "output") -> str:
+    """Return a text of a step; empty if it has none."""
+    value = done.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def first_errors(text: str) -> str:
+    """Return a build's output from its first error on, cut."""
+    found = _COMPILER_ERROR.search(text)
+    return text[found.start() if found else 0 :].strip()[:MOST_REASON]
+
+
+def read_programs(
+    suite: Suite,
+    tree: Tree,
+    programs: Sequence[Program],
+    outputs: Sequence[Output],
+    is_test: Callable[[str], bool],
+) -> Reading:
+    """Read the reports of programs.
+
+    Args:
+        suite: The suite.
+        tree: The files.
+        programs: The programs, in the order of their commands.
+        outputs: What the command left behind.
+        is_test: Returns whether a path belongs to the tests: such files may end a program.
+    """
+    reading = Reading(ended=bool(outputs))
+    for output in outputs:
+        steps = json.loads(output.command.files[output.command.argv[4]])["steps"]
+        done, ended = read_steps(output)
+        reading.ended &= ended
+        for step in steps:
+            if not step["name"].isdecimal():
+                continue
+            program = programs[int(step["name"])]
+            reading.planned.add(program.name)
+            if step["name"] in done:
+                watched = bool(step.get("watch"))
+                ProgramReader(tree, program, done[step["name"]], reading, is_test, watched=watched).read()
+            else:
+                reading.started.append(program.name)
+    for program in programs:
+        if program.disabled:
+            reading.results.append(Result(program.name, "skipped", "it is disabled"))
+        if program.name not in reading.planned:
+            reading.reported.add(program.name)  # nobody asked for it
+    return reading
+
+
+@dataclass
+class ProgramReader:
+    """Reads what one program left behind, and adds it to a reading.
+
+    Attributes:
+        watched: Whether the witness was to be loaded into it.
+    """
+
+    tree: Tree
+    program: Program
+    done: Mapping[str, Any]
+    reading: Reading
+    is_test: Callable[[str], bool]
+    watched: bool
+
+    def __post_init__(self) -> None:
+        self.exit = self.done["exit"] if isinstance(self.done.get("exit"), int) else 127
+        self.output = text_of(self.done)
+        self.timed_out = bool(self.done.get("timed_out"))
+
+    def read(self) -> None:
+        """Add the results of the program."""
+        self.reading.reported.add(self.program.name)
+        if self.done.get("missing"):
+            text = first_errors(self.output) or f"its program {self.program.program} does not exist"
+            self._whole("error", text)
+        elif self.program.via:
+            self._from_ctest()
+        elif self.done.get("mode"):
+            self._from_framework(text_of(self.done, "mode"))
+        elif self.program.tap:
+            self._from_tap()
+        else:
+            self._from_exit()
+
+    def _whole(self, outcome: Outcome, text: str = "") -> None:
+        """Add the result of the program itself."""
+        self.reading.results.append(Result(self.program.name, outcome, text[-MOST_REASON:]))
+
+    def _sign(self, text: str) -> None:
+        self.reading.tampering.append(f"{self.program.name}: {text}")
+
+    def _why(self) -> str:
+        """Return how the program ended, with the end of its output."""
+        if self.timed_out:
+            how = "timed out"
+        elif self.exit < 0:
+            try:
+                how = f"ended by {signal.Signals(-self.exit).name}"
+            except ValueError:
+                how = f"ended by signal {-self.exit}"
+        else:
+            how = f"ended with status {self.exit}"
+        return f"{self.output.strip()[-MOST_REASON + 100 :]}\n{how}".strip()
+
+    def _from_exit(self) -> None:
+        if not self.timed_out and self.exit in self.program.skip:
+            self._whole("skipped", self._why())
+            self.check_end()
+        elif self.timed_out or (self.exit != 0) != self.program.expected_to_fail:
+            self._whole("failed", self._why())
+        elif self.program.expected_to_fail:
+            self._whole("skipped", "it failed, as expected")
+        else:
+            self._whole("passed")
+            self.check_end()
+
+    def _from_tap(self) -> None:
+        tap = read_tap(self.output)
+        for point in tap.points:
+            names = [self.program.title, point.name or str(point.number)]
+            ident = ident_of(self.program.file, names)
+            self.reading.results.append(Result(ident, point.outcome, point.text))
+        red = any(point.outcome == "failed" for point in tap.points)
+        for what in tap.disorder:
+            self._sign(f"{what} in its report")
+        if tap.planned == 0 and self.exit == 0:
+            self._whole("skipped", tap.reason)
+        elif self.timed_out or not tap.complete or (self.exit != 0 and not red):
+            self._whole("error", self._why())
+        elif not red:
+            self.check_end()
+
+    def _from_ctest(self) -> None:
+        cases, ended = read_junit(text_of(self.done, "report").encode())
+        own = [case for case in cases if case.name == self.program.title]
+        if not ended or len(own) != 1:
+            self._whole("error", f"ctest wrote no result of it\n{self.output}"[:MOST_REASON])
+            return
+        outcome, text = own[0].outcome, own[0].text
+        if outcome == "skipped" and not text.startswith(("SKIP_", "Disabled")):
+            outcome = "error"  # a program or a file is missing, or a fixture failed
+        elif outcome == "passed" and self.exit != 0:
+            outcome = "failed"  # a test that ran with it, such as a fixture's clean-up, failed
+        self._whole(outcome, text or self.output)
+
+    def check_end(self) -> None:
+        """Add a sign if something other than main() or a test ended the program."""
+        events = self.done.get("watched")
+        if not isinstance(events, list) or not events:
+            if self.done.get("linked") and self.watched:
+                self._sign("nothing could watch how the program ends")
+            return
+        names = [event[0] for event in events]
+        for event, _, _, place in events:
+            if event.startswith("replaced:"):
+                self._sign(
+                    f"{place.removeprefix(f'{self.program.home}/')} replaces {event.removeprefix('replaced:')}() of the C library"
+                )
+        if "main" not in names:
+            self._sign(f"the program ended before main() was called{self._place(events)}")
+            return
+        last = events[-1]
+        if last[0] == "return":
+            if last[1] & 0xFF != self.exit:
+                self._sign(f"main() returned {last[1]}, but the program ended with {self.exit}")
+        elif "exit" not in last[0].lower():
+            self._sign("the program ended without a return from main()")
+        elif not self._of_test(last[3]) or last[2] == 2:
+            self._sign(f"{last[0]}() ended the program{self._place(events)}")
+
+    def _of_test(self, place: str) -> bool:
+        path = place.removeprefix(f"{self.program.home}/")
+        if path == self.program.file or self.is_test(path):
+            return path in self.tree.paths
+        return place.startswith("/usr/")  # such as the main() of a framework
+
+    def _place(self, events: Sequence[Sequence[Any]]) -> str:
+        place = str(events[-1][3])
+        return f" (in {place.removeprefix(f'{self.program.home}/')})" if place else ""
+
+    def _from_framework(self, mode: str) -> None:
+        gtest = mode == "gtest"
+        listing = text_of(self.done, "listed")
+        planned = list(gtest_names(listing) if gtest else catch_names(listing))
+        report = text_of(self.done, "report")
+        found, whole = (gtest_results if gtest else catch_results)(report)
+        if gtest and not whole:
+            found = gtest_text(self.output)
+        if not planned:
+            self._whole("error", f"it lists no tests\n{listing}"[:MOST_REASON])
+            return
+        red = False
+        for name in planned:
+            place = found[name][0] if name in found else ""
+            ident = ident_of(self._file(place), [name])
+            outcome, text = (
+                found[name][1:] if name in found else ("error", f"it has no result\n{self._why()}")
+            )
+            if outcome == "open":
+                outcome, text = "failed", self._why()
+            red |= outcome in ("failed", "error")
+            self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))  # type: ignore[arg-type]
+        for name in sorted(found.keys() - set(planned)):
+            self._sign(f"the program reported {name[:200]}, which its list does not contain")
+        if gtest and whole:
+            for name, (_, outcome, _) in gtest_text(self.output).items():
+                if outcome == "failed" and name in found and found[name][1] == "passed":
+                    self._sign(
+                        f"the report says that {name[:200]} passed, the program's output says that it failed"
+                    )
+        if (self.exit != 0 or self.timed_out or not whole) and not red:
+            self._whole("failed", f"no test of it failed\n{self._why()}")
+        elif self.exit == 0 and red:
+            self._sign("the program ended with 0 although a test of it failed")
+        if not red:
+            self.check_end()
+
+    def _file(self, place: str) -> str:
+        """Return the file that a framework names as a path of the repository."""
+        path = posixpath.normpath(posixpath.join(self.program.cwd or ROOT, place)) if place else ""
+        inner = path.removeprefix(f"{ROOT}/")
+        if inner in self.tree.paths:
+            return inner
+        ends = [source for source in self.program.sources if place and f"/{place}".endswith(f"/{source}")]
+        return ends[0] if ends else self.program.file
+
+
+Found = dict[str, tuple[str, str, str]]
+"""A test's file, outcome (or `open`) and text, by its name."""
+
+
+def gtest_names(text: str) -> Iterator[str]:
+    """Yield the names in the output of `--gtest_list_tests`."""
+    group = ""
+    for line in text.splitlines():
+        name = line.partition("#")[0].rstrip()
+        if name.endswith(".") and not name.startswith(" "):
+            group = name
+        elif name.startswith("  ") and group:
+            yield group + name.strip()
+        else:
+            group = ""
+
+
+def catch_names(text: str) -> Iterator[str]:
+    """Yield the names in Catch2's list of names."""
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("All available test cases", "Matching test cases")):
+            yield line.strip()
+
+
+def gtest_results(text: str) -> tuple[Found, bool]:
+    """Return the results in GoogleTest's JSON report, and whether it is complete."""
+    found: Found = {}
+    try:
+        suites = json.loads(text)["testsuites"]
+        for test in (test for group in suites for test in group["testsuite"]):
+            name = f"{test['classname']}.{test['name']}"
+            failures = [str(failure["failure"]) for failure in test.get("failures", ())]
+            outcome = "failed" if failures else "passed" if test["result"] == "COMPLETED" else "skipped"
+            if name in found and found[name][1] == "failed":
+                continue
+            found[name] = (str(test.get("file", "")), outcome, "\n".join(failures))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return found, False
+    return found, True
+
+
+_GTEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+)(?: \(\d+ ms\)|, where .*|\s*)$")
+
+
+def gtest_text(text: str) -> Found:
+    """Return the results in GoogleTest's output: a result counts only for the test that is running."""
+    found: Found = {}
+    running = ""
+    lines: list[str] = []
+    for line in text.splitlines():
+        match = _GTEST_LINE.match(line)
+        if match is None:
+            lines.append(line)
+            continue
+        word, name = match.groups()
+        if word == "RUN":
+            running = name
+            lines = []
+            found.setdefault(name, ("", "open", ""))
+        elif word == "FAILED" and name in found:
+            found[name] = ("", "failed", "\n".join(lines) if name == running else found[name][2])
+        elif name == running and found[name][1] == "open":
+            found[name] = ("", "passed" if word == "OK" else "skipped", "")
+    return found
+
+
+def catch_results(text: str) -> tuple[Found, bool]:
+    """Return the results in Catch2's XML report, and whether it is complete."""
+    root = parse_xml(text.encode())
+    found: Found = {}
+    if root is None:
+        return found, False
+    for case in root.all("TestCase"):
+        broken = [
+            element
+            for element in case.all("Expression", "Exception", "FatalErrorCondition", "Failure")
+            if element.get("success") != "true"
+        ]
+        result = next((child for child in case.children if child.tag == "OverallResult"), None)
+        outcome = "open"
+        if result is not None:
+            passed = result.get("success") == "true"
+            skipped = passed and (bool(broken) or result.get("skips") not in ("", "0"))
+            outcome = "skipped" if skipped else "passed" if passed else "failed"
+        name = case.get("name").strip()
+        if name in found and found[name][1] in ("failed", "open"):
+            continue
+        found[name] = (case.get("filename"), outcome, "\n".join(_catch_text(e.tag, e) for e in broken))
+    return found, root.ended
+
+
+def _catch_text(tag: str, element: Any) -> str:
+    parts = " ".join(child.text.strip() for child in element.children if child.tag == "Expanded")
+    return f"{element.get('filename')}:{element.get('line')}: {tag}: {parts or element.text.strip()}"
+
+
+def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
+    """Return the source file that a program's tests belong to; empty if it has none.
+
+    Args:
+        sources: Its source files.
+        names: Names of the program and of its test.
+    """
+    tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
+    candidates = tests or list(sources)
+    stems = {_plain(posixpath.splitext(posixpath.basename(path))[0]): path for path in reversed(candidates)}
+    named = next((stems[_plain(name)] for name in names if _plain(name) in stems), "")
+    return named or next(iter(candidates), "")
+
+
+def _plain(name: str) -> str:
+    """Return a name without the words that mark tests: `cart` for `test_cart`."""
+    return re.sub(r"[._-]?(?:unit[._-]?)?tests?[._-]?", "", name.lower()) or name
+
+
+def chosen_programs(programs: Sequence[Program], targets: Collection[str]) -> list[Program]:
+    """Return the programs that contain targets: ids, files or folders. No targets are all programs."""
+    if not targets:
+        return list(programs)
+    chosen = []
+    for program in programs:
+        files = {program.file, *program.sources}
+        for file, _, name in (target.partition("::") for target in targets):
+            inside = file in files or any(file in ("", ".") or path.startswith(f"{file}/") for path in files)
+            if inside and (not name or program.title == name or not _has_title(programs, file, name)):
+                chosen.append(program)
+                break
+    return chosen
+
+
+def _has_title(programs: Sequence[Program], file: str, name: str) -> bool:
+    """Return whether an id names a program, not a test inside of one."""
+    return any(program.name == ident_of(file, [name]) for program in programs)
