@@ -39,11 +39,6 @@ def _text(path: str) -> str:
     return Path(path).read_text()
 
 
-def version() -> str:
-    """Return a text that changes whenever the test program changes."""
-    return "".join(map(text_of, (bootstrap, *PARTS, runner)))
-
-
 def standard_input(
     program: ModuleType, request: Mapping[str, object], report: str, key: bytes, python_path: str = ""
 ) -> bytes:

@@ -25,7 +25,6 @@ from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
-from m3agent.tools import run_tests
 from m3agent.tools.runners import suites as runners
 from m3agent.tools.test_report import TestReport
 
@@ -84,7 +83,6 @@ def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequen
     """
     made_from: Sequence[object] = (
         __version__,
-        run_tests.version(),
         runners.version(),
         sandbox.workspace.base,
         sandbox.machine.image_id,

@@ -64,13 +64,15 @@ class Pytest(Ecosystem):
     language = "Python"
 
     def detect(self, tree: Tree) -> list[Suite]:
-        """Return one suite at the root if the repository has Python's tests or is a Python project."""
+        """Return one suite at the root if the repository has test modules or is a Python project.
+
+        Other Python files in a folder of tests are often scripts of another language's tests.
+        """
         modules = [path for path in tree.paths if path.endswith(".py")]
         if not modules:
             return []
-        tests = sorted(filter(is_test_file, modules), key=lambda path: (not is_test_module(path), path))
-        if tests:
-            return [Suite(PYTEST, evidence=tests[0])]
+        if tests := list(filter(is_test_module, modules)):
+            return [Suite(PYTEST, evidence=min(tests))]
         manifests = [name for name in _MANIFESTS if name in tree.paths]
         if not manifests and any(table in tree.toml("pyproject.toml") for table in _TABLES):
             manifests = ["pyproject.toml"]

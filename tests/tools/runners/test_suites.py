@@ -77,7 +77,7 @@ def tree(*paths: str, **texts: str) -> Tree:
         (["a.py", "a_test.py"], ["pytest:."]),
         (["a.py", "setup.py"], ["pytest:."]),
         (["a.py", "lua.json"], ["lua:."]),
-        (["docs/conf.py", "lua.json", "x/lua.json"], ["lua:.", "lua:x"]),
+        (["docs/conf.py", "tests/summary.py", "lua.json", "x/lua.json"], ["lua:.", "lua:x"]),
         (
             ["web/app/lua.json", "lua.json", "tests/test_a.py", "api/lua.json"],
             ["pytest:.", "lua:.", "lua:api", "lua:web/app"],
