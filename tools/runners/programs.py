@@ -11,10 +11,11 @@ only lie about its own program:
 - It may write the framework's report itself. Then the report contradicts the list, the program's text, the exit status or
   the witness.
 
-Limits: code that knows the witness can imitate it, because both are in one process. There is no witness in programs that are
-linked statically or use a sanitizer, nor in programs that only ctest can run (`WILL_FAIL`, fixtures, regular expressions).
-For the former there is a sign, which counts if a run without the patch has none. Assertion macros that a product's header
-redefines are not seen here: see `m3agent.tools.runners.registrations`.
+Limits: code that knows the witness can imitate it, because both are in one process. There is no witness in programs
+that are linked statically or use a sanitizer; for these there is a sign, which counts if a run without the patch has
+none. There is none either in programs that a script, valgrind or ctest starts (`WILL_FAIL`, fixtures, regular
+expressions): their exit status or output is believed. Catch2's version 3 is read as its documentation says, and was not
+tried. Assertion macros that a product's header redefines are not seen here: see `m3agent.tools.runners.registrations`.
 """
 
 from __future__ import annotations
