@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.tampering import NO_SIGNS, Signs
@@ -20,6 +21,8 @@ class TestReport:
         stopped: Whether the time for starting tests was over before all of them had started.
         executed: Which functions each test executed, if that was recorded.
         signs: Signs that the code under test tampered with the run.
+        registrations: What the build system says about each test program, by its id, as JSON. Two trees can be compared
+            by it (`m3agent.tools.runners.registrations`).
     """
 
     __test__ = False
@@ -38,6 +41,7 @@ class TestReport:
     stopped: bool = False
     executed: ExecutionMap | None = None
     signs: Signs = NO_SIGNS
+    registrations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def red(self) -> set[str]:
@@ -86,6 +90,7 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         output="\n".join(filter(None, (known.output, more.output))),
         truncated=known.truncated or more.truncated,
         executed=known.executed or more.executed,
+        registrations={**known.registrations, **more.registrations},
         signs=known.signs.and_those_of(more.signs),
     )
 

@@ -51,6 +51,7 @@ from dataclasses import dataclass, field, replace
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
+from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
@@ -155,6 +156,7 @@ async def verify(
     started = time.monotonic()
     compared, tree, pair, reports = await _compare(workspace, patch, runs, reruns, baseline, seconds)
     review = await asyncio.to_thread(needs_review, workspace, patch, compared.undone)
+    review += await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
     found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, review)
     if compared.verdict == "verified":
 

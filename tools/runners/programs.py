@@ -64,6 +64,7 @@ MODES: Sequence[Mapping[str, Any]] = (
     },
 )
 """How the tests of a framework are listed and run, if the program contains one of the markers."""
+_ADDRESS = re.compile("0x[0-9a-f]+")
 _COMPILER_ERROR = re.compile(r"^.*\b(?:error|undefined reference|multiple definition)\b.*$", re.MULTILINE)
 
 
@@ -102,6 +103,19 @@ class Program(Unit):
     via: tuple[str, ...] = ()
     make: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
+
+    def registration(self) -> dict[str, Any]:
+        """Return what the build system says about the tests of the program."""
+        return {
+            "argv": [_ADDRESS.sub("*", word) for word in self.argv],
+            "env": dict(self.env),
+            "cwd": self.cwd,
+            "skip": list(self.skip),
+            "disabled": self.disabled,
+            "expected to fail": self.expected_to_fail,
+            "sources": list(self.sources),
+            "facts": dict(self.facts),
+        }
 
 
 def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> Command:

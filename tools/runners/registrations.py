@@ -3,25 +3,33 @@
 A fix may have to change a build file, so verification does not undo such changes. It compares instead what the build
 systems of both trees say about the tests:
 
-    signs = registration_changes(units_before, units_after)
+    changes = registration_changes(before.registrations, after.registrations)
 
-The units are those that a runner's `units` returned for the tree without the patch's product changes and for the tree with
-them. `macro_changes` does the same for lines that redefine the macros with which tests fail.
+`macro_changes` does the same for lines that redefine the macros with which tests fail.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from m3agent.tools.runners.base import Unit
 from m3agent.tools.runners.c_files import is_test
-from m3agent.tools.runners.programs import Program
 
 HARMLESS = frozenset(
     {"TIMEOUT", "LABELS", "COST", "PROCESSORS", "PROCESSOR_AFFINITY", "RUN_SERIAL", "RESOURCE_LOCK"}
+    | {"DISABLED", "SKIP_RETURN_CODE", "ENVIRONMENT", "WORKING_DIRECTORY"}
 )
-"""Properties that change neither what a test runs nor how its result is read."""
+"""Properties that change neither what a test runs nor how its result is read, and those that are compared by themselves."""
+GONE = "it is not registered any more"
+CHANGED = {
+    "argv": "its command changed",
+    "env": "its variables changed",
+    "cwd": "its working directory changed",
+    "expected to fail": "whether it must fail changed",
+}
+"""What a difference in each part of a registration is called."""
 _MACRO = (
     r"(?:NDEBUG|assert|ASSERT(?:_\w+)?|EXPECT(?:_\w+)?|CHECK(?:_\w+)?|REQUIRE(?:_\w+)?|FAIL(?:_CHECK)?|SUCCEED|"
     r"TEST(?:_F|_P|_CASE|_ASSERT\w*|_FAIL\w*)?|TYPED_TEST(?:_P)?|GTEST_(?:TEST|SKIP|ASSERT|FATAL|NONFATAL|PREDICATE)\w*|"
@@ -38,65 +46,56 @@ _REDEFINES = re.compile(rf"^\s*#\s*(?:define|undef)\s+({_MACRO})\b")
 _SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|h|hh|hpp|hxx|h\+\+|inl|ipp|inc|in)$", re.IGNORECASE)
 
 
-def registration_changes(before: Sequence[Unit], after: Sequence[Unit]) -> list[str]:
-    """Return the changes that can hide a failing test, as sentences; tests that are only added are not among them."""
-    new = {unit.name: unit for unit in after if isinstance(unit, Program)}
-    signs = []
-    for old in before:
-        if not isinstance(old, Program):
-            continue
-        current = new.get(old.name)
-        signs += [
-            f"{old.name}: {what}"
-            for what in (_changes(old, current) if current else ["it is not registered any more"])
-        ]
-    return signs
+def registration_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
+    """Return the changes that can hide a failing test, as a clause for each changed program.
+
+    Args:
+        before, after: `TestReport.registrations` of the tree without the patch and with it. Programs that are only added
+            do not count.
+    """
+    found = {}
+    for name, text in sorted(before.items()):
+        changes = _changes(json.loads(text), json.loads(after[name])) if name in after else [GONE]
+        if changes:
+            found[name] = ", ".join(changes)
+    return found
 
 
-def _changes(old: Program, new: Program) -> list[str]:
-    found = []
-    if _stable(old.argv) != _stable(new.argv):
-        found.append("its command changed")
-    if old.env != new.env:
-        found.append("its variables changed")
-    if old.cwd != new.cwd:
-        found.append("its working directory changed")
-    if new.disabled and not old.disabled:
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    found = [text for key, text in CHANGED.items() if old[key] != new[key]]
+    if new["disabled"] and not old["disabled"]:
         found.append("it is disabled")
-    if set(new.skip) - set(old.skip):
+    if set(new["skip"]) - set(old["skip"]):
         found.append("more exit statuses mean that it is skipped")
-    if new.expected_to_fail != old.expected_to_fail:
-        found.append("whether it must fail changed")
+    facts, new_facts = old["facts"], new["facts"]
     properties = {
-        name for name in old.facts.keys() | new.facts.keys() if name.isupper() or "_" in name
+        name for name in facts.keys() | new_facts.keys() if name.isupper() or "_" in name
     } - HARMLESS
-    properties -= {"DISABLED", "SKIP_RETURN_CODE", "ENVIRONMENT", "WORKING_DIRECTORY"}
-    found += [f"its property {n} changed" for n in sorted(properties) if old.facts.get(n) != new.facts.get(n)]
-    gone = [source for source in old.sources if is_test(source) and source not in new.sources]
+    found += [f"its property {n} changed" for n in sorted(properties) if facts.get(n) != new_facts.get(n)]
+    gone = [source for source in old["sources"] if is_test(source) and source not in new["sources"]]
     found += [f"{source} is not compiled into it any more" for source in gone]
     for kind, pattern in (("compiler flags", _FLAG), ("linker flags", _LINK)):
-        more = set(pattern.findall(new.facts.get(kind, ""))) - set(pattern.findall(old.facts.get(kind, "")))
+        more = set(pattern.findall(new_facts.get(kind, ""))) - set(pattern.findall(facts.get(kind, "")))
         found += [f"its {kind} contain {flag.strip()}" for flag in sorted(more)]
     return found
 
 
-def _stable(argv: Sequence[str]) -> tuple[str, ...]:
-    return tuple(re.sub(r"0x[0-9a-f]+", "*", word) for word in argv)
-
-
-def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return the lines by which changed product files define or remove the macros that let tests fail, as sentences.
+def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
+    """Return the lines by which changed product files define or remove the macros that let tests fail.
 
     Args:
         before, after: Texts of the changed files of the two trees, by path.
+
+    Returns:
+        Path, number and text of each line, and what it does.
     """
-    signs = []
+    found = []
     for path, text in sorted(after.items()):
         if not _SOURCE.search(path) or is_test(path):
             continue
         old = {line.strip() for line in before.get(path, "").splitlines()}
-        for line in text.splitlines():
+        for number, line in enumerate(text.splitlines(), start=1):
             match = _REDEFINES.match(line)
             if match and line.strip() not in old:
-                signs.append(f"{path} redefines the macro {match[1]}")
-    return signs
+                found.append((path, number, line.strip()[:200], f"redefines the macro {match[1]}"))
+    return found

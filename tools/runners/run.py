@@ -13,6 +13,7 @@ A unit that could not be built, a unit without any report and a test without an 
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import secrets
@@ -190,6 +191,9 @@ def report_of(
         output="\n".join(filter(None, (reading.problem, readable(text).strip()))),
         truncated=False,
         signs=signs,
+        registrations={
+            unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
+        },
     )
 
 

@@ -164,6 +164,7 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
         errored=ids(report.errored),
         skipped=ids(report.skipped),
         errors={full(ident): text for ident, text in report.errors.items()},
+        registrations={full(ident): text for ident, text in report.registrations.items()},
         executed=executed,
     )
 

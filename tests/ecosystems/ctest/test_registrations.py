@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from m3agent.tools.runners.base import Reading
 from m3agent.tools.runners.programs import Program
 from m3agent.tools.runners.registrations import macro_changes, registration_changes
+from m3agent.tools.runners.run import report_of
 
 OLD = Program(
     "tests/a_test.c::a",
@@ -21,6 +23,11 @@ OLD = Program(
     sources=("tests/a_test.c", "tests/more_test.c", "src/a.c"),
     facts={"compiler flags": "X=1 -O2", "linker flags": "-lm", "TIMEOUT": "5"},
 )
+
+
+def said(*programs: Program) -> dict[str, str]:
+    """Return `TestReport.registrations` for a run of these programs."""
+    return dict(report_of(Reading(), programs, []).registrations)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +56,8 @@ OLD = Program(
     ],
 )
 def test_changes_that_hide_a_failure(new: Program, text: str) -> None:
-    (sign,) = registration_changes([OLD], [new])
-    assert text in sign
+    (change,) = registration_changes(said(OLD), said(new)).values()
+    assert text in change
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_changes_that_hide_a_failure(new: Program, text: str) -> None:
     ],
 )
 def test_changes_that_a_fix_may_need(new: Program) -> None:
-    assert registration_changes([OLD], [new, replace(OLD, name="tests/new_test.c::new")]) == []
+    assert not registration_changes(said(OLD), said(new, replace(OLD, name="tests/new_test.c::new")))
 
 
 def test_macros_that_let_tests_fail() -> None:
@@ -74,9 +81,9 @@ def test_macros_that_let_tests_fail() -> None:
         "tests/c_test.h": "#define assert(x)\n",
         "docs/a.md": "#define assert(x)\n",
     }
-    assert macro_changes(before, after) == [
-        "src/b.h redefines the macro assert",
-        "src/b.h redefines the macro assert",
-        "src/b.h redefines the macro EXPECT_EQ",
-        "src/b.h redefines the macro NDEBUG",
+    assert [(path, line, what) for path, line, _, what in macro_changes(before, after)] == [
+        ("src/b.h", 1, "redefines the macro assert"),
+        ("src/b.h", 2, "redefines the macro assert"),
+        ("src/b.h", 3, "redefines the macro EXPECT_EQ"),
+        ("src/b.h", 4, "redefines the macro NDEBUG"),
     ]
