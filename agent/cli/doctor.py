@@ -17,7 +17,7 @@ from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.backends.engine import DOCKER_SOCKET, ContainerEngine, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, allowed_backends
-from m3agent.sandbox.errors import EngineUnavailable
+from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.serving.check.check import Check
 
 ENGINE_TIMEOUT = 10
@@ -41,7 +41,8 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
         asyncio.to_thread(lambda: [_python(), _git(), _repository(repo_dir)]),
     )
     state, disk = _state(), _disk()
-    return [*ours, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
+    suites = await _suites(settings, repo_dir, engine[0].ok is True)
+    return [*ours, *suites, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
 
 
 def exit_code(checks: Sequence[Check]) -> int:
@@ -93,6 +94,53 @@ def _repository(repo_dir: Path) -> Check:
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
     return Check("repository", True, f"{where} ({kind})" if kind else where)
+
+
+async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Check]:
+    """Check the toolchain of each test suite of the repository, where a fix would run the tests.
+
+    Args:
+        settings: The settings in force.
+        repo_dir: A folder of the repository.
+        engine: Whether a container engine works.
+    """
+    from m3agent.agent.fix.suites import suites_on_disk
+    from m3agent.sandbox.images.environment import missing_packages
+    from m3agent.sandbox.images.toolchains import missing_on_host
+
+    try:
+        suites = await asyncio.to_thread(lambda: suites_on_disk(open_repository(repo_dir)))
+    except M3AgentError:
+        return []  # `_repository` reports it
+    engine = engine and "docker" in allowed_backends(settings.sandbox, settings.image)
+    found = []
+    for suite in suites:
+        packages = suite.preparation.system_packages
+        missing: Sequence[str] = missing_on_host(packages)
+        with contextlib.suppress(SandboxError, M3AgentError):
+            if engine and (settings.image or _default_image_here()):
+                there = await missing_packages(settings.image, [suite], state_dir(os.environ))
+                missing = there.get(suite.name, ())
+        evidence = f" ({suite.evidence})" if suite.evidence else ""
+        detail, fix = f"{suite.language}{evidence}", ""
+        if missing and settings.image:
+            detail, fix = f"{detail}: {settings.image} lacks {', '.join(missing)}", "add it to that image"
+        elif missing and engine:
+            detail += f": {', '.join(missing)} is missing, and the first fix installs it into an image"
+        elif missing:
+            detail += f": {', '.join(missing)} is missing"
+            fix = f"apt-get install {' '.join(missing)}, as root"
+        found.append(Check(f"tests {suite.name}", None if missing else True, detail, fix))
+    return found
+
+
+def _default_image_here() -> bool:
+    """Return whether a sandbox would start from an image that does not show this machine's /usr."""
+    from m3agent.sandbox.backends.engine import connect
+    from m3agent.sandbox.backends.image import DEFAULT_IMAGE, local_image
+
+    with contextlib.closing(connect(ENGINE_TIMEOUT)) as api:
+        return local_image(api, DEFAULT_IMAGE) is not None
 
 
 def _engine(settings: Settings) -> list[Check]:

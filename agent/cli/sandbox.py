@@ -167,12 +167,13 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
 
     from m3agent.agent.fix.collection import collected
     from m3agent.agent.fix.dockerfiles import may_build
+    from m3agent.agent.fix.suites import suites_of
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.backends.factory import SandboxSpec
-    from m3agent.sandbox.images.environment import find_environment
+    from m3agent.sandbox.images.environment import find_environment, missing_packages
 
     if exclude_newer is not None:
         try:
@@ -186,9 +187,21 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         tag = await asyncio.to_thread(last_tag, repository)
+        suites = await asyncio.to_thread(suites_of, workspace)
+        for suite in suites:
+            say(str(suite))
         name = await find_environment(
-            workspace, state, say, base=image, exclude_newer=exclude_newer, tag=tag, may_build=may
+            workspace,
+            state,
+            say,
+            base=image,
+            exclude_newer=exclude_newer,
+            tag=tag,
+            may_build=may,
+            suites=suites,
         )
+        for suite_name, missing in (await missing_packages(name or image, suites, state)).items():
+            say(f"{suite_name}: the image lacks {', '.join(missing)}")
         if name is not None:
             found = await collected(SandboxSpec("docker", name), "docker", workspace, state, say)
             for line in found.sentences() if found is not None else ():

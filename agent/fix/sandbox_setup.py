@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from m3agent.agent.fix.suites import suites_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
 from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.container import MayBuild
 from m3agent.sandbox.declared.declared import read_declared
+from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
+from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -63,20 +66,34 @@ async def with_environment(
         return spec
     if settings.environment == "off":
         return spec
+    suites = await asyncio.to_thread(suites_of, workspace)
     if backend in IMAGELESS:
         declared = await asyncio.to_thread(lambda: read_declared(files_of(workspace)))
-        if not declared.empty:
-            say(
-                f"{backend} has no images: only this machine's packages are available, not the repository's "
-                "dependencies"
-            )
+        if sentence := _without_images(backend, suites, declares=not declared.empty):
+            say(sentence)
         return spec
     try:
-        image = await find_environment(workspace, state, say, tag=tag, may_build=may_build)
+        image = await find_environment(workspace, state, say, tag=tag, may_build=may_build, suites=suites)
     except EnvironmentBuildFailed as error:
         say(f"{error}; continuing without the repository's dependencies")
         return spec
     return spec if image is None else _for_trees(replace(spec, image=image), workspace, state, say)
+
+
+def _without_images(backend: Backend, suites: Sequence[SuiteNeeds], *, declares: bool) -> str:
+    """Return what a sandbox without an image lacks, in one sentence; empty if it lacks nothing.
+
+    Args:
+        backend: The backend.
+        suites: What the repository's test suites need.
+        declares: Whether the repository declares dependencies for Python.
+    """
+    missing = missing_on_host({name for suite in suites for name in suite.preparation.system_packages})
+    lacks = f"{', '.join(missing)}, which the tests need" if missing else ""
+    if declares or any(suite.preparation.commands for suite in suites):
+        lacks = " and ".join(filter(None, ("the repository's dependencies", lacks)))
+        return f"{backend} has no images: only this machine's packages are available, not {lacks}"
+    return f"{backend} has no images, and this machine's /usr lacks {lacks}" if lacks else ""
 
 
 def _for_trees(spec: SandboxSpec, base: Workspace, state: Path, say: Callable[[str], None]) -> SandboxSpec:

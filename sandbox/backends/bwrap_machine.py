@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from m3agent.sandbox.backends.image import ETC, HOST_FOLDERS, host_python_usable, installed_on_host, usr_links
+from m3agent.sandbox.backends.image import ETC, host_folders, host_python_usable, installed_on_host, usr_links
 from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
@@ -124,7 +124,7 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
             "bubblewrap uses this host's /usr in the sandbox, and /usr/bin/python3 does not exist"
         )
     mounts: list[str] = []
-    for folder in HOST_FOLDERS:
+    for folder in host_folders():
         if Path(folder).exists():
             mounts += ["--ro-bind", folder, folder]
     for name, target in usr_links():

@@ -25,7 +25,14 @@ SKELETON_LABEL = "m3agent.skeleton"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SKELETON_FOLDERS = ("dev", "etc", "opt/m3agent", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp", "ws")
 HOST_FOLDERS = ("/usr", "/etc/alternatives")
-"""Folders of the host that are mounted read-only over the skeleton."""
+HOST_CONFIGURATIONS = (
+    "java-*-openjdk",
+    "maven/m2.conf",
+    "maven/logging",
+    "php/*/cli/conf.d",
+    "php/*/mods-available",
+)
+"""Parts of the host's /etc without which toolchains under /usr do not start. None holds a password: Maven's is elsewhere."""
 PULL_TIMEOUT = 180  # seconds to pull an image; after that, the skeleton is used instead of the default image
 ETC = {
     "passwd": "root:x:0:0:root:/root:/bin/sh\nm3agent:x:1000:1000:m3agent:/tmp/home:/bin/sh\n",
@@ -66,6 +73,12 @@ def usr_links() -> list[tuple[str, str]]:
 def host_python_usable() -> bool:
     """Return whether a sandbox can use the host's python3: it is in /usr/bin, and /bin is a link into /usr."""
     return Path("/usr/bin/python3").exists() and any(name == "bin" for name, _ in usr_links())
+
+
+def host_folders() -> tuple[str, ...]:
+    """Return the paths of the host that are mounted read-only over the skeleton."""
+    found = (path for pattern in HOST_CONFIGURATIONS for path in sorted(Path("/etc").glob(pattern)))
+    return (*HOST_FOLDERS, *map(str, found))
 
 
 def installed_on_host() -> str:
@@ -124,7 +137,7 @@ def find_image(api: Any, wanted: str | None, say: Callable[[str], None]) -> Imag
     say(f"no registry has {DEFAULT_IMAGE}: using a skeleton image over this host's read-only /usr")
     # Podman ignores the separate argument for the tag, so the name contains the tag.
     api.import_image_from_data(skeleton_archive(), repository=SKELETON)
-    return local_image(api, SKELETON) or Image(SKELETON, HOST_FOLDERS)
+    return local_image(api, SKELETON) or Image(SKELETON, host_folders())
 
 
 def local_image(api: Any, name: str) -> Image | None:
@@ -138,7 +151,7 @@ def local_image(api: Any, name: str) -> Image | None:
     config = found.get("Config") or {}
     env = dict(line.split("=", 1) for line in config.get("Env") or [] if "=" in line)
     bare = name == SKELETON or SKELETON_LABEL in (config.get("Labels") or {})
-    return Image(name, HOST_FOLDERS if bare else (), env, found["Id"])
+    return Image(name, host_folders() if bare else (), env, found["Id"])
 
 
 def pull(name: str, say: Callable[[str], None]) -> bool:

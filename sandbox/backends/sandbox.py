@@ -7,11 +7,12 @@ A backend is a `Machine`: it starts the supervisor in isolation and returns a ch
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+import json
 import posixpath
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -33,6 +34,12 @@ BESIDE = "/opt/m3agent-beside.tar"
 
 They come from building the image: for example metadata and compiled modules. Changes to them are never part
 of a patch.
+"""
+SUITES = "/opt/m3agent-suites"
+"""Folder in which an image may keep the dependencies of test suites, such as `node_modules`, for the work tree.
+
+For each suite, it has `NAME.tar`. If the suite's folders contain no file of the repository, it also has `NAME.folders`, a
+line with a JSON array of their paths, and `NAME.exclude`, their patterns for git. Such folders are never part of a patch.
 """
 EQUIPPED = "M3AGENT_EQUIPPED"
 """Environment variable that an image sets if it contains everything that running tests needs.
@@ -57,6 +64,9 @@ PUT_TIMEOUT = 120.0  # seconds for writing the files of one frame
 FEW_INODES = 4096  # files that the toolbox and /dev/shm may each hold
 BYTES_PER_INODE = 8192  # bytes of a file system per file that it may hold
 INODE_COST = 1024  # bytes of kernel memory that an empty file takes in a tmpfs: its inode and its name
+LAY_TIMEOUT = 120.0  # seconds to lay an image's files into the work tree and to commit it
+FULL = "the disk is full"
+NO_ROOM = "no room for the repository's dependencies in the work tree: give the sandbox more memory (setting `memory`)"
 START_TIMEOUT = 60.0  # seconds from the start of the machine to the supervisor's first frame
 
 
@@ -209,6 +219,7 @@ class Sandbox:
         self._background: dict[int, asyncio.Task[ExecResult]] = {}
         self._env: dict[str, str] = {}
         self._beside: set[str] = set()
+        self._beside_folders: tuple[str, ...] = ()
 
     async def __aenter__(self) -> Self:
         try:
@@ -265,17 +276,32 @@ class Sandbox:
         # Without showRoot, `git log --stat` would list every file as new.
         subject, body = BASE_MESSAGE
         history = (
-            f"[ ! -f {BESIDE} ] || {{ tar -x -k -f {BESIDE} 2>/dev/null; echo there; }}; "
+            f"for archive in {BESIDE} {SUITES}/*.tar; do "
+            'if [ -f "$archive" ]; then echo there; errors=$(tar -x -k -f "$archive" 2>&1); '
+            f'case "$errors" in *": No space left on device"*|*": Wrote only "*) echo {FULL};; esac; fi; done; '
+            f"cat {SUITES}/*.folders 2>/dev/null; "
             # A wheel of the project may have brought a `.git` with hooks.
             "rm -rf .git; mkdir -p $HOME; command -v git >/dev/null || exit 0; git init -q --template= . && "
+            f"{{ [ ! -d {SUITES} ] || {{ mkdir -p .git/info; cat {SUITES}/*.exclude > .git/info/exclude; }} 2>/dev/null; true; }} && "
             "printf '[log]\\n\\tshowRoot = false\\n' >> .git/config && "
             f"git {settings} add -A . && git {settings} -c user.name=m3agent -c user.email=m3agent@localhost "
             f'commit -q --allow-empty --no-verify -m "{subject}" -m "{body}"'
         )
-        done = await self.exec(["sh", "-c", history])
-        if done.stdout.startswith(b"there"):
-            header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
-            self._beside = {path for path, *_ in header["changed"]}
+        done = await self.exec(["sh", "-c", history], timeout=LAY_TIMEOUT)
+        lines = done.stdout.decode(errors="replace").splitlines()
+        if FULL in lines:
+            raise DiskFull(NO_ROOM)
+        paths = self.workspace.entries(self.tree)
+        self._beside_folders = tuple(
+            folder for folder in _folders(lines) if not any(path.startswith(f"{folder}/") for path in paths)
+        )
+        if "there" in lines:
+            self._beside = {path for path, *_ in (await self._scan())["changed"]}
+
+    async def _scan(self) -> Header:
+        """Return which files of the work tree changed since the last scan."""
+        skip = [*SKIP_FOLDERS, *(f"/{folder}" for folder in self._beside_folders)]
+        return (await self._ask("scan", skip=skip, most=MOST_BYTES))[0]
 
     async def _connect(self, network: Network) -> None:
         """Open the network before any command runs, so that no other program can occupy the proxy's port."""
@@ -443,7 +469,7 @@ class Sandbox:
         streams = {1: _Output(keep), 2: _Output(keep)}
         try:
             # closing the file writes again what could not be written before
-            with nullcontext() if log is None else await asyncio.to_thread(log.open, "wb") as file:
+            with contextlib.nullcontext() if log is None else await asyncio.to_thread(log.open, "wb") as file:
                 while True:
                     header, payload = await request.next()
                     if header["ev"] == "out":
@@ -499,7 +525,7 @@ class Sandbox:
 
         New files that git ignores are not part of it.
         """
-        header, _ = await self._ask("scan", skip=list(SKIP_FOLDERS), most=MOST_BYTES)
+        header = await self._scan()
         if not header["changed"] and not header["deleted"]:
             return self.tree
         tracked = set(await asyncio.to_thread(self.workspace.entries, self.tree))
@@ -536,7 +562,10 @@ class Sandbox:
         tracked = set(await asyncio.to_thread(self.workspace.entries, self.tree))
         if path in tracked:
             return False
-        return path in self._beside or not await asyncio.to_thread(self.workspace.wanted, [path], tracked)
+        inside = any(path == folder or path.startswith(f"{folder}/") for folder in self._beside_folders)
+        if inside or path in self._beside:
+            return True
+        return not await asyncio.to_thread(self.workspace.wanted, [path], tracked)
 
     async def rollback(self, tree: TreeId) -> None:
         """Restore a state of the work tree; new ignored files stay."""
@@ -670,6 +699,16 @@ def _typed(code: str, text: str, path: str) -> SandboxError:
         )
     named = path and path not in text
     return FileProblem(f"{path}: {text[:1].lower()}{text[1:]}" if named else text)
+
+
+def _folders(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the paths in those lines that are JSON arrays."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("["):
+            with contextlib.suppress(ValueError, RecursionError):
+                found += [path for path in json.loads(line) if isinstance(path, str)]
+    return tuple(found)
 
 
 def _last_line(text: bytes) -> str:

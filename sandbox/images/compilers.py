@@ -13,13 +13,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.backends.docker_machine import USER, our_labels
 from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.debian import DEBIAN, base_image, just_built
-from m3agent.sandbox.images.image_build import engine_failures, remove_container
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.images.probe import probe
 from m3agent.sandbox.images.system_packages import install_with_apt
 
 RECIPE = 1  # part of every hash; increase it if the same image must get other compilers
@@ -109,25 +108,5 @@ def with_compilers(
 
 def _missing(api: Any, image: Image, rust: bool) -> list[str]:
     """Return what the image lacks, in words."""
-    container = api.create_container(
-        image.name,
-        command=["sh", "-c", PROBE],
-        entrypoint=[],
-        user=USER,
-        environment={"PATH": image.path},
-        network_disabled=True,
-        labels=our_labels(),
-        host_config=api.create_host_config(
-            network_mode="none",
-            cap_drop=["ALL"],
-            binds=[f"{path}:{path}:ro" for path in image.binds if Path(path).exists()],
-        ),
-    )["Id"]
-    try:
-        with engine_failures("the search for compilers"):
-            api.start(container)
-            api.wait(container, timeout=60)
-            lines = api.logs(container, stdout=True, stderr=False).decode().splitlines()
-    finally:
-        remove_container(api, container)
+    lines = probe(api, image, PROBE, (), "the search for compilers")
     return [line for line in lines if rust or line != "Rust"]

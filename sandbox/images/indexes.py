@@ -1,5 +1,7 @@
 """Find the package indexes that the user configured for pip, uv and apt: builds use those of pip and uv, and may reach all.
 
+Registries of other package managers: see `registries`.
+
 No secret is passed on: an address with a user name or password is left out.
 """
 
@@ -16,10 +18,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent.sandbox.images.installers import default_index_hosts
+from m3agent.sandbox.images.registries import Registries, default_npm_registry, find_registries
 from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
 from m3agent.sandbox.network.network import VARIABLES
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+TOLD_CERTIFICATES = (
+    *("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+    *("CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"),
+)
+"""Variables that tell programs in a build where the certificates are."""
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 SYSTEM_CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -43,6 +51,7 @@ class Indexes:
         mirrors: Addresses from which apt gets packages on this machine.
         proxies: This machine's proxy variables.
         certificates: File on this machine with the trusted certificate authorities.
+        registries: Registries of other package managers than uv, pip and apt.
         left_out: Settings that were not passed on, with reasons.
     """
 
@@ -52,6 +61,7 @@ class Indexes:
     mirrors: list[str] = field(default_factory=list)
     proxies: dict[str, str] = field(default_factory=dict)
     certificates: Path | None = None
+    registries: Registries = field(default_factory=Registries)
     left_out: list[str] = field(default_factory=list)
 
     def environment(self, certificates_at: str) -> dict[str, str]:
@@ -64,14 +74,17 @@ class Indexes:
         if self.strategy is not None:
             env["UV_INDEX_STRATEGY"] = self.strategy
         if self.certificates is not None:
-            env |= dict.fromkeys(("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"), certificates_at)
+            env |= dict.fromkeys(TOLD_CERTIFICATES, certificates_at)
         return env
 
     @property
     def hosts(self) -> tuple[AllowedHost, ...]:
         """The hosts that a build may reach: every public one, and those that the user named, wherever they are."""
         default = [self.default] if self.default else [f"https://{host}" for host in default_index_hosts()]
-        named = (_named_host(url) for url in (*default, *self.extra, *self.mirrors))
+        registries = self.registries.addresses
+        if "npm_config_registry" not in self.registries.variables and (npm := default_npm_registry()):
+            registries = [*registries, npm]
+        named = (_named_host(url) for url in (*default, *self.extra, *self.mirrors, *registries))
         return (EVERY_HOST, *filter(None, named))
 
 
@@ -89,29 +102,30 @@ def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")
         default = env.get("PIP_INDEX_URL") or pip.get("index-url")
         extra = env.get("PIP_EXTRA_INDEX_URL") or pip.get("extra-index-url", "")
         strategy = "unsafe-best-match"  # pip's rule: the best version of all indexes
-    if default and _usable(_address(default), found):
+    if default and _usable(_address(default), found.left_out):
         found.default = _address(default)
-    found.extra = [_address(url) for url in extra.split() if _usable(_address(url), found)]
+    found.extra = [_address(url) for url in extra.split() if _usable(_address(url), found.left_out)]
     if found.extra and strategy in STRATEGIES:
         found.strategy = strategy
     for name in PROXY_VARIABLES:
         value = env.get(name) or env.get(name.lower())
-        if value and (name == "NO_PROXY" or _usable(value, found)):
+        if value and (name == "NO_PROXY" or _usable(value, found.left_out)):
             found.proxies |= {name: value, name.lower(): value}
+    found.registries = find_registries(env, home, system, _usable)
     files = [env.get(name) for name in CERTIFICATE_VARIABLES]
     files += [pip.get("cert"), ssl.get_default_verify_paths().cafile, *SYSTEM_CERTIFICATES]
     found.certificates = next((Path(name) for name in files if name and Path(name).is_file()), None)
     return found
 
 
-def _usable(url: str, found: Indexes) -> bool:
+def _usable(url: str, left_out: list[str]) -> bool:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.username is not None or parts.password is not None:
-        found.left_out.append(f"{parts.hostname}: its address holds a password, and no build gets passwords")
+        left_out.append(f"{parts.hostname}: its address holds a password, and no build gets passwords")
     elif parts.scheme not in {"http", "https"}:
-        found.left_out.append(f"{url}: not used, because a build cannot see a folder of this machine")
+        left_out.append(f"{url}: not used, because a build cannot see a folder of this machine")
     elif parts.hostname in LOOPBACK:
-        found.left_out.append(f"{url}: on this machine's loopback, which a container cannot reach")
+        left_out.append(f"{url}: on this machine's loopback, which a container cannot reach")
     else:
         return True
     return False

@@ -1,4 +1,4 @@
-"""Add Debian packages to an image: compilers for a project's build, and what a repository's Dockerfile names."""
+"""Add Debian packages to an image: compilers, toolchains of test suites, and what a repository's Dockerfile names."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def with_system_packages(
     names: Sequence[str],
     indexes: Indexes,
     *,
+    why: str,
     state: Path,
     say: Say,
     stop: threading.Event,
@@ -38,6 +39,7 @@ def with_system_packages(
         image: The image to start from.
         names: Names of Debian packages.
         indexes: Where packages come from.
+        why: Why they are installed, as a relative clause for people.
         state: Folder for logs, locks and times of last use.
         say: Receives notes for people: what is left out.
         stop: Ends the work early.
@@ -55,7 +57,7 @@ def with_system_packages(
     try:
         with one_at_a_time(state, tag, say, stop):
             if local_image(api, tag) is None:
-                say(f"installing {' '.join(names)}, which the Dockerfile names, once (this may take minutes)")
+                say(f"installing {' '.join(names)}, {why}, once (this may take minutes)")
                 log = folder(state) / f"{tag.partition(':')[2]}.log"
                 what, arguments = "an image with these packages", ["packages", *names]
                 install_with_apt(api, image, arguments, what, tag, indexes, log=log, say=say, stop=stop)

@@ -1010,7 +1010,7 @@ class Supervisor:
                 try:
                     info = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(info.st_mode):
-                        if entry.name not in skip:
+                        if entry.name not in skip and "/" + path not in skip:
                             stack.append(path + "/")
                         continue
                     if not (stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode)):

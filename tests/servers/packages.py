@@ -179,18 +179,23 @@ class PackageIndex:
         ).encode()
 
 
+def bridge_address() -> str:
+    """Return the address of the engine's bridge, at which build containers reach a server on this machine."""
+    api = connect()
+    config = api.inspect_network("bridge")["IPAM"]["Config"]
+    api.close()
+    # some engines report the bridge's address only after a restart; it is the first address of the network
+    first = str(next(ipaddress.ip_network(config[0]["Subnet"]).hosts())) if config else "127.0.0.1"
+    return next((one["Gateway"] for one in config if one.get("Gateway")), first)
+
+
 @contextlib.contextmanager
 def reachable_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
     """Serve, on the engine's bridge, an index that build containers can reach, and set this machine's uv to use it."""
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{OUR_UV}")
     if shutil.which("uv") is None:
         pytest.skip("no uv on this machine, and without one a build would have to get it from a registry")
-    api = connect()
-    config = api.inspect_network("bridge")["IPAM"]["Config"]
-    api.close()
-    # some engines report the bridge's address only after a restart; it is the first address of the network
-    first = str(next(ipaddress.ip_network(config[0]["Subnet"]).hosts())) if config else "127.0.0.1"
-    address = next((one["Gateway"] for one in config if one.get("Gateway")), first)
+    address = bridge_address()
     for name in [n for n in os.environ if n.startswith(("UV_", "PIP_"))]:
         monkeypatch.delenv(name)
     try:

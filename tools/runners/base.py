@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from m3agent.sandbox.declared.preparation import Preparation as Preparation  # noqa: PLC0414 - runners import it from here
 from m3agent.sandbox.declared.toml_text import parse_toml
 
 MOST_TEXT = 4 << 20
@@ -114,29 +115,6 @@ class Suite:
     def path(self, inner: str) -> str:
         """Return a path relative to the suite's root as a path of the repository."""
         return f"{self.root}/{inner}" if self.root else inner
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """What the environment of a suite needs, as data.
-
-    Attributes:
-        system_packages: Debian packages, such as a toolchain.
-        commands: Commands that install the dependencies. They have a network and see only `inputs`.
-        offline_commands: Commands that finish the installation without a network and may run code of dependencies.
-        inputs: Paths of the files that the commands read: manifests and lock files.
-        keep: Folders that the commands make, relative to the suite's root: `node_modules`.
-        env: Variables of every command in the environment.
-        notices: What is missing or left out, as sentences for people.
-    """
-
-    system_packages: tuple[str, ...] = ()
-    commands: tuple[tuple[str, ...], ...] = ()
-    offline_commands: tuple[tuple[str, ...], ...] = ()
-    inputs: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,10 @@ from m3agent.agent.cli.check_table import as_json, table
 from m3agent.agent.cli.doctor import diagnose, exit_code
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
+from m3agent.sandbox.declared.preparation import Preparation
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
+from tests.fakes.runner import use_own_runner
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo
@@ -322,3 +324,32 @@ def test_rendering() -> None:
         "fix": "install it",
     }
     assert (exit_code(checks), exit_code(checks[::2])) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("packages", "ok", "detail", "fix"),
+    [
+        ((), True, "Own (web/own.suite)", ""),
+        (("no-such-package-of-debian",), None, "Own (web/own.suite): no-such-package-of-debian is missing", "apt-get install no-such-package-of-debian, as root"),
+    ],
+)  # fmt: skip
+def test_each_suite_has_a_line_about_its_toolchain(
+    packages: tuple[str, ...],
+    ok: bool | None,
+    detail: str,
+    fix: str,
+    machine: Machine,
+    new_repo: NewRepo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_own_runner(monkeypatch, Preparation(packages))
+    machine.repo = new_repo(files={"a.txt": b"", "web/own.suite": b""})
+    checks = machine.look()
+    assert [name for name in checks if name.startswith("tests ")] == ["tests own:web"]
+    assert checks["tests own:web"] == Check("tests own:web", ok, detail, fix)
+
+
+def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_own_runner(monkeypatch, Preparation())
+    (machine.repo / "own.suite").touch()
+    assert not any(name.startswith("tests ") for name in machine.look())

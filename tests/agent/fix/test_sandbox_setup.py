@@ -11,7 +11,9 @@ from m3agent.agent.fix import sandbox_setup
 from m3agent.agent.fix.sandbox_setup import with_environment
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import SandboxSpec
+from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.store.workspace import Workspace
+from tests.fakes.runner import use_own_runner
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
@@ -46,3 +48,63 @@ async def test_the_users_own_image_is_for_all_trees(
     workspace = workspace_of({"a.py": ""})
     ready = await with_environment(spec, "docker", workspace, settings, tmp_path, lambda _: None)
     assert ready.image_of is None
+
+
+NOWHERE = "no-such-package-of-debian"
+
+
+@pytest.mark.parametrize(
+    ("files", "preparation", "sentence"),
+    [
+        ({"a.py": ""}, Preparation(), None),
+        (
+            {"own.suite": ""},
+            Preparation(commands=(("own", "install"),)),
+            "bwrap has no images: only this machine's packages are available, not the repository's dependencies",
+        ),
+        (
+            {"requirements.txt": "alpha\n", "own.suite": ""},
+            Preparation((NOWHERE,), (("own", "install"),)),
+            (
+                "bwrap has no images: only this machine's packages are available, not the repository's dependencies "
+                f"and {NOWHERE}, which the tests need"
+            ),
+        ),
+        (
+            {"own.suite": ""},
+            Preparation((NOWHERE,)),
+            f"bwrap has no images, and this machine's /usr lacks {NOWHERE}, which the tests need",
+        ),
+    ],
+)
+async def test_a_sandbox_without_images_says_what_is_missing(
+    files: dict[str, str | bytes],
+    preparation: Preparation,
+    sentence: str | None,
+    workspace_of: WorkspaceOf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_own_runner(monkeypatch, preparation)
+    said: list[str] = []
+    await with_environment(SandboxSpec(), "bwrap", workspace_of(files), Settings(), tmp_path, said.append)
+    assert said == ([] if sentence is None else [sentence])
+
+
+async def test_an_environment_has_what_the_suites_of_the_base_tree_need(
+    workspace_of: WorkspaceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preparation = Preparation(commands=(("own", "install"),), notices=("left out",))
+    use_own_runner(monkeypatch, preparation)
+    seen: list[SuiteNeeds] = []
+
+    async def find_environment(*_: object, suites: tuple[SuiteNeeds, ...], **__: object) -> None:
+        seen.extend(suites)
+
+    monkeypatch.setattr(sandbox_setup, "find_environment", find_environment)
+    workspace = workspace_of({"own.suite": "", "web/own.suite": "", "node_modules/a/own.suite": ""})
+    await with_environment(SandboxSpec(), "docker", workspace, Settings(), tmp_path, lambda _: None)
+    assert seen == [
+        SuiteNeeds("own:.", "Own", "own.suite", "", preparation),
+        SuiteNeeds("own:web", "Own", "web/own.suite", "web", preparation),
+    ]

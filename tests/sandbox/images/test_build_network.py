@@ -75,7 +75,10 @@ async def test_this_machines_registry_is_reachable(
     assert await find_environment(workspace, tmp_path, lambda _: None) is not None
 
 
-def test_the_hosts_of_the_users_own_configuration_may_be_anywhere(tmp_path: Path) -> None:
+def test_the_hosts_of_the_users_own_configuration_may_be_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without npm, whose default registry would be named too
     lists = tmp_path / "apt" / "sources.list.d"
     lists.mkdir(parents=True)
     (lists / "one.list").write_text(
@@ -95,6 +98,7 @@ def test_the_hosts_of_the_users_own_configuration_may_be_anywhere(tmp_path: Path
     ]  # fmt: skip
 
 
-def test_the_default_index_is_the_one_of_pip(tmp_path: Path) -> None:
+def test_the_default_index_is_the_one_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
     _, *named = find_indexes({}, tmp_path, tmp_path).hosts
     assert [host.anywhere for host in named] == [True, True], "pip's source no longer names its index"

@@ -129,7 +129,14 @@ def test_packages_that_a_dockerfile_names_are_installed_once(
 ) -> None:
     def with_packages(image: Image, *names: str) -> Image:
         return with_system_packages(
-            api, image, names, Indexes(), state=tmp_path, say=said.append, stop=threading.Event()
+            api,
+            image,
+            names,
+            Indexes(),
+            why="which a test names",
+            state=tmp_path,
+            say=said.append,
+            stop=threading.Event(),
         )
 
     script = tmp_path / "script.py"

@@ -23,6 +23,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import Image, find_image
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import _key, find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
@@ -364,6 +365,24 @@ async def test_another_tag_is_another_image(
     workspace = built_by_itself(workspace_of)
     images = [await find_environment(workspace, tmp_path, said.append, tag=tag) for tag in ("v3.4", "v3.5")]
     assert images[0] != images[1]
+
+
+@pytest.mark.slow
+async def test_a_suites_dependencies_and_what_the_build_generates_are_both_there(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    install = "mkdir deps; echo made > deps/file"
+    needs = Preparation(commands=(("sh", "-c", install),), keep=("deps",))
+    suites = [SuiteNeeds("own:.", "Own", "", "", needs)]
+    workspace = built_by_itself(workspace_of)
+    image = await find_environment(workspace, tmp_path, said.append, tag="v3.4", suites=suites)
+    assert image is not None
+    new = changed(workspace, "src/own/fast.pyx", b"other code")
+    again = await image_of_tree(new, image, tmp_path, said.append)
+    for of, name, code in ((workspace, image, b"machine code"), (new, again, b"other code")):
+        assert await contents(name, of) == (b"version = '3.4'\n", code)
+        async with sandbox_from(name, of) as sandbox:
+            assert (await sandbox.exec(["cat", "deps/file"])).stdout == b"made\n"
 
 
 @pytest.mark.slow

@@ -1,0 +1,39 @@
+"""Find the test suites of a repository, and say what they need."""
+
+from __future__ import annotations
+
+from m3agent.agent.repo.repository import Repository
+from m3agent.agent.util.plain_file import read_inside
+from m3agent.sandbox.declared.preparation import SuiteNeeds
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners import suites
+from m3agent.tools.runners.base import MOST_TEXT, Tree
+
+
+def suites_of(workspace: Workspace) -> tuple[SuiteNeeds, ...]:
+    """Return the suites of the tree that a workspace starts from."""
+    return _suites(suites.tree_files(workspace.store, workspace.base))
+
+
+def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
+    """Return the suites of a repository's work tree; none for a bare repository."""
+    root = repository.root
+    if root is None:
+        return ()
+
+    def read(path: str) -> bytes:
+        try:
+            return read_inside(str(root), str(root / path), MOST_TEXT)
+        except OSError:
+            return b""
+
+    return _suites(Tree(repository.list_files(), read))
+
+
+def _suites(tree: Tree) -> tuple[SuiteNeeds, ...]:
+    found = []
+    for suite in suites.find_suites(tree):
+        runner = suites.RUNNERS[suite.runner]
+        needs = runner.prepare(suite, tree)
+        found.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
+    return tuple(found)
