@@ -259,12 +259,12 @@ async def run(
     tree = Tree(files, lambda path: files[path].encode())
     (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]
     async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(120, 5))
+        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(240, 5))
 
 
 @needs_go
 @pytest.mark.languages
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, FILES)
     assert set(report.passed) == {
@@ -340,6 +340,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
 
 @needs_go
 @pytest.mark.languages
+@pytest.mark.timeout(600)
 async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {f"tools/{path}": text for path, text in FILES.items()}
     wanted = ("tools/cart_test.go::TestPasses", "tools/tags", "tools/panics/panics_test.go::TestAfter")
@@ -356,6 +357,7 @@ async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox])
 
 @needs_go
 @pytest.mark.languages
+@pytest.mark.timeout(600)
 async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[..., Sandbox]) -> None:
     test = 'package {0}\n\nimport (\n"testing"\n"{1}"\n)\n\nfunc TestOne(t *testing.T) {{ {2}.Total() }}\n'
     files = {
@@ -380,6 +382,7 @@ async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[
 
 @needs_go
 @pytest.mark.languages
+@pytest.mark.timeout(600)
 async def test_a_module_that_cannot_be_read(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, {**FILES, "go.mod": "modul example.com/shop\n"})
     assert not report.complete

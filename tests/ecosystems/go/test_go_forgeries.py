@@ -167,7 +167,7 @@ func init() {{
 FORGERIES["machine code of a method is replaced"] = 'import _ "testing"\n' + PATCHED_FAIL
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {"go.mod": "module example.com/shop\n\ngo 1.16\n"}
     forgeries = {"an honest failure": WRONG, **FORGERIES}

@@ -285,7 +285,7 @@ async def run(
 
 @needs_cargo
 @pytest.mark.languages
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, FILES)
     assert set(report.passed) == {
@@ -338,6 +338,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
 
 @needs_cargo
 @pytest.mark.languages
+@pytest.mark.timeout(600)
 async def test_parts_of_a_workspace_in_a_folder(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {f"rust/{path}": text for path, text in FILES.items()}
     wanted = ("rust/src/cart.rs::cart::tests::passes", "rust/old/src/lib.rs")
@@ -350,6 +351,7 @@ async def test_parts_of_a_workspace_in_a_folder(sandbox_of: Callable[..., Sandbo
 
 @needs_cargo
 @pytest.mark.languages
+@pytest.mark.timeout(600)
 async def test_a_workspace_that_cannot_be_read(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, {**FILES, "old/Cargo.toml": '[package]\nname = "old"\nedition = "1"\n'})
     assert not report.complete

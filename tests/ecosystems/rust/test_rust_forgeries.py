@@ -14,6 +14,7 @@ from m3agent.tools.runners.rust import Cargo
 
 pytestmark = [
     pytest.mark.languages,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(shutil.which("cargo", path="/usr/bin") is None, reason="/usr/bin/cargo is missing"),
 ]
 TEST = """\
@@ -93,7 +94,6 @@ FORGERIES = {
 }
 
 
-@pytest.mark.timeout(300)
 async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
     names = {name: f"p{number}" for number, name in enumerate(FORGERIES)}
     files = {"Cargo.toml": f"[workspace]\nmembers = {list(names.values())}\nresolver = '2'\n"}
