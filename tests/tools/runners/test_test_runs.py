@@ -12,7 +12,7 @@ from m3agent.tools.runners.python import PYTEST, Pytest
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, joined
 from m3agent.tools.test_runs import part_of
-from tests.tools.runners.test_suites import Lua
+from tests.tools.runners.test_runner_suites import Lua
 
 API, WEB, ROOT = Suite("lua", "api"), Suite("lua", "web"), Suite(PYTEST)
 ALL = [ROOT, API, WEB]
