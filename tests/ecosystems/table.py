@@ -1,0 +1,61 @@
+"""Run an ecosystem's tests in a real sandbox, and compare the table of outcomes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.tools.runners.base import Limits, Runner, Tree
+from m3agent.tools.runners.run import run_suite
+from m3agent.tools.test_report import TestReport
+
+MakeSandbox = Callable[..., Sandbox]
+
+
+def tree_of(files: Mapping[str, str]) -> Tree:
+    return Tree(files, lambda path: files[path].encode())
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip a test where a toolchain is missing."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+async def run(
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    files: Mapping[str, str],
+    wanted: Sequence[str] = (),
+    *,
+    limits: Limits | None = None,
+) -> TestReport:
+    """Run the only suite of these files, or a part of it."""
+    tree = tree_of(files)
+    (suite,) = runner.detect(tree)
+    async with sandbox_of(dict(files)) as sandbox:
+        return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
+
+
+def outcomes(report: TestReport) -> dict[str, str]:
+    """Return each test's outcome."""
+    lists = {
+        "passed": report.passed,
+        "failed": report.failed,
+        "error": report.errored,
+        "skipped": report.skipped,
+    }
+    return {ident: outcome for outcome, idents in lists.items() for ident in idents}
+
+
+def believed(report: TestReport) -> bool:
+    """Return whether verification would take the run as complete and green."""
+    return report.complete and not report.failed and not report.errored and not report.signs.forged
+
+
+def forgery_succeeds(report: TestReport, red: str) -> bool:
+    """Return whether verification would believe that a red test, which the old tree has, is green now."""
+    return believed(report) and outcomes(report).get(red) == "passed"
