@@ -40,6 +40,21 @@ async def run(
         return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
 
 
+async def run_each(
+    sandbox_of: MakeSandbox, runner: Runner, projects: Sequence[Mapping[str, str]]
+) -> list[TestReport]:
+    """Run projects in one sandbox, each in a folder of its own with a manifest: `p0/`, `p1/`."""
+    files = {f"p{n}/{path}": text for n, project in enumerate(projects) for path, text in project.items()}
+    tree = tree_of(files)
+    suites = {suite.root: suite for suite in runner.detect(tree)}
+    assert len(suites) == len(projects)
+    async with sandbox_of(files) as sandbox:
+        return [
+            await run_suite(sandbox, runner, suites[f"p{n}"], tree, limits=Limits(60, 5))
+            for n in range(len(projects))
+        ]
+
+
 def outcomes(report: TestReport) -> dict[str, str]:
     """Return each test's outcome."""
     lists = {
@@ -56,6 +71,24 @@ def believed(report: TestReport) -> bool:
     return report.complete and not report.failed and not report.errored and not report.signs.forged
 
 
-def forgery_succeeds(report: TestReport, red: str) -> bool:
-    """Return whether verification would believe that a red test, which the old tree has, is green now."""
-    return believed(report) and outcomes(report).get(red) == "passed"
+async def successes(
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    forgeries: Mapping[str, Sequence[Mapping[str, str]]],
+    red: str,
+) -> list[str]:
+    """Return the names of the projects that verification would believe: a red test is green in a complete run.
+
+    Args:
+        sandbox_of: Makes the sandbox.
+        runner: The runner.
+        forgeries: Name of a forgery to the projects that try it.
+        red: Id of the test.
+    """
+    named = [(name, project) for name, tried in forgeries.items() for project in tried]
+    reports = await run_each(sandbox_of, runner, [project for _, project in named])
+    return [
+        name
+        for n, ((name, _), report) in enumerate(zip(named, reports, strict=True))
+        if believed(report) and outcomes(report).get(f"p{n}/{red}") == "passed"
+    ]

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.tools.runners.base import Limits
 from m3agent.tools.runners.ruby import Minitest
-from tests.ecosystems.table import MakeSandbox, believed, forgery_succeeds, needs, outcomes, run
+from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, run_each, successes
 
 pytestmark = [pytest.mark.languages, needs("ruby")]
 
@@ -105,15 +105,19 @@ async def test_only_what_is_wanted_runs(sandbox_of: MakeSandbox) -> None:
     assert believed(report)
 
 
-@pytest.mark.parametrize(
-    "leave", ["exit", "exit!", "exit!(0)", "abort", "Process.kill(:KILL, $$)", "fork { }; exit!"]
-)
-async def test_an_early_end_is_never_green(sandbox_of: MakeSandbox, leave: str) -> None:
-    """The code under test ends the process in the second test; the others have no result."""
-    cart = f"module Cart\n  def self.add(a, b)\n    {leave} if a == 2\n    a + b\n  end\nend\n"
-    report = await run(sandbox_of, Minitest(), {"lib/cart.rb": cart, "test/red_test.rb": RED})
-    assert not believed(report)
-    assert outcomes(report)["test/red_test.rb::RedTest > test_more"] != "passed"
+LEAVES = ["exit", "exit!", "exit!(0)", "abort", "Process.kill(:KILL, $$)", "fork { }; exit!"]
+
+
+async def test_an_early_end_is_never_green(sandbox_of: MakeSandbox) -> None:
+    """The code under test ends the process in the second test."""
+    carts = [
+        f"module Cart\n  def self.add(a, b)\n    {leave} if a == 2\n    a + b\n  end\nend\n"
+        for leave in LEAVES
+    ]
+    projects = [{"Rakefile": "", "lib/cart.rb": cart, "test/red_test.rb": RED} for cart in carts]
+    for n, report in enumerate(await run_each(sandbox_of, Minitest(), projects)):
+        assert not believed(report), LEAVES[n]
+        assert outcomes(report)[f"p{n}/test/red_test.rb::RedTest > test_more"] != "passed", LEAVES[n]
 
 
 async def test_an_early_end_while_loading(sandbox_of: MakeSandbox) -> None:
@@ -181,11 +185,10 @@ def forged(code: str) -> list[dict[str, str]]:
     calls = (
         f"module Cart\n  def self.add(a, b)\n    Object.class_eval({quoted(code)})\n    a - b\n  end\nend\n"
     )
-    return [{"lib/cart.rb": cart, "test/red_test.rb": RED} for cart in (code + WRONG, calls)]
+    return [{"Rakefile": "", "lib/cart.rb": cart, "test/red_test.rb": RED} for cart in (code + WRONG, calls)]
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox, forgery: str) -> None:
-    for files in forged(FORGERIES[forgery]):
-        report = await run(sandbox_of, Minitest(), files)
-        assert not forgery_succeeds(report, "test/red_test.rb::RedTest > test_add")
+async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox) -> None:
+    tried = {name: forged(code) for name, code in FORGERIES.items()}
+    tried["none"] = [{"Rakefile": "", "lib/cart.rb": CART, "test/red_test.rb": RED}]
+    assert await successes(sandbox_of, Minitest(), tried, "test/red_test.rb::RedTest > test_add") == ["none"]

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.tools.runners.base import Limits
 from m3agent.tools.runners.ruby import Rspec
-from tests.ecosystems.table import MakeSandbox, believed, forgery_succeeds, needs, outcomes, run
+from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, run_each, successes
 
 pytestmark = [pytest.mark.languages, needs("ruby", "rspec")]
 
@@ -126,12 +126,19 @@ async def test_a_suite_hook_that_fails(sandbox_of: MakeSandbox) -> None:
     assert "no database" in "".join(report.errors.values())
 
 
-@pytest.mark.parametrize("leave", ["exit", "exit!", "abort", "Process.kill(:KILL, $$)"])
-async def test_an_early_end_is_never_green(sandbox_of: MakeSandbox, leave: str) -> None:
-    cart = f"module Cart\n  def self.add(a, b)\n    {leave} if a == 2\n    a + b\n  end\nend\n"
-    report = await run(sandbox_of, Rspec(), {"lib/cart.rb": cart, "spec/red_spec.rb": RED})
-    assert not believed(report)
-    assert outcomes(report)["spec/red_spec.rb::red > adds more"] == "failed"
+LEAVES = ["exit", "exit!", "abort", "Process.kill(:KILL, $$)"]
+
+
+async def test_an_early_end_is_never_green(sandbox_of: MakeSandbox) -> None:
+    """The code under test ends the process in the second test."""
+    carts = [
+        f"module Cart\n  def self.add(a, b)\n    {leave} if a == 2\n    a + b\n  end\nend\n"
+        for leave in LEAVES
+    ]
+    projects = [{"Rakefile": "", "lib/cart.rb": cart, "spec/red_spec.rb": RED} for cart in carts]
+    for n, report in enumerate(await run_each(sandbox_of, Rspec(), projects)):
+        assert not believed(report), LEAVES[n]
+        assert outcomes(report)[f"p{n}/spec/red_spec.rb::red > adds more"] == "failed", LEAVES[n]
 
 
 async def test_an_early_end_while_loading(sandbox_of: MakeSandbox) -> None:
@@ -177,11 +184,10 @@ def forged(code: str) -> list[dict[str, str]]:
     """Return projects with wrong product code that tampers with the tests when it is loaded, or when it is called."""
     text = json.dumps(code).replace("#", r"\#")
     calls = f"module Cart\n  def self.add(a, b)\n    TOPLEVEL_BINDING.eval({text})\n    a - b\n  end\nend\n"
-    return [{"lib/cart.rb": cart, "spec/red_spec.rb": RED} for cart in (code + WRONG, calls)]
+    return [{"Rakefile": "", "lib/cart.rb": cart, "spec/red_spec.rb": RED} for cart in (code + WRONG, calls)]
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox, forgery: str) -> None:
-    for files in forged(FORGERIES[forgery]):
-        report = await run(sandbox_of, Rspec(), files)
-        assert not forgery_succeeds(report, "spec/red_spec.rb::red > adds")
+async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox) -> None:
+    tried = {name: forged(code) for name, code in FORGERIES.items()}
+    tried["none"] = [{"Rakefile": "", "lib/cart.rb": CART, "spec/red_spec.rb": RED}]
+    assert await successes(sandbox_of, Rspec(), tried, "spec/red_spec.rb::red > adds") == ["none"]
