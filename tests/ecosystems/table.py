@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.runners.base import Limits, Runner, Tree
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
@@ -32,23 +32,28 @@ async def run(
     wanted: Sequence[str] = (),
     *,
     limits: Limits | None = None,
+    memory: int = 1 << 30,
 ) -> TestReport:
     """Run the only suite of these files, or a part of it."""
     tree = tree_of(files)
     (suite,) = runner.detect(tree)
-    async with sandbox_of(dict(files)) as sandbox:
+    async with sandbox_of(dict(files), SandboxLimits(memory=memory)) as sandbox:
         return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
 
 
 async def run_each(
-    sandbox_of: MakeSandbox, runner: Runner, projects: Sequence[Mapping[str, str]]
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    projects: Sequence[Mapping[str, str]],
+    *,
+    memory: int = 1 << 30,
 ) -> list[TestReport]:
     """Run projects in one sandbox, each in a folder of its own with a manifest: `p0/`, `p1/`."""
     files = {f"p{n}/{path}": text for n, project in enumerate(projects) for path, text in project.items()}
     tree = tree_of(files)
     suites = {suite.root: suite for suite in runner.detect(tree)}
     assert len(suites) == len(projects)
-    async with sandbox_of(files) as sandbox:
+    async with sandbox_of(files, SandboxLimits(memory=memory)) as sandbox:
         return [
             await run_suite(sandbox, runner, suites[f"p{n}"], tree, limits=Limits(60, 5))
             for n in range(len(projects))
@@ -76,6 +81,8 @@ async def successes(
     runner: Runner,
     forgeries: Mapping[str, Sequence[Mapping[str, str]]],
     red: str,
+    *,
+    memory: int = 1 << 30,
 ) -> list[str]:
     """Return the names of the projects that verification would believe: a red test is green in a complete run.
 
@@ -84,9 +91,10 @@ async def successes(
         runner: The runner.
         forgeries: Name of a forgery to the projects that try it.
         red: Id of the test.
+        memory: Bytes of memory of the sandbox.
     """
     named = [(name, project) for name, tried in forgeries.items() for project in tried]
-    reports = await run_each(sandbox_of, runner, [project for _, project in named])
+    reports = await run_each(sandbox_of, runner, [project for _, project in named], memory=memory)
     return [
         name
         for n, ((name, _), report) in enumerate(zip(named, reports, strict=True))

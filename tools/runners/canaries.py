@@ -37,8 +37,14 @@ def read_with_canaries(suite: Suite, outputs: Sequence[Output]) -> Reading:
         reading.tampering.append(PASSED)
     elif reading.ended and (green or added) and not ran:
         reading.tampering.append(MISSING)
-    silent = next((output for output in outputs if not output.report), None)
-    if silent is not None and not silent.timed_out:
-        said = readable(silent.stderr or silent.stdout).strip().splitlines()
-        reading.problem = f"the test runner wrote no report: {said[-1] if said else 'it said nothing'}"
+    reading.problem = explain_silence(outputs)
     return reading
+
+
+def explain_silence(outputs: Sequence[Output]) -> str:
+    """Return the last line that a command without a report wrote, as a sentence; empty if all commands have reports."""
+    silent = next((output for output in outputs if not output.report and not output.timed_out), None)
+    if silent is None:
+        return ""
+    said = readable(silent.stderr or silent.stdout).strip().splitlines()
+    return f"the test runner wrote no report: {said[-1] if said else 'it said nothing'}"
