@@ -115,11 +115,13 @@ class Exunit(Runner):
                     "MIX_ENV": "test",
                     "MIX_BUILD_PATH": f"{work}/build",
                     "HEX_OFFLINE": "1",
-                    # By default Erlang reserves more address space than a sandbox without a control group has.
-                    "ERL_FLAGS": "+MIscs 128",
-                    "M3AGENT_REPORT": "\n".join((report, key, listed, canary)),
+                    "M3AGENT_REPORT": f"{report}\n{key}\n{listed}\n{canary}",
                 },
-                files={script: reporter("exunit.exs"), listed: "\n".join(files).encode(), canary: text.encode()},
+                files={
+                    script: reporter("exunit.exs"),
+                    listed: "\n".join(files).encode(),
+                    canary: text.encode(),
+                },
                 report=report,
                 key_file=key,
             )
@@ -130,7 +132,9 @@ class Exunit(Runner):
         reading = read_with_canaries(suite, outputs)
         if not reading.planned:
             for output in outputs:
-                listed = next((text for path, text in output.command.files.items() if path.endswith(".files")), b"")
+                listed = next(
+                    (text for path, text in output.command.files.items() if path.endswith(".files")), b""
+                )
                 reading.planned |= {suite.path(path) for path in listed.decode().split("\n") if path}
         return reading
 

@@ -10,6 +10,7 @@ from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, 
 
 pytestmark = [pytest.mark.languages, pytest.mark.timeout(600), needs("elixir", "mix")]
 
+MEMORY = 3 << 30  # Erlang reserves more address space than smaller sandboxes have
 MIX = """\
 defmodule Shop.MixProject do
   use Mix.Project
@@ -57,13 +58,13 @@ end
 """
 
 
-def project(cart: str, **tests: str) -> dict[str, str]:
+def project(product: str, **tests: str) -> dict[str, str]:
     files = {f"test/{name}_test.exs": text for name, text in tests.items()}
-    return {"mix.exs": MIX, "lib/cart.ex": cart, "test/test_helper.exs": "ExUnit.start()\n", **files}
+    return {"mix.exs": MIX, "lib/cart.ex": product, "test/test_helper.exs": "ExUnit.start()\n", **files}
 
 
 async def test_every_kind(sandbox_of: MakeSandbox) -> None:
-    report = await run(sandbox_of, Exunit(), project(CART, cart=KINDS, red=RED))
+    report = await run(sandbox_of, Exunit(), project(CART, cart=KINDS, red=RED), memory=MEMORY)
     cart = "test/cart_test.exs::CartTest > test "
     assert outcomes(report) == {
         f"{cart}passes": "passed",
@@ -87,7 +88,7 @@ async def test_every_kind(sandbox_of: MakeSandbox) -> None:
 
 async def test_only_what_is_wanted_runs(sandbox_of: MakeSandbox) -> None:
     files = project(CART, cart=KINDS, red=RED)
-    report = await run(sandbox_of, Exunit(), files, ["test/red_test.exs::RedTest > test adds"])
+    report = await run(sandbox_of, Exunit(), files, ["test/red_test.exs::RedTest > test adds"], memory=MEMORY)
     assert set(outcomes(report).values()) == {"passed"}
     assert len(report.passed) == 2
     assert believed(report)
@@ -106,7 +107,7 @@ async def test_what_cannot_be_loaded_and_early_ends_are_never_green(sandbox_of: 
     projects.append(project("defmodule Cart do\n", red=RED))
     projects.append(project(CART, red=RED, leaves="System.halt(0)\n"))
     projects.append(project(CART, red=RED) | {"test/test_helper.exs": "ExUnit.start()\nSystem.halt(0)\n"})
-    reports = await run_each(sandbox_of, Exunit(), projects)
+    reports = await run_each(sandbox_of, Exunit(), projects, memory=MEMORY)
     for n, report in enumerate(reports):
         assert not believed(report), projects[n]
         assert outcomes(report).get(f"p{n}/test/red_test.exs::RedTest > test adds more") != "passed", n
@@ -119,7 +120,7 @@ async def test_a_hang_that_nothing_interrupts(sandbox_of: MakeSandbox) -> None:
     files = project(CART, red=RED) | {
         "test/test_helper.exs": "ExUnit.start(timeout: :infinity)\nProcess.sleep(:infinity)\n"
     }
-    report = await run(sandbox_of, Exunit(), files, limits=Limits(12, 2))
+    report = await run(sandbox_of, Exunit(), files, limits=Limits(12, 2), memory=MEMORY)
     assert report.timed_out
     assert not report.complete
 
@@ -161,4 +162,4 @@ async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox) -> None:
     tried = {name: forged(code) for name, code in FORGERIES.items()}
     tried["none"] = [project(CART, red=RED)]
     red = "test/red_test.exs::RedTest > test adds"
-    assert await successes(sandbox_of, Exunit(), tried, red) == ["none"]
+    assert await successes(sandbox_of, Exunit(), tried, red, memory=MEMORY) == ["none"]

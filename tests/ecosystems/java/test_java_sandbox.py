@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.java import Gradle, Maven
-from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, run_each, successes
+from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, successes
 
 DEBIAN = Path("/usr/share/maven-repo")
 PLUGINS = DEBIAN / "org/apache/maven/plugins"

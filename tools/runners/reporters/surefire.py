@@ -6,6 +6,8 @@ compares each report with what Maven's own process printed about the class.
 Arguments: report, key file, file with the poms of modules with tests, file with the test files, Maven's arguments.
 """
 
+from __future__ import annotations
+
 import glob
 import hashlib
 import hmac
@@ -15,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import Any, Callable
 from xml.etree import ElementTree
 
 LAUNCHER = "org.codehaus.plexus.classworlds.launcher.Launcher"
@@ -40,7 +43,7 @@ CORRUPTED = "Corrupted STDOUT by directly writing to native stream"
 MOST_TEXT = 20000
 
 
-def main():
+def main() -> None:
     report, key_file, poms_file, tests_file, *arguments = sys.argv[1:]
     with open(key_file) as file:
         key = bytes.fromhex(file.read().strip())
@@ -52,7 +55,7 @@ def main():
     output = open(report, "x")
     number = 0
 
-    def write(*record):
+    def write(*record: Any) -> None:
         nonlocal number
         number += 1
         body = "%d\t%s" % (number, json.dumps(record))
@@ -65,13 +68,19 @@ def main():
         shutil.rmtree(folder, ignore_errors=True)  # reports of an earlier run
     for pom in poms:
         write("plan", pom)
-    running, printed, goals, errors, signs, crashed, ended = [], {}, set(), [], set(), False, False
+    running: list[str] = []
+    printed: dict[str, list[tuple[int, ...]]] = {}
+    goals: set[str] = set()
+    errors: list[str] = []
+    signs: set[str] = set()
+    crashed = ended = False
     process = subprocess.Popen(
         command(os.path.dirname(report)) + arguments,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
+    assert process.stdout is not None
     for raw in process.stdout:
         sys.stdout.buffer.write(raw)
         line = raw.decode("utf-8", "replace").rstrip()
@@ -96,8 +105,8 @@ def main():
     for pom, folder in zip(poms, folders):
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "TEST-*.xml"))):
             signs.update(write_results(write, path, pom, tests, printed))
-    for name, counts in printed.items():
-        if counts:
+    for name, lines in printed.items():
+        if lines:
             signs.add("Maven ran %s, but its report is missing" % name)
     open_classes = list(running)
     for name in printed:
@@ -118,7 +127,7 @@ def main():
     sys.exit(process.returncode)
 
 
-def command(folder):
+def command(folder: str) -> list[str]:
     """Return the command that starts Maven, also where the settings in Maven's folder are dead links."""
     program = shutil.which("mvn")
     if program is None:
@@ -138,7 +147,7 @@ def command(folder):
     ]
 
 
-def artifact(pom):
+def artifact(pom: str) -> str:
     """Return a module's artifactId."""
     try:
         root = ElementTree.parse(pom).getroot()
@@ -148,14 +157,20 @@ def artifact(pom):
     return (found[0] or "").strip() if found else ""
 
 
-def file_of(name, module, tests):
+def file_of(name: str, module: str, tests: list[str]) -> str:
     """Return the test file of a class."""
     wanted = "/" + name.partition("$")[0].replace(".", "/") + "."
     found = [path for path in tests if wanted in "/" + path and path.startswith(module)]
     return found[0] if found else os.path.join(module, "src/test")
 
 
-def write_results(write, path, pom, tests, printed):
+def write_results(
+    write: Callable[..., None],
+    path: str,
+    pom: str,
+    tests: list[str],
+    printed: dict[str, list[tuple[int, ...]]],
+) -> list[str]:
     """Write the results of a class; return signs of tampering."""
     module = os.path.dirname(pom)
     try:
@@ -167,7 +182,7 @@ def write_results(write, path, pom, tests, printed):
     results = []
     for case in root.iter("testcase"):
         kinds = {child.tag: child for child in case}
-        outcome, place, child = "passed", None, None
+        outcome, place, child = "passed", 0, None
         for tag, then, index in (("error", "error", 2), ("failure", "failed", 1), ("skipped", "skipped", 3)):
             if tag in kinds:
                 outcome, place, child = then, index, kinds[tag]
@@ -184,7 +199,7 @@ def write_results(write, path, pom, tests, printed):
             (file, list(filter(None, [own.rpartition(".")[2], case.get("name") or ""])), outcome, text)
         )
     lines = printed.get(name, [])
-    signs = []
+    signs: list[str] = []
     if tuple(counts) in lines:
         lines.remove(tuple(counts))
     else:
@@ -195,4 +210,5 @@ def write_results(write, path, pom, tests, printed):
     return signs
 
 
-main()
+if __name__ == "__main__":
+    main()
