@@ -96,7 +96,8 @@ class _Java(Runner):
         manifests = {path for path in tree.named(*self.manifests) if _within(path, suite.root)}
         found = set()
         for file in files:
-            module = file[: _SOURCE.search(file).start()]  # type: ignore[union-attr]
+            matched = _SOURCE.search(file)
+            module = file[: matched.start()] if matched else ""
             found |= {path for path in manifests if path.rpartition("/")[0] == module}
         return sorted(found)
 

@@ -180,10 +180,10 @@ FORGERIES = {
     "the key is read": 'if (new java.io.File("/tmp/m3agent-tests").list().length > 0 && java.util.Arrays.stream('
     'new java.io.File("/tmp/m3agent-tests").listFiles()).flatMap(f -> java.util.Arrays.stream(f.list()))'
     '.anyMatch(n -> n.endsWith(".key"))) return a + b;',
-    "the runner of tests is replaced": 'try { var f = Class.forName("org.junit.runner.notification.RunNotifier");'
-    ' for (var t : Thread.getAllStackTraces().keySet()) if (t.getName().equals("main")) t.interrupt(); }'
-    " catch (Exception e) { }",
 }
+
+
+SHADOW = "package org.junit;\npublic class Assert { public static void assertEquals(long a, long b) { } }\n"
 
 
 def forged(code: str, make: object) -> list[dict[str, str]]:
@@ -196,5 +196,8 @@ async def test_forgeries_are_not_believed(sandbox_of: MakeSandbox, runner: Runne
     make = maven if runner.name == "maven" else gradle
     tried = {name: forged(code, make) for name, code in FORGERIES.items()}
     tried["none"] = [make(CART, RedTest=RED)]
+    tried["a library of tests is shadowed"] = [
+        make(WRONG, RedTest=RED) | {"src/main/java/org/junit/Assert.java": SHADOW}
+    ]
     red = "src/test/java/shop/RedTest.java::RedTest > adds"
     assert await successes(sandbox_of, runner, tried, red, memory=MEMORY) == ["none"]

@@ -145,6 +145,14 @@ foreach (debug_backtrace() as $frame) {
     }
 }
 """
+SHADOW = r"""
+if (!class_exists('PHPUnit\Framework\Constraint\IsIdentical', false)) {
+    eval('namespace PHPUnit\Framework\Constraint; class IsIdentical extends Constraint {
+        public function __construct($value) {}
+        public function toString(): string { return ""; }
+        public function evaluate($other, string $description = "", bool $return = false): ?bool { return true; } }');
+}
+"""
 FORGERIES = {
     "the test expects an exception": "foreach (debug_backtrace() as $frame) {"
     " if (($frame['object'] ?? null) instanceof \\PHPUnit\\Framework\\TestCase) {"
@@ -168,6 +176,7 @@ FORGERIES = {
     ' "9\\t[\\"end\\"]\\t" . str_repeat(\'0\', 64) . "\\n", FILE_APPEND); exit(0);',
     "the key is read": "if (!glob('/tmp/m3agent-tests/*/*.key')) { return $a - $b; } return 3;",
     "the assertion is replaced": "class_alias('ArrayObject', 'PHPUnit\\Framework\\Assert');",
+    "a constraint is shadowed": SHADOW,
     "the status is changed": "foreach (debug_backtrace() as $frame) {"
     " if (($frame['object'] ?? null) instanceof \\PHPUnit\\Framework\\TestCase) {"
     " (function () { $this->status = 0; $this->statusMessage = ''; })->call($frame['object']); } }",

@@ -70,8 +70,16 @@ function prepare(array $argv): array
         fwrite(STDERR, "m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9\n");
         exit(3);
     }
-    // Loaded now, so that no other code can take their names.
-    array_map('class_exists', [TestCase::class, TestResult::class, TestSuite::class, TestRunner::class, AssertionFailedError::class]);
+    // Loaded now, so that no other code can take the names of these classes.
+    $folder = dirname((new \ReflectionClass(TestCase::class))->getFileName());
+    foreach (['Assert', 'Constraint'] as $part) {
+        foreach (new \RecursiveIteratorIterator(new \RecursiveDirectoryIterator($folder)) as $file) {
+            if ($file->getExtension() === 'php' && strpos($file->getPathname(), "$folder/$part") === 0 && $file->getFilename() !== 'Functions.php') {
+                require_once $file->getPathname();
+            }
+        }
+    }
+    array_map('class_exists', [TestResult::class, TestSuite::class, TestRunner::class, AssertionFailedError::class]);
 
     return [$report, $files, $perTest, $projects, $configuration];
 }

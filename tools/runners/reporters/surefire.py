@@ -41,6 +41,15 @@ CRASHES = (
 )
 CORRUPTED = "Corrupted STDOUT by directly writing to native stream"
 MOST_TEXT = 20000
+LIBRARIES = (
+    "org/junit",
+    "junit/framework",
+    "org/testng",
+    "org/hamcrest",
+    "org/assertj",
+    "org/apache/maven/surefire",
+)
+"""Packages of which a project's own classes would take precedence over those of the test libraries."""
 
 
 def main() -> None:
@@ -103,6 +112,10 @@ def main() -> None:
     sys.stdout.flush()
 
     for pom, folder in zip(poms, folders):
+        for classes in ("classes", "test-classes"):
+            for library in LIBRARIES:
+                if os.path.isdir(os.path.join(os.path.dirname(folder), classes, library)):
+                    signs.add("the project has classes in the package %s" % library.replace("/", "."))
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "TEST-*.xml"))):
             signs.update(write_results(write, path, pom, tests, printed))
     for name, lines in printed.items():
