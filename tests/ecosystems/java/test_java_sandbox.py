@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -186,8 +187,7 @@ FORGERIES = {
 SHADOW = "package org.junit;\npublic class Assert { public static void assertEquals(long a, long b) { } }\n"
 
 
-def forged(code: str, make: object) -> list[dict[str, str]]:
-    assert callable(make)
+def forged(code: str, make: Callable[..., dict[str, str]]) -> list[dict[str, str]]:
     return [make(WRONG.replace("return", f"{code} return"), RedTest=RED)]
 
 
