@@ -72,7 +72,12 @@ def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
 
 
 def ident_of(file: str, names: Sequence[str]) -> str:
-    """Return a test's id from its file and its names; one line, without texts that differ in every run."""
+    """Return a test's id from its file and its names; one line, without texts that differ in every run.
+
+    Without names it is the file itself, which could not be loaded.
+    """
+    if not names:
+        return file
     name = NAMES.join(" ".join(str(part).split()) for part in names)
     return f"{file}::{_UNSTABLE.sub('*', name)[:MOST_NAME]}"
 

@@ -19,10 +19,14 @@ from m3agent.tools.runners.base import Ecosystem, Suite, Tree
 from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner
 from m3agent.tools.runners.ctest import CtestRunner
+from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.java import Gradle, Maven
 from m3agent.tools.runners.meson import MesonRunner
+from m3agent.tools.runners.php import Phpunit
 from m3agent.tools.runners.prove import ProveRunner
 from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
+from m3agent.tools.runners.ruby import Minitest, Rspec
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.test_report import TestReport
 
@@ -37,6 +41,12 @@ RUNNERS: Mapping[str, Ecosystem] = {
         AutomakeRunner(),
         BatsRunner(),
         ProveRunner(),
+        Minitest(),
+        Rspec(),
+        Phpunit(),
+        Maven(),
+        Gradle(),
+        Exunit(),
         CommandRunner(),
     )
 }

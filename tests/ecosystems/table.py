@@ -1,0 +1,102 @@
+"""Run an ecosystem's tests in a real sandbox, and compare the table of outcomes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.tools.runners.base import Limits, Runner, Tree
+from m3agent.tools.runners.run import run_suite
+from m3agent.tools.test_report import TestReport
+
+MakeSandbox = Callable[..., Sandbox]
+
+
+def tree_of(files: Mapping[str, str]) -> Tree:
+    return Tree(files, lambda path: files[path].encode())
+
+
+def needs(*programs: str) -> pytest.MarkDecorator:
+    """Skip a test where a toolchain is missing."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+async def run(
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    files: Mapping[str, str],
+    wanted: Sequence[str] = (),
+    *,
+    limits: Limits | None = None,
+    memory: int = 1 << 30,
+) -> TestReport:
+    """Run the only suite of these files, or a part of it."""
+    tree = tree_of(files)
+    (suite,) = runner.detect(tree)
+    async with sandbox_of(dict(files), SandboxLimits(memory=memory)) as sandbox:
+        return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
+
+
+async def run_each(
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    projects: Sequence[Mapping[str, str]],
+    *,
+    memory: int = 1 << 30,
+) -> list[TestReport]:
+    """Run projects in one sandbox, each in a folder of its own with a manifest: `p0/`, `p1/`."""
+    files = {f"p{n}/{path}": text for n, project in enumerate(projects) for path, text in project.items()}
+    tree = tree_of(files)
+    suites = {suite.root: suite for suite in runner.detect(tree)}
+    assert len(suites) == len(projects)
+    async with sandbox_of(files, SandboxLimits(memory=memory)) as sandbox:
+        return [
+            await run_suite(sandbox, runner, suites[f"p{n}"], tree, limits=Limits(60, 5))
+            for n in range(len(projects))
+        ]
+
+
+def outcomes(report: TestReport) -> dict[str, str]:
+    """Return each test's outcome."""
+    lists = {
+        "passed": report.passed,
+        "failed": report.failed,
+        "error": report.errored,
+        "skipped": report.skipped,
+    }
+    return {ident: outcome for outcome, idents in lists.items() for ident in idents}
+
+
+def believed(report: TestReport) -> bool:
+    """Return whether verification would take the run as complete and green."""
+    return report.complete and not report.failed and not report.errored and not report.signs.forged
+
+
+async def successes(
+    sandbox_of: MakeSandbox,
+    runner: Runner,
+    forgeries: Mapping[str, Sequence[Mapping[str, str]]],
+    red: str,
+    *,
+    memory: int = 1 << 30,
+) -> list[str]:
+    """Return the names of the projects that verification would believe: a red test is green in a complete run.
+
+    Args:
+        sandbox_of: Makes the sandbox.
+        runner: The runner.
+        forgeries: Name of a forgery to the projects that try it.
+        red: Id of the test.
+        memory: Bytes of memory of the sandbox.
+    """
+    named = [(name, project) for name, tried in forgeries.items() for project in tried]
+    reports = await run_each(sandbox_of, runner, [project for _, project in named], memory=memory)
+    return [
+        name
+        for n, ((name, _), report) in enumerate(zip(named, reports, strict=True))
+        if believed(report) and outcomes(report).get(f"p{n}/{red}") == "passed"
+    ]
