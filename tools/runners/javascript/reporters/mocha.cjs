@@ -18,6 +18,8 @@ const { takeSecret, textOf } = require("./shared.cjs");
 
 const { on } = EventEmitter.prototype;
 const { apply } = Reflect;
+const exit = process.exit.bind(process);
+const { setImmediate } = globalThis;
 const GLOBALS = ["describe", "context", "it", "specify", "suite", "test", "before", "after", "beforeEach", "afterEach"];
 
 // mocha starts itself a second time if options for node are given. Make that process run this file, and hand it the key.
@@ -170,6 +172,7 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
         }
         for (const file of files) record("unit", file);
         record("end");
+        setImmediate(exit); // timers of tests that hang would keep the process alive
       });
     }
   }

@@ -8,6 +8,7 @@
 
 const fs = require("node:fs");
 const path = require("node:path");
+const { spawnSync } = require("node:child_process");
 const { pathToFileURL } = require("node:url");
 
 const MISSING = 97;
@@ -29,14 +30,32 @@ function program(folder) {
   return { version, file: path.join(folder, typeof bin === "string" ? bin : bin[name]) };
 }
 
-const [settingsText, ...args] = process.argv.slice(2);
-const settings = JSON.parse(settingsText);
-const { runner } = settings;
+// A limit on the address space, as in some sandboxes, has no room for what V8 reserves for each WebAssembly memory. Then this
+// program runs a second time, with an option that its own child processes get as well. Older versions lack the option.
+function runsAgain() {
+  const option = "--disable-wasm-trap-handler";
+  const { NODE_OPTIONS = "", ...env } = process.env;
+  if (NODE_OPTIONS.includes(option) || !process.allowedNodeEnvironmentFlags.has(option)) return false;
+  if (/^Max address space +unlimited/m.test(fs.readFileSync("/proc/self/limits", "utf8"))) return false;
+  const { status } = spawnSync(process.execPath, [...process.execArgv, ...process.argv.slice(1)], {
+    env: { ...env, NODE_OPTIONS: `${NODE_OPTIONS} ${option}` },
+    stdio: "inherit",
+  });
+  process.exitCode = status ?? 1;
+  return true;
+}
 
-// Each module takes the key at once. `start` runs the program of the runner in this process.
+// Run a program in this process.
 async function start(file, words) {
   process.argv = [process.argv[0], file, ...words];
   await import(pathToFileURL(file).href);
 }
 
-require(`./${runner}.cjs`)({ args, packageFolder, program, settings, start });
+// Each module takes the key at once.
+function main() {
+  const [settingsText, ...args] = process.argv.slice(2);
+  const settings = JSON.parse(settingsText);
+  require(`./${settings.runner}.cjs`)({ args, packageFolder, program, settings, start });
+}
+
+if (!runsAgain()) main();

@@ -57,7 +57,9 @@ module.exports = async ({ args, packageFolder, settings }) => {
       if (task.tasks) {
         if (errorsOf(task)) tell("result", file.filepath, namesOf(task), "error", errorsOf(task));
       } else {
-        tell("result", file.filepath, namesOf(task), outcomeOf(task), errorsOf(task));
+        const outcome = outcomeOf(task);
+        const why = errorsOf(task) || (outcome === "error" ? "it did not run: a hook of its group failed" : "");
+        tell("result", file.filepath, namesOf(task), outcome, why);
       }
     }
     if (text || tasks.length === 0) tell("result", file.filepath, [], "error", text || "no tests");
