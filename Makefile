@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow test-languages setup-languages fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -28,6 +28,16 @@ test-unit: python ## run the quick tests: no sandbox, no server, no process exce
 
 test-slow: setup ## run the long tests
 	@$(pytest) -m slow $(ARGS)
+
+setup-languages: setup ## install the test runners of other languages into .setup/languages (LANGUAGES="js")
+	@scripts/languages.sh $(LANGUAGES)
+
+# A language's tests are in the folder that is named after it.
+folders_of := js=javascript
+in_folders = $(foreach name,$(LANGUAGES),tests/ecosystems/$(or $(patsubst $(name)=%,%,$(filter $(name)=%,$(folders_of))),$(name)))
+
+test-languages: setup-languages ## run the tests of other languages' test runners (LANGUAGES="js", ARGS="-k mocha" and others)
+	@$(in_memory) $(pytest) --dist loadfile -m languages $(or $(strip $(in_folders)),tests/ecosystems) $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)

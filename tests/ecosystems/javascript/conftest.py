@@ -74,11 +74,7 @@ class Projects:
 
 def table(report: TestReport) -> dict[str, str]:
     """Return the outcome of each test, by its id relative to the project."""
-    return {
-        ident.partition("/")[2]: outcome
-        for outcome, idents in report.sets.items()
-        for ident in idents
-    }
+    return {ident.partition("/")[2]: outcome for outcome, idents in report.sets.items() for ident in idents}
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["docker", "bwrap"])

@@ -65,7 +65,8 @@ COMMON = {
     + "for (const name of reports) fs.writeFileSync(name, forged('')); process.reallyExit(0);",
     "appends to the report": FILES
     + "for (const name of reports) fs.appendFileSync(name, forged('key')); process.reallyExit(0);",
-    "uses the key": FILES + "const keys = all.filter((name) => name.endsWith('/key')).map((name) => fs.readFileSync(name));\n"
+    "uses the key": FILES
+    + "const keys = all.filter((name) => name.endsWith('/key')).map((name) => fs.readFileSync(name));\n"
     "for (const name of reports) fs.writeFileSync(name, forged(keys[0] ?? process.env.M3AGENT_KEY ?? ''));\n"
     "process.reallyExit(0);",
     "replaces the reporters": FILES
@@ -163,7 +164,9 @@ def product(runner: str, code: str) -> str:
     (file,) = TESTS[runner]
     code = code.replace("ROOT", "project").replace("FILE'", f"{file}'").replace("FILE", json.dumps(file))
     if runner == "vitest":
-        start = "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);\n"
+        start = (
+            "import { createRequire } from 'node:module'; const require = createRequire(import.meta.url);\n"
+        )
         return f"{start}{code}\nexport const sum = () => 0;\n"
     return f"{code}\nexports.sum = () => 0;\n"
 

@@ -33,12 +33,21 @@ OTHER_PROJECTS = frozenset(
 )
 """Manifests in these folders are examples or data of tests."""
 PROGRAMS = {"jest": "jest", "vitest": "vitest", "mocha": "mocha", "_mocha": "mocha", "ava": "ava"}
-CONFIGURATIONS = {"jest": "jest.config.", "vitest": "vitest.config.", "mocha": ".mocharc", "ava": "ava.config."}
-_WRAPPERS = frozenset({"nyc", "c8", "cross-env", "cross-env-shell", "dotenv", "env", "npx", "pnpx", "bunx", "exec", "x", "--"})
+CONFIGURATIONS = {
+    "jest": "jest.config.",
+    "vitest": "vitest.config.",
+    "mocha": ".mocharc",
+    "ava": "ava.config.",
+}
+_WRAPPERS = frozenset(
+    {"nyc", "c8", "cross-env", "cross-env-shell", "dotenv", "env", "npx", "pnpx", "bunx", "exec", "x", "--"}
+)
 """Words before a test runner that start it."""
 _MANAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_OWN_VARIABLES = frozenset({"CI", "TZ", "LC_ALL", "NO_COLOR", "FORCE_COLOR", "PATH", "HOME", "NODE_TEST_CONTEXT"})
+_OWN_VARIABLES = frozenset(
+    {"CI", "TZ", "LC_ALL", "NO_COLOR", "FORCE_COLOR", "PATH", "HOME", "NODE_TEST_CONTEXT"}
+)
 """Variables that m3agent sets, or that would change results."""
 _MOST_CALLS = 20
 """Most scripts that one script may call."""
@@ -131,7 +140,9 @@ def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> 
             if _elsewhere(rest):
                 return  # it runs the scripts of other packages
             if rest[:1] and rest[0] in ("run", "run-script"):
-                yield from _called(next((word for word in rest[1:] if not word.startswith("-")), ""), scripts, seen)
+                yield from _called(
+                    next((word for word in rest[1:] if not word.startswith("-")), ""), scripts, seen
+                )
                 return
             if rest[:1] and rest[0] in ("test", "t"):
                 yield from _called("test", scripts, seen)
@@ -157,13 +168,38 @@ def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[
 
 def _elsewhere(words: Sequence[str]) -> bool:
     """Return whether a package manager's arguments name other packages than this one."""
-    flags = ("--workspaces", "--workspace", "-w", "-ws", "-r", "--recursive", "--filter", "-F", "--prefix", "-C", "--cwd")
-    return any(word.partition("=")[0] in flags for word in words) or words[:1] in (("workspaces",), ("workspace",))
+    flags = (
+        "--workspaces",
+        "--workspace",
+        "-w",
+        "-ws",
+        "-r",
+        "--recursive",
+        "--filter",
+        "-F",
+        "--prefix",
+        "-C",
+        "--cwd",
+    )
+    return any(word.partition("=")[0] in flags for word in words) or words[:1] in (
+        ("workspaces",),
+        ("workspace",),
+    )
 
 
 def _takes_value(word: str) -> bool:
     """Return whether the next word is the value of this option of node or of a wrapper."""
-    return word in ("-r", "--require", "--import", "--loader", "--experimental-loader", "-C", "--conditions", "-e", "-f")
+    return word in (
+        "-r",
+        "--require",
+        "--import",
+        "--loader",
+        "--experimental-loader",
+        "-C",
+        "--conditions",
+        "-e",
+        "-f",
+    )
 
 
 def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -190,16 +226,20 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     manifest = tree.json(path)
     found = manifest.get("scripts")
     scripts = found if isinstance(found, dict) else {}
-    any_call = False
-    names = ["test", *sorted(name for name in scripts if name.startswith(("test:", "test-", "unit", "jest", "mocha")))]
+    names = ["test"]
+    if "test" not in scripts or not member_patterns(
+        tree, folder
+    ):  # a workspace's root may have scripts for its packages
+        names += sorted(
+            name for name in scripts if name.startswith(("test:", "test-", "unit", "jest", "mocha"))
+        )
     for name in names:
         script = scripts.get(name)
         calls = calls_of(script, scripts) if isinstance(script, str) else []
         for call in calls:
             if call.runner == runner:
                 return call, f"scripts.{name} in {path}"
-        any_call |= bool(calls)
-        if any_call:
+        if calls:
             return None, ""  # the scripts name another runner
     own = {**_table(manifest, "devDependencies"), **_table(manifest, "dependencies")}
     known = [name for name in CONFIGURATIONS if name in own]
@@ -226,4 +266,6 @@ def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:
 def _has_tests(tree: Tree, folder: str) -> bool:
     """Return whether a package has test files of its own."""
     start = f"{folder}/" if folder else ""
-    return any(path.startswith(start) and "node_modules" not in path and is_test_file(path) for path in tree.paths)
+    return any(
+        path.startswith(start) and "node_modules" not in path and is_test_file(path) for path in tree.paths
+    )

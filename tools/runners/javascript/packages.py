@@ -42,7 +42,9 @@ def member_patterns(tree: Tree, root: str) -> list[str]:
     text = tree.text(posixpath.join(root, "pnpm-workspace.yaml"))
     block = re.search(r"^packages:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)*)", text + "\n", re.MULTILINE)
     if block:
-        patterns += re.findall(r"^[ \t]*-[ \t]*['\"]?([^'\"#\n]+?)['\"]?[ \t]*(?:#.*)?$", block[1], re.MULTILINE)
+        patterns += re.findall(
+            r"^[ \t]*-[ \t]*['\"]?([^'\"#\n]+?)['\"]?[ \t]*(?:#.*)?$", block[1], re.MULTILINE
+        )
     return patterns
 
 
@@ -85,7 +87,9 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
     """Return how the packages of a suite are installed. No script of a package runs."""
     root = workspace_of(tree, suite.root)
     manager, _, version = suite.options["manager"].partition("@")
-    locks = [lock for lock, name in LOCKS.items() if name == manager and _in(root, lock) in tree.paths]
+    locks = [
+        lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
+    ]
     folder = posixpath.relpath(root or ".", suite.root or ".")
     command, notices = _install(manager, version, tree, root, locks)
     if folder != ".":
@@ -100,7 +104,9 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
             members.append(path)
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
     inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
-    keep = [posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), suite.root or ".") for path in members]
+    keep = [
+        posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), suite.root or ".") for path in members
+    ]
     return Preparation(
         system_packages=("nodejs", "npm"),
         commands=(command,),
@@ -117,21 +123,37 @@ def _install(
     """Return the command that installs a workspace's packages, and what people should know."""
     if manager == "pnpm":
         if not version:
-            lock = re.search(r"^lockfileVersion:\s*'?(\d+)", tree.text(_in(root, "pnpm-lock.yaml")), re.MULTILINE)
+            lock = re.search(
+                r"^lockfileVersion:\s*'?(\d+)", tree.text(_in(root, "pnpm-lock.yaml")), re.MULTILINE
+            )
             version = _PNPM_OF_LOCK.get(lock[1] if lock else "", _PNPM_OF_LOCK["9"])
         frozen = ("--frozen-lockfile",) if locks else ()
         return ("npx", "--yes", f"pnpm@{version}", "install", *frozen, "--ignore-scripts"), []
     if manager == "yarn":
-        modern = "__metadata:" in tree.text(_in(root, "yarn.lock")) or (version and not version.startswith("1."))
+        modern = "__metadata:" in tree.text(_in(root, "yarn.lock")) or (
+            version and not version.startswith("1.")
+        )
         if modern:
             name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
             return ("npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
         name = f"yarn@{version or _CLASSIC_YARN}"
-        return ("npx", "--yes", name, "install", "--frozen-lockfile", "--ignore-scripts", "--non-interactive"), []
+        return (
+            "npx",
+            "--yes",
+            name,
+            "install",
+            "--frozen-lockfile",
+            "--ignore-scripts",
+            "--non-interactive",
+        ), []
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund")
     if manager == "npm" and locks:
         return ("npm", "ci", *quiet), []
-    notices = ["bun is not supported: npm installs the packages, without bun's lock file"] if manager == "bun" else []
+    notices = (
+        ["bun is not supported: npm installs the packages, without bun's lock file"]
+        if manager == "bun"
+        else []
+    )
     return ("npm", "install", *quiet), notices
 
 

@@ -6,7 +6,9 @@ import re
 
 TEST_FOLDERS = frozenset({"test", "tests", "__tests__", "__mocks__", "__snapshots__", "spec", "e2e"})
 _CODE = r"\.[cm]?[jt]sx?$"
-_TEST_NAME = re.compile(rf"[.-](test|spec|e2e){_CODE}|^(test|spec){_CODE}|_test{_CODE}|^test-.*{_CODE}|\.snap$")
+_TEST_NAME = re.compile(
+    rf"[.-](test|spec|e2e){_CODE}|^(test|spec){_CODE}|_test{_CODE}|^test-.*{_CODE}|\.snap$"
+)
 _IS_CODE = re.compile(_CODE)
 _CONFIGURATION = re.compile(
     r"(jest|vitest|vite|mocha|ava|babel|rollup|webpack|tsup|swc|nyc|c8|karma|jasmine|lerna|turbo|nx)([.-][\w.-]*)?\."

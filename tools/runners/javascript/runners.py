@@ -13,7 +13,17 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
-from m3agent.tools.runners.base import Command, Limits, Output, Preparation, Reading, Runner, Suite, Tree, Unit
+from m3agent.tools.runners.base import (
+    Command,
+    Limits,
+    Output,
+    Preparation,
+    Reading,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+)
 from m3agent.tools.runners.javascript import paths
 from m3agent.tools.runners.javascript.detect import find_suites
 from m3agent.tools.runners.javascript.packages import preparation
@@ -104,7 +114,13 @@ class JavaScriptRunner(Runner):
         node = _list(suite, "node") if self.name != "node-test" else ()
         return [
             Command(
-                ("node", *node, f"{work}/reporters/run.cjs", json.dumps(settings), *self.arguments(suite, targets, limits)),
+                (
+                    "node",
+                    *node,
+                    f"{work}/reporters/run.cjs",
+                    json.dumps(settings),
+                    *self.arguments(suite, targets, limits),
+                ),
                 cwd=suite.root or ".",
                 env=_table(suite, "env"),
                 files={f"{work}/reporters/{name}": content for name, content in _programs().items()},
@@ -244,7 +260,9 @@ class NodeTest(JavaScriptRunner):
     def _files(self, suite: Suite, tree: Tree) -> list[str]:
         start = f"{suite.root}/" if suite.root else ""
         inner = sorted(
-            path.removeprefix(start) for path in tree.paths if path.startswith(start) and "node_modules/" not in path
+            path.removeprefix(start)
+            for path in tree.paths
+            if path.startswith(start) and "node_modules/" not in path
         )
         patterns = _list(suite, "args")
         if not patterns:
@@ -311,16 +329,19 @@ def kept(words: Sequence[str], dropped: Dropped) -> list[str]:
 def options_of(words: Sequence[str]) -> list[str]:
     """Return the options of an argument list with their values, without files and patterns."""
     found: list[str] = []
-    for at, word in enumerate(words):
-        follows = at > 0 and words[at - 1].startswith("-") and "=" not in words[at - 1]
-        if word.startswith("-") or (follows and not re.search(r"[*{]|\.[cm]?[jt]sx?$|^(test|tests|spec)/?$", word)):
+    option = ""  # the word before, if it may have a value
+    for word in words:
+        is_value = option in _WITH_FILE or (bool(option) and not _FILE_LIKE.search(word))
+        if word.startswith("-") or is_value:
             found.append(word)
-        elif follows and words[at - 1] in _WITH_FILE:
-            found.append(word)
+        option = word if word.startswith("-") and "=" not in word else ""
     return found
 
 
-_WITH_FILE = frozenset({"-r", "--require", "--import", "--loader", "--config", "-c", "--file", "--setupFiles", "--package"})
+_FILE_LIKE = re.compile(r"[*{]|\.[cm]?[jt]sx?$|^(test|tests|spec)/?$")
+_WITH_FILE = frozenset(
+    {"-r", "--require", "--import", "--loader", "--config", "-c", "--file", "--setupFiles", "--package"}
+)
 """Options whose value is a file."""
 
 

@@ -32,6 +32,7 @@ module.exports = async ({ args, packageFolder, program, settings, start }) => {
   const folder = packageFolder("ava");
   const { default: Reporter } = await import(pathToFileURL(path.join(folder, "lib/reporters/tap.js")).href);
   const open = new Map(); // by file: tests that must still report, by title
+  const declaring = new Set(); // files with a test
   let ended = false;
 
   function result({ testFile, title }, outcome, text = "") {
@@ -56,6 +57,7 @@ module.exports = async ({ args, packageFolder, program, settings, start }) => {
   function change(event) {
     switch (event.type) {
       case "selected-test":
+        declaring.add(event.testFile);
         if (event.skip || event.todo) {
           tell("result", event.testFile, [event.title], "skipped", "");
         } else {
@@ -95,6 +97,7 @@ module.exports = async ({ args, packageFolder, program, settings, start }) => {
         close(event, "the process ended before this test");
         break;
       case "worker-finished":
+        if (!declaring.has(event.testFile)) fileError(event, "no tests: its process ended early, or it declares none");
         if (event.forcedExit) fileError(event, "its process was ended");
         close(event, "it did not run: a hook failed, or the process ended");
         tell("unit", event.testFile);
