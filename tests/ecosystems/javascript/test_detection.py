@@ -266,12 +266,23 @@ def test_options_and_variables_of_the_script_reach_node() -> None:
         ([], ()),
         (["app/a.test.js::group > name", "app/a.test.js::other"], ("a.test.js",)),
         (["app/test"], ("test/b.js", "test/inner/c.js")),
-        (["app/test/"], ("test/b.js", "test/inner/c.js")),
-        (["."], ("a.test.js", "test/b.js", "test/inner/c.js")),
-        (["other/x.test.js", "app/missing.test.js"], ()),
+        (["app/test/", "app/a.test.js"], ("test/b.js", "test/inner/c.js", "a.test.js")),
+        (["."], ()),
+        (["app"], ("a.test.js", "test/b.js", "test/inner/c.js")),
+        (["app/a.test.js", "app/test/data.json"], ()),  # tests of any file may read it
+        (["app/a.test.js", "app/src/lib"], ()),
+        (["other/x.test.js", "app/missing.test.js", "app/a.test.js"], ("a.test.js",)),
     ],
 )
 def test_selection_takes_whole_files(wanted: list[str], targets: tuple[str, ...]) -> None:
     names = ["app/a.test.js", "app/test/b.js", "app/test/inner/c.js", "app/test/data.json", "other/x.test.js"]
     tree = tree_of({"app/package.json": scripts("jest"), **dict.fromkeys(names, "")})
-    assert JAVASCRIPT["jest"].select(Suite("jest", "app"), tree, wanted) == targets
+    assert JAVASCRIPT["mocha"].select(Suite("mocha", "app"), tree, wanted) == targets
+
+
+def test_jest_and_vitest_run_only_files_with_the_name_of_a_test() -> None:
+    tree = tree_of(dict.fromkeys(["package.json", *FILES], ""))
+    for runner in ("jest", "vitest"):
+        suite = Suite(runner)
+        assert JAVASCRIPT[runner].select(suite, tree, ["test"]) == ("test/a.test.js", "test/inner/b.test.js")
+        assert JAVASCRIPT[runner].select(suite, tree, ["test/helper.js", "test/a.test.js"]) == ()

@@ -202,7 +202,6 @@ EXPECTED: dict[str, dict[str, str]] = {
         "late.test.js::early": "passed",
         "late.test.js::waits for it": "passed",
         "loop.test.js": "errored",
-        "empty.test.js": "errored",
         "test/inner.mjs::inside": "passed",
         "test/all.test.js::test/all.test.js": "passed",
     },

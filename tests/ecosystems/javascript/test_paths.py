@@ -127,3 +127,16 @@ def test_a_broken_manifest_stays_as_it_is(broken: str) -> None:
 def test_the_text_keeps_its_form() -> None:
     patched = '{\n\t"name": "ä",\n\t"type": "module"\n}\n'
     assert restored_manifest("{}", patched) == '{\n\t"name": "ä"\n}\n'
+
+
+def test_only_manifests_are_restored_by_key() -> None:
+    base, patched = b'{"type": "module", "version": "1"}', b'{"type": "commonjs", "version": "2"}'
+    content = JEST.restored("app/package.json", base, patched)
+    assert content is not None
+    assert json.loads(content) == {"type": "module", "version": "2"}
+    assert (
+        JEST.restored("package.json", None, patched) is None
+    )  # a new one could change the type of all files below it
+    assert JEST.restored("package.json", base, None) == base
+    assert JEST.restored("package.json", base, b"\xff") == b"\xff"
+    assert JEST.restored("package-lock.json", base, patched) == base

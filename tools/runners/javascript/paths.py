@@ -43,6 +43,12 @@ def is_test_file(path: str) -> bool:
     return is_test(path) and is_code(path)
 
 
+def is_named_test(path: str) -> bool:
+    """Return whether a file with tests is named as jest and vitest expect it, unless they are configured otherwise."""
+    *folders, name = path.split("/")
+    return is_code(path) and ("__tests__" in folders or bool(_TEST_NAME.search(name)))
+
+
 def surroundings(path: str) -> bool:
     """Return whether a file decides how tests run: a manifest, a lock file, a configuration, an installed package.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -26,6 +26,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.javascript import paths
 from m3agent.tools.runners.javascript.detect import find_suites
+from m3agent.tools.runners.javascript.manifest import restored_manifest
 from m3agent.tools.runners.javascript.packages import preparation
 from m3agent.tools.runners.records import read_records
 
@@ -74,24 +75,45 @@ class JavaScriptRunner(Runner):
         """Return whether a file belongs to the tests, by its path."""
         return paths.is_test(path)
 
-    def surroundings(self, path: str) -> bool:
+    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""
         return paths.surroundings(path)
 
+    def restored(self, path: str, base: bytes | None, patched: bytes | None) -> bytes | None:
+        """Return the content of a file that decides how tests run; of a package.json, only the settings of tests."""
+        if path.rpartition("/")[2] != "package.json" or base is None or patched is None:
+            return base
+        try:
+            return restored_manifest(base.decode(), patched.decode()).encode()
+        except UnicodeDecodeError:
+            return patched  # a broken manifest shows in the run
+
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the test files that contain the wanted tests, relative to the suite's root."""
+        """Return the test files that contain the wanted tests, relative to the suite's root.
+
+        Nobody knows which tests use another file, such as a helper or data. So the whole suite runs for it.
+        """
+        start = f"{suite.root}/" if suite.root else ""
         targets: list[str] = []
         for ident in wanted:
             path = ident.partition("::")[0].rstrip("/")
-            if path in tree.paths:
-                targets.append(path)
+            if path in ("", "."):
+                return ()
+            if not path.startswith(start):
+                continue  # another suite's
+            if self.is_target(path):
+                found = [path] if path in tree.paths else []
             else:
-                inside = "" if path in ("", ".") else f"{path}/"
-                targets += sorted(
-                    name for name in tree.paths if name.startswith(inside) and paths.is_test_file(name)
-                )
-        start = f"{suite.root}/" if suite.root else ""
-        return tuple(dict.fromkeys(suite.within(path) for path in targets if path.startswith(start)))
+                inside = [name for name in tree.paths if name.startswith(f"{path}/")]
+                found = sorted(filter(self.is_target, inside))
+                if not found:
+                    return ()
+            targets += found
+        return tuple(dict.fromkeys(map(suite.within, targets)))
+
+    def is_target(self, path: str) -> bool:
+        """Return whether the runner can run a file by itself."""
+        return paths.is_test_file(path)
 
     def commands(
         self,
@@ -157,6 +179,8 @@ class JavaScriptRunner(Runner):
 class Jest(JavaScriptRunner):
     """jest. The option for the time limit of a test is that of asynchronous tests."""
 
+    is_target = staticmethod(paths.is_named_test)
+
     name = "jest"
     time_limit = "--testTimeout"
     dropped: ClassVar[Dropped] = {
@@ -186,6 +210,8 @@ class Jest(JavaScriptRunner):
 
 class Vitest(JavaScriptRunner):
     """vitest."""
+
+    is_target = staticmethod(paths.is_named_test)
 
     name = "vitest"
     time_limit = "--testTimeout"
