@@ -268,7 +268,7 @@ def test_options_and_variables_of_the_script_reach_node() -> None:
         (["app/test"], ("test/b.js", "test/inner/c.js")),
         (["app/test/", "app/a.test.js"], ("test/b.js", "test/inner/c.js", "a.test.js")),
         (["."], ()),
-        (["app"], ("a.test.js", "test/b.js", "test/inner/c.js")),
+        (["app/a.test.js", "app"], ()),
         (["app/a.test.js", "app/test/data.json"], ()),  # tests of any file may read it
         (["app/a.test.js", "app/src/lib"], ()),
         (["other/x.test.js", "app/missing.test.js", "app/a.test.js"], ("a.test.js",)),

@@ -97,7 +97,7 @@ class JavaScriptRunner(Runner):
         targets: list[str] = []
         for ident in wanted:
             path = ident.partition("::")[0].rstrip("/")
-            if path in ("", "."):
+            if path in ("", ".") or start.startswith(f"{path}/"):
                 return ()
             if not path.startswith(start):
                 continue  # another suite's
