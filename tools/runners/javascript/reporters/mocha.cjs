@@ -5,11 +5,13 @@
 // The guard shows replaced functions of mocha, its prototypes included. Code that changes the state of one test without
 // replacing any function is not noticed.
 
+const assert = require("node:assert");
 const path = require("node:path");
 const childProcess = require("node:child_process");
 const { EventEmitter } = require("node:events");
 const { createRequire, syncBuiltinESMExports } = require("node:module");
 const { randomInt, randomUUID } = require("node:crypto");
+const { pathToFileURL } = require("node:url");
 const fs = require("node:fs");
 const { openReport, takeKey } = require("./records.cjs");
 const { watch } = require("./guard.cjs");
@@ -59,12 +61,14 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
   const Mocha = loaded.default ?? loaded;
   const { Runner, Suite, Test, Runnable, Hook, Context } = Mocha;
   const { create } = Suite;
-  const { loadFilesAsync } = Mocha.prototype;
   let genuine; // the instance that the command line made, because code under test can make others
-  Mocha.prototype.loadFilesAsync = function (...rest) {
-    genuine ??= this;
-    return apply(loadFilesAsync, this, rest);
-  };
+  for (const name of ["loadFiles", "loadFilesAsync"]) {
+    const method = Mocha.prototype[name];
+    Mocha.prototype[name] = function (...rest) {
+      genuine ??= this;
+      return apply(method, this, rest);
+    };
+  }
   const signs = watch([
     ["Mocha.prototype", Mocha.prototype],
     ["Runner.prototype", Runner.prototype],
@@ -77,11 +81,11 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
 
   // A file that cannot be loaded is one red test; mocha itself would run nothing at all.
   const files = new Set();
-  const loader = ["./lib/nodejs/esm-utils.cjs", "./lib/nodejs/esm-utils.js"].find((name) =>
+  const loader = ["lib/nodejs/esm-utils.cjs", "lib/nodejs/esm-utils.js", "lib/esm-utils.js"].find((name) =>
     fs.existsSync(path.join(folder, name)),
   );
   if (loader !== undefined) {
-    const utilities = load(loader);
+    const utilities = load(`./${loader}`);
     const { requireOrImport } = utilities;
     const loadFiles = utilities.loadFilesAsync;
     utilities.loadFilesAsync = async (list, before, after, ...rest) => {
@@ -135,7 +139,7 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
           () => {
             throw new Error(`expected ${randomUUID()}`);
           },
-          () => require("node:assert").strictEqual(randomUUID(), randomUUID()),
+          () => assert.strictEqual(randomUUID(), randomUUID()),
         ];
         for (const run of failing) {
           const suite = apply(create, Suite, [runner.suite, canaryName()]);
@@ -159,8 +163,7 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
         const isHook = test.type === "hook";
         if (isHook) {
           hookFailed = true;
-          const interrupted = running ?? test.ctx?.currentTest;
-          if (running !== null) finish(interrupted, "error", textOf(error));
+          if (running !== null) finish(running, "error", textOf(error));
         }
         finish(test, isHook ? "error" : "failed", textOf(error));
       });
@@ -177,12 +180,12 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
     }
   }
 
-  const options = ["--reporter", path.join(__dirname, "mocha_reporter.cjs"), "--no-bail", "--no-parallel"];
   require("./mocha_reporter.cjs").use(Reporter);
   if (second) {
     process.argv = [process.argv[0], settings.cli, ...args];
-    import(require("node:url").pathToFileURL(settings.cli).href).then((cli) => (cli.main ?? cli.default.main)(args));
+    import(pathToFileURL(settings.cli).href).then((cli) => (cli.main ?? cli.default.main)(args));
   } else {
-    start(program(folder).file, [...args, ...options]);
+    const reporter = path.join(__dirname, "mocha_reporter.cjs");
+    start(program(folder).file, [...args, "--reporter", reporter, "--no-bail", "--no-parallel"]);
   }
 };
