@@ -86,28 +86,24 @@ module.exports = ({ args, packageFolder, program, settings, start }) => {
   );
   if (loader !== undefined) {
     const utilities = load(`./${loader}`);
-    const { requireOrImport } = utilities;
     const loadFiles = utilities.loadFilesAsync;
-    utilities.loadFilesAsync = async (list, before, after, ...rest) => {
+    utilities.loadFilesAsync = async (list, before, ...rest) => {
       for (const file of list) files.add(path.resolve(file));
       for (const file of files) record("plan", file);
-      utilities.requireOrImport = async (file, ...others) => {
-        const known = GLOBALS.map((name) => globalThis[name]);
+      for (const file of list) {
+        let known;
+        const prepare = (name) => {
+          before(name); // sets the globals
+          known = GLOBALS.map((global) => globalThis[global]);
+        };
         try {
-          return await requireOrImport(file, ...others);
+          await loadFiles([file], prepare, ...rest);
         } catch (error) {
-          record("result", String(file), [], "error", textOf(error));
-          return {};
-        } finally {
-          GLOBALS.forEach((name, index) => {
-            if (globalThis[name] !== known[index]) record("tampering", `the code under test replaced ${name}()`);
-          });
+          record("result", path.resolve(file), [], "error", textOf(error));
         }
-      };
-      try {
-        await loadFiles(list, before, after, ...rest);
-      } finally {
-        utilities.requireOrImport = requireOrImport;
+        for (const [index, name] of GLOBALS.entries()) {
+          if (globalThis[name] !== known?.[index]) record("tampering", `the code under test replaced ${name}()`);
+        }
       }
     };
   }

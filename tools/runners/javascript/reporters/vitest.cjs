@@ -18,7 +18,9 @@ const SHARED = "m3agent";
 // Return a test's names, those of its groups first.
 function namesOf(task) {
   const names = [];
-  for (let at = task; at && at !== task.file; at = at.suite) names.unshift(at.name);
+  for (let at = task; at && at !== task.file; at = at.suite) {
+    if (at.name) names.unshift(at.name); // version 1 has a group without a name around each file
+  }
   return names;
 }
 
@@ -103,7 +105,8 @@ module.exports = async ({ args, packageFolder, settings }) => {
     onTestModuleEnd({ task }) {
       reportFile(task);
     },
-    onTestRunEnd(_, errors, reason) {
+    onTestRunEnd(modules, errors, reason) {
+      for (const { task } of modules) reportFile(task); // version 3 does not report a file that cannot be loaded
       if (reason !== "interrupted") end(this.planned, errors);
     },
     onFinished(files = [], errors = []) {
