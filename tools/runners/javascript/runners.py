@@ -57,11 +57,13 @@ class JavaScriptRunner(Runner):
     Attributes:
         dropped: Options of the suite's script that would change the report.
         time_limit: The option of a test's time limit in milliseconds; empty if there is another way.
+        needs_names: Whether only files with the name of a test are tests.
     """
 
     language = "JavaScript or TypeScript"
     dropped: ClassVar[Dropped] = _OUTPUT
     time_limit: ClassVar[str] = ""
+    needs_names: ClassVar[bool] = False
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suites whose scripts, dependencies or configuration name this runner."""
@@ -113,7 +115,7 @@ class JavaScriptRunner(Runner):
 
     def is_target(self, path: str) -> bool:
         """Return whether the runner can run a file by itself."""
-        return paths.is_test_file(path)
+        return paths.is_named_test(path) if self.needs_names else paths.is_test_file(path)
 
     def commands(
         self,
@@ -179,7 +181,7 @@ class JavaScriptRunner(Runner):
 class Jest(JavaScriptRunner):
     """jest. The option for the time limit of a test is that of asynchronous tests."""
 
-    is_target = staticmethod(paths.is_named_test)
+    needs_names = True
 
     name = "jest"
     time_limit = "--testTimeout"
@@ -211,7 +213,7 @@ class Jest(JavaScriptRunner):
 class Vitest(JavaScriptRunner):
     """vitest."""
 
-    is_target = staticmethod(paths.is_named_test)
+    needs_names = True
 
     name = "vitest"
     time_limit = "--testTimeout"
