@@ -195,3 +195,24 @@ async def test_a_forgery_is_not_believed(projects: Projects, runner: str, code: 
     )
     believed = report.complete and not report.red and bool(report.passed)
     assert not believed or report.signs.forged, report.output
+
+
+@pytest.mark.parametrize("runner", SCRIPTS)
+async def test_a_vanished_test_has_no_result(projects: Projects, runner: str) -> None:
+    """Code under test can keep a test from being declared. Then its id is missing, and verification finds that."""
+    code = {
+        "jest": "const { test } = globalThis; globalThis.test = () => {}; test('another', () => {});",
+        "vitest": "const { test } = await import('vitest'); test('another', () => {}); throw new Error('stop');",
+        "mocha": "globalThis.it('another', () => {}); throw new Error('stop');",
+        "node-test": "require('node:test').test('another', () => {}); process.on('uncaughtException', () => {}); throw 1;",
+        "ava": "require('ava')('another', t => t.pass()); throw new Error('stop');",
+    }[runner]
+    report = await projects.run(
+        runner,
+        {
+            "package.json": json.dumps({"scripts": {"test": SCRIPTS[runner]}}),
+            **TESTS[runner],
+            "product.js": product(runner, code),
+        },
+    )
+    assert not [ident for ident in report.passed if ident.endswith("::sums")]
