@@ -15,6 +15,7 @@ const { openReport, readRecords, takeKey } = require("./records.cjs");
 
 const CHILD = path.join(__dirname, "node_child.mjs");
 const REPORTER = path.join(__dirname, "node_reporter.mjs");
+const START = 10; // seconds that the start of a process may take on a busy machine
 const MOST_ERROR = 4000; // characters of a process's standard error in an error text
 
 module.exports = async ({ settings }) => {
@@ -54,7 +55,7 @@ module.exports = async ({ settings }) => {
         timer = setTimeout(() => {
           silent = true;
           child.kill("SIGKILL");
-        }, seconds * 1000);
+        }, (text === "" ? START + seconds : seconds) * 1000);
       };
       alive();
       reportPipe.setEncoding("utf8").on("data", (piece) => {
