@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow test-languages setup-languages fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -24,10 +24,26 @@ test: setup ## set up what is missing, then run the tests that every change must
 	@$(in_memory) $(pytest) $(ARGS)
 
 test-unit: python ## run the quick tests: no sandbox, no server, no process except git; about a minute
-	@$(in_memory) $(pytest) -m "not slow and not integration" $(ARGS)
+	@$(in_memory) $(pytest) -m "not slow and not integration and not languages" $(ARGS)
 
 test-slow: setup ## run the long tests
 	@$(pytest) -m slow $(ARGS)
+
+setup-languages: setup ## install the toolchains and test runners of other languages (LANGUAGES="js go c")
+	@scripts/languages.sh $(LANGUAGES)
+
+# A language's tests are in the folder that is named after it, or in these.
+folders_of_js := javascript
+folders_of_c := ctest meson make_check
+folders_of_shell := bats prove command
+folders_of_ruby := ruby minitest rspec
+folders_of_php := php phpunit
+folders_of_java := java maven gradle
+folders_of_elixir := elixir exunit
+in_folders = $(foreach name,$(LANGUAGES),$(wildcard $(addprefix tests/ecosystems/,$(or $(folders_of_$(name)),$(name)))))
+
+test-languages: setup-languages ## run the tests of other languages' test runners (LANGUAGES="js go c", ARGS="-k mocha" and others)
+	@$(in_memory) $(pytest) --dist loadfile -m languages $(or $(strip $(in_folders)),tests/ecosystems) $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)

@@ -69,10 +69,8 @@ def test_the_wheel_holds_the_option_listings_and_reads_them(wheel: Path) -> None
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.33.0\n"
 
 
-def test_the_wheel_holds_the_reporters_of_the_test_runners(wheel: Path) -> None:
-    reporters = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "tools" / "runners" / "reporters").iterdir()
-    }
+def test_the_wheel_holds_the_reporters_of_test_runners(wheel: Path) -> None:
+    reporters = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tools/runners").rglob("reporters/*")}
     assert reporters
     with zipfile.ZipFile(wheel) as archive:
         assert {f"m3agent/{name}" for name in reporters} <= set(archive.namelist())

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import importlib
 import json
 import os
 import signal
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
 else:
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
-    from record_writer import RecordWriter
+    RecordWriter = importlib.import_module("record_writer").RecordWriter
 
 KEEP = 256 << 10  # bytes kept of the head, and of the tail, of a program's output
 MOST_FILE = 8 << 20  # bytes of a file that is returned

@@ -9,6 +9,7 @@ The arrays:
 - `["plan", unit]`: this unit will run.
 - `["start", file, [name, ...]]`: a test begins. The names are those of its groups, outermost first, and its own.
 - `["result", file, [name, ...], outcome, text]`: it ended. Outcomes are those of `m3agent.tools.runners.base`.
+  Without names, it is the result of the file itself.
 - `["unit", unit]`: the unit ended by itself.
 - `["tampering", text]`: a sign of tampering.
 - `["end"]`: the runner ended by itself. Nothing follows.
@@ -74,7 +75,7 @@ def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
 def ident_of(file: str, names: Sequence[str]) -> str:
     """Return a test's id from its file and its names; one line, without texts that differ in every run.
 
-    Without names it is the file itself, which could not be loaded.
+    Without names, the id is that of the file itself, such as one that cannot be loaded.
     """
     if not names:
         return file

@@ -22,6 +22,7 @@ from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
 from m3agent.tools.runners.java import Gradle, Maven
+from m3agent.tools.runners.javascript.runners import JAVASCRIPT
 from m3agent.tools.runners.meson import MesonRunner
 from m3agent.tools.runners.php import Phpunit
 from m3agent.tools.runners.prove import ProveRunner
@@ -36,6 +37,7 @@ RUNNERS: Mapping[str, Ecosystem] = {
         Pytest(),
         Go(),
         Cargo(),
+        *JAVASCRIPT.values(),
         CtestRunner(),
         MesonRunner(),
         AutomakeRunner(),
@@ -210,7 +212,7 @@ class TestFiles:
     ) -> bytes | None:
         """Return the content of a file that decides how tests run, for a run with the patch (`Ecosystem.restored`)."""
         found = [each.restored(path, old, new) for each in self._ecosystems if each.surroundings(path, base)]
-        return found[0] if len(found) == 1 else old
+        return found[0] if len(set(found)) == 1 else old
 
     def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
         """Return a file with the code of one version and the tests of another (`Ecosystem.combined`)."""

@@ -1,0 +1,271 @@
+"""Find the suites of a JavaScript or TypeScript repository, and the arguments that its scripts give to the runners."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.tools.runners.base import Suite, Tree
+from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
+from m3agent.tools.runners.javascript.paths import is_test_file
+
+OTHER_PROJECTS = frozenset(
+    {
+        "example",
+        "examples",
+        "fixture",
+        "__fixtures__",
+        "template",
+        "templates",
+        "demo",
+        "demos",
+        "playground",
+        "test",
+        "tests",
+        "__tests__",
+        "spec",
+    }
+)
+"""Manifests in these folders are examples or data of tests."""
+PROGRAMS = {"jest": "jest", "vitest": "vitest", "mocha": "mocha", "_mocha": "mocha", "ava": "ava"}
+CONFIGURATIONS = {
+    "jest": "jest.config.",
+    "vitest": "vitest.config.",
+    "mocha": ".mocharc",
+    "ava": "ava.config.",
+}
+_WRAPPERS = frozenset(
+    {"nyc", "c8", "cross-env", "cross-env-shell", "dotenv", "env", "npx", "pnpx", "bunx", "exec", "x", "--"}
+)
+"""Words before a test runner that start it."""
+_MANAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_OWN_VARIABLES = frozenset(
+    {"CI", "TZ", "LC_ALL", "NO_COLOR", "FORCE_COLOR", "PATH", "HOME", "NODE_TEST_CONTEXT"}
+)
+"""Variables that m3agent sets, or that would change results."""
+_MOST_CALLS = 20
+"""Most scripts that one script may call."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a test runner in a script: its arguments, node's options, and variables."""
+
+    runner: str
+    args: tuple[str, ...] = ()
+    node: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_suites(tree: Tree, runner: str) -> list[Suite]:
+    """Return the suites of a runner, from names and contents of files only."""
+    folders = [
+        posixpath.dirname(path)
+        for path in tree.named("package.json")
+        if OTHER_PROJECTS.isdisjoint(path.split("/")[:-1])
+    ]
+    suites: dict[str, Suite] = {}
+    for folder in sorted(folders, key=lambda folder: (folder.count("/") + bool(folder), folder)):
+        call, evidence = _call_of(tree, folder, runner)
+        if call is None or not _has_tests(tree, folder):
+            continue
+        root = workspace_of(tree, folder)
+        if root != folder and root in suites:
+            continue  # the root runs the tests of its packages itself
+        suites[folder] = Suite(runner, folder, evidence, _options(tree, folder, call))
+    return list(suites.values())
+
+
+def calls_of(script: str, scripts: Mapping[str, Any]) -> list[Call]:
+    """Return the calls of test runners in a script, through the other scripts that it runs."""
+    return list(_calls(script, scripts, []))
+
+
+def _calls(script: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
+    if script in seen or len(seen) >= _MOST_CALLS:
+        return
+    seen.append(script)
+    for words in _commands(script):
+        yield from _call(words, scripts, seen)
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    """Yield the commands of a script as lists of words."""
+    lexer = shlex.shlex(script, posix=True, punctuation_chars="&|;()")
+    lexer.whitespace_split = True
+    lexer.commenters = ""
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word and set(word) <= set("&|;()"):
+                yield words
+                words = []
+            else:
+                words.append(word)
+    except ValueError:
+        return  # an open quotation mark: no script that works
+    yield words
+
+
+def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
+    env: dict[str, str] = {}
+    node: list[str] = []
+    is_node = False
+    for at, word in enumerate(words):
+        name = word.rpartition("/")[2].removesuffix(".js").removesuffix(".mjs").removesuffix(".cjs")
+        rest = tuple(words[at + 1 :])
+        assignment = _ASSIGNMENT.fullmatch(word)
+        if assignment:
+            if assignment[1] not in _OWN_VARIABLES:
+                env[assignment[1]] = assignment[2]
+        elif name in PROGRAMS:
+            yield Call(PROGRAMS[name], rest, tuple(node), env)
+            return
+        elif name in ("node", "tsx", "ts-node") and "--test" in rest:
+            loader = {"tsx": ("--import", "tsx"), "ts-node": ("--require", "ts-node/register")}.get(name, ())
+            options, files = _node_arguments(rest)
+            yield Call("node-test", files, (*loader, *options), env)
+            return
+        elif name in ("run-s", "run-p", "npm-run-all", "npm-run-all2"):
+            for called in rest:
+                yield from _called(called, scripts, seen)
+            return
+        elif name in _MANAGERS:
+            if _elsewhere(rest):
+                return  # it runs the scripts of other packages
+            if rest[:1] and rest[0] in ("run", "run-script"):
+                yield from _called(
+                    next((word for word in rest[1:] if not word.startswith("-")), ""), scripts, seen
+                )
+                return
+            if rest[:1] and rest[0] in ("test", "t"):
+                yield from _called("test", scripts, seen)
+                return
+            if rest[:1] and rest[0] in scripts and rest[0] not in PROGRAMS:
+                yield from _called(rest[0], scripts, seen)
+                return
+        elif name == "node":
+            is_node = True
+        elif word.startswith("-") or (at and re.fullmatch("--?[^=]+", words[at - 1])):
+            node += [word] if is_node else []  # an option or its value
+        elif name not in _WRAPPERS:
+            return
+
+
+def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
+    pattern = name.replace("*", "")
+    for script_name, script in scripts.items():
+        matches = script_name == name or ("*" in name and script_name.startswith(pattern))
+        if matches and isinstance(script, str):
+            yield from _calls(script, scripts, seen)
+
+
+def _elsewhere(words: Sequence[str]) -> bool:
+    """Return whether a package manager's arguments name other packages than this one."""
+    flags = (
+        "--workspaces",
+        "--workspace",
+        "-w",
+        "-ws",
+        "-r",
+        "--recursive",
+        "--filter",
+        "-F",
+        "--prefix",
+        "-C",
+        "--cwd",
+    )
+    return any(word.partition("=")[0] in flags for word in words) or words[:1] in (
+        ("workspaces",),
+        ("workspace",),
+    )
+
+
+def _takes_value(word: str) -> bool:
+    """Return whether the next word is the value of this option of node or of a wrapper."""
+    return word in (
+        "-r",
+        "--require",
+        "--import",
+        "--loader",
+        "--experimental-loader",
+        "-C",
+        "--conditions",
+        "-e",
+        "-f",
+    )
+
+
+def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return node's own options and the files among the arguments of `node --test`."""
+    options: list[str] = []
+    files: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if _takes_value(word) and at + 1 < len(words):
+            options += words[at : at + 2]
+            at += 1
+        elif not word.startswith("-"):
+            files.append(word)
+        elif not word.startswith(("--test", "--watch", "--experimental-test-coverage")):
+            options.append(word)
+        at += 1
+    return tuple(options), tuple(files)
+
+
+def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
+    """Return a package's call of a runner, and the evidence for it."""
+    path = posixpath.join(folder, "package.json")
+    manifest = tree.json(path)
+    found = manifest.get("scripts")
+    scripts = found if isinstance(found, dict) else {}
+    names = ["test"]
+    if "test" not in scripts or not member_patterns(
+        tree, folder
+    ):  # a workspace's root may have scripts for its packages
+        names += sorted(
+            name for name in scripts if name.startswith(("test:", "test-", "unit", "jest", "mocha"))
+        )
+    for name in names:
+        script = scripts.get(name)
+        calls = calls_of(script, scripts) if isinstance(script, str) else []
+        for call in calls:
+            if call.runner == runner:
+                return call, f"scripts.{name} in {path}"
+        if calls:
+            return None, ""  # the scripts name another runner
+    own = {**_table(manifest, "devDependencies"), **_table(manifest, "dependencies")}
+    known = [name for name in CONFIGURATIONS if name in own]
+    if known and not member_patterns(tree, folder):  # a workspace's root often has them for its packages
+        return (Call(runner), f"devDependencies in {path}") if known[0] == runner else (None, "")
+    start = posixpath.join(folder, CONFIGURATIONS.get(runner, "\0"))
+    configuration = sorted(name for name in tree.paths if name.startswith(start))
+    return (Call(runner), configuration[0]) if configuration else (None, "")
+
+
+def _table(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = manifest.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:
+    options = {"manager": manager_of(tree, folder)}
+    for key, value in (("args", call.args), ("node", call.node), ("env", call.env)):
+        if value:
+            options[key] = json.dumps(value)
+    return options
+
+
+def _has_tests(tree: Tree, folder: str) -> bool:
+    """Return whether a package has test files of its own."""
+    start = f"{folder}/" if folder else ""
+    return any(
+        path.startswith(start) and "node_modules" not in path and is_test_file(path) for path in tree.paths
+    )

@@ -1,0 +1,161 @@
+"""Find a suite's package manager, and say how it installs the packages."""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+import re
+from collections.abc import Iterator
+
+from m3agent.tools.runners.base import Preparation, Suite, Tree
+
+LOCKS = {
+    "package-lock.json": "npm",
+    "npm-shrinkwrap.json": "npm",
+    "pnpm-lock.yaml": "pnpm",
+    "yarn.lock": "yarn",
+    "bun.lock": "bun",
+    "bun.lockb": "bun",
+}
+_SETTINGS = (".npmrc", ".yarnrc.yml", "pnpm-workspace.yaml")
+_CLASSIC_YARN = "1.22.22"
+_MODERN_YARN = "4.9.2"
+_PNPM_OF_LOCK = {"5": "7.33.7", "6": "8.15.9", "9": "9.15.9"}
+"""Version of pnpm that reads a lock file, by the lock file's version. Later lock files need the last version here."""
+
+
+def above(folder: str) -> Iterator[str]:
+    """Yield a folder and those above it, up to the repository's root."""
+    while folder:
+        yield folder
+        folder = posixpath.dirname(folder)
+    yield ""
+
+
+def member_patterns(tree: Tree, root: str) -> list[str]:
+    """Return the patterns of a workspace's packages, relative to its root; empty if it is no workspace."""
+    found = tree.json(posixpath.join(root, "package.json")).get("workspaces")
+    if isinstance(found, dict):
+        found = found.get("packages")
+    patterns = [entry for entry in found if isinstance(entry, str)] if isinstance(found, list) else []
+    # The list of packages in pnpm-workspace.yaml: lines that begin with a hyphen, below `packages:`.
+    text = tree.text(posixpath.join(root, "pnpm-workspace.yaml"))
+    block = re.search(r"^packages:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)*)", text + "\n", re.MULTILINE)
+    if block:
+        patterns += re.findall(
+            r"^[ \t]*-[ \t]*['\"]?([^'\"#\n]+?)['\"]?[ \t]*(?:#.*)?$", block[1], re.MULTILINE
+        )
+    return patterns
+
+
+def is_member(patterns: list[str], folder: str) -> bool:
+    """Return whether a folder, relative to the workspace's root, is one of its packages."""
+
+    def matches(pattern: str) -> bool:
+        pattern = pattern.removeprefix("./").rstrip("/")
+        if pattern.endswith("/**"):
+            return folder.startswith(pattern[:-2])
+        return fnmatch.fnmatchcase(folder, pattern) and folder.count("/") == pattern.count("/")
+
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    refused = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return any(map(matches, wanted)) and not any(map(matches, refused))
+
+
+def workspace_of(tree: Tree, folder: str) -> str:
+    """Return the root of the workspace that a package belongs to, or the package's own folder."""
+    for root in above(folder):
+        if root == folder:
+            continue
+        inner = folder[len(root) :].lstrip("/")
+        if is_member(member_patterns(tree, root), inner):
+            return root
+    return folder
+
+
+def manager_of(tree: Tree, folder: str) -> str:
+    """Return the package manager of a folder, with the version that the repository names: `npm`, `pnpm@9.1.0`."""
+    root = workspace_of(tree, folder)
+    named = str(tree.json(posixpath.join(root, "package.json")).get("packageManager", ""))
+    match = re.fullmatch(r"(npm|pnpm|yarn|bun)@(\d+\.\d+\.\d+)([-+].*)?", named)
+    if match:
+        return f"{match[1]}@{match[2]}"
+    return next((name for lock, name in LOCKS.items() if posixpath.join(root, lock) in tree.paths), "npm")
+
+
+def preparation(suite: Suite, tree: Tree) -> Preparation:
+    """Return how the packages of a suite are installed. No script of a package runs."""
+    root = workspace_of(tree, suite.root)
+    manager, _, version = suite.options["manager"].partition("@")
+    locks = [
+        lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
+    ]
+    folder = posixpath.relpath(root or ".", suite.root or ".")
+    command, notices = _install(manager, version, tree, root, locks)
+    if folder != ".":
+        option = {"npm": "--prefix", "pnpm": "--dir", "yarn": "--cwd"}["npm" if manager == "bun" else manager]
+        program = 3 if command[0] == "npx" else 1
+        command = (*command[:program], option, folder, *command[program:])
+    members = [_in(root, "package.json")]
+    patterns = member_patterns(tree, root)
+    for path in tree.named("package.json"):
+        inner = posixpath.dirname(path)[len(root) :].lstrip("/")
+        if (not root or path.startswith(f"{root}/")) and is_member(patterns, inner):
+            members.append(path)
+    others = [_in(root, name) for name in (*locks, *_SETTINGS)]
+    inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
+    keep = [
+        posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), suite.root or ".") for path in members
+    ]
+    return Preparation(
+        system_packages=("nodejs", "npm"),
+        commands=(command,),
+        inputs=tuple(inputs),
+        keep=tuple(dict.fromkeys(keep)),
+        env={"CI": "1", "npm_config_update_notifier": "false"},
+        notices=tuple(notices),
+    )
+
+
+def _install(
+    manager: str, version: str, tree: Tree, root: str, locks: list[str]
+) -> tuple[tuple[str, ...], list[str]]:
+    """Return the command that installs a workspace's packages, and what people should know."""
+    if manager == "pnpm":
+        if not version:
+            lock = re.search(
+                r"^lockfileVersion:\s*'?(\d+)", tree.text(_in(root, "pnpm-lock.yaml")), re.MULTILINE
+            )
+            version = _PNPM_OF_LOCK.get(lock[1] if lock else "", _PNPM_OF_LOCK["9"])
+        frozen = ("--frozen-lockfile",) if locks else ()
+        return ("npx", "--yes", f"pnpm@{version}", "install", *frozen, "--ignore-scripts"), []
+    if manager == "yarn":
+        modern = "__metadata:" in tree.text(_in(root, "yarn.lock")) or (
+            version and not version.startswith("1.")
+        )
+        if modern:
+            name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
+            return ("npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
+        name = f"yarn@{version or _CLASSIC_YARN}"
+        return (
+            "npx",
+            "--yes",
+            name,
+            "install",
+            "--frozen-lockfile",
+            "--ignore-scripts",
+            "--non-interactive",
+        ), []
+    quiet = ("--ignore-scripts", "--no-audit", "--no-fund")
+    if manager == "npm" and locks:
+        return ("npm", "ci", *quiet), []
+    notices = (
+        ["bun is not supported: npm installs the packages, without bun's lock file"]
+        if manager == "bun"
+        else []
+    )
+    return ("npm", "install", *quiet), notices
+
+
+def _in(folder: str, name: str) -> str:
+    return posixpath.join(folder, name)
