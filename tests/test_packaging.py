@@ -70,7 +70,8 @@ def test_the_wheel_holds_the_option_listings_and_reads_them(wheel: Path) -> None
 
 
 def test_the_wheel_holds_the_reporters_of_test_runners(wheel: Path) -> None:
-    reporters = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tools/runners").rglob("reporters/*")}
+    found = (ROOT / "tools/runners").rglob("reporters/*")
+    reporters = {path.relative_to(ROOT).as_posix() for path in found if path.is_file()}
     assert reporters
     with zipfile.ZipFile(wheel) as archive:
         assert {f"m3agent/{name}" for name in reporters} <= set(archive.namelist())
