@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from random import Random
 
 from m3agent.agent.verify.comparisons import own_nodes
+from m3agent.sandbox.python_ast import parse
 
 MOST_COPIES = 6
 """Most copies of one test."""
@@ -110,7 +111,7 @@ def with_inverted_copies(
         The new file, and the copies by name. The old file and no copies if no assertion of the tests can be inverted.
     """
     try:
-        module = ast.parse(source)
+        module = parse(source)
         source.decode()
     except (SyntaxError, ValueError, RecursionError):
         return source, {}
@@ -142,7 +143,7 @@ def with_inverted_copies(
         lines.insert(end, text)
     changed = b"".join(lines)
     try:
-        ast.parse(changed)
+        parse(changed)
     except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
         return source, {}
     return changed, copies

@@ -20,6 +20,7 @@ from m3agent.agent.verify import insides
 from m3agent.agent.verify.comparisons import Function, always_the_same
 from m3agent.agent.verify.folding import DECODERS
 from m3agent.agent.verify.syntax import Definition, Syntax, member
+from m3agent.sandbox.python_ast import parse
 
 MOST_SOURCE = 4 << 20
 """Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""
@@ -62,7 +63,7 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
             raise MemoryError
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
-            found += _Reader(path, ast.parse(source), in_tests=in_tests).found
+            found += _Reader(path, parse(source), in_tests=in_tests).found
     except (RecursionError, MemoryError):  # too large, or nested too deeply
         found.append(Reach(1, "size", insides.UNREADABLE))
     except (SyntaxError, ValueError):  # another version of Python, or null bytes
