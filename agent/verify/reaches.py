@@ -93,6 +93,20 @@ def lines_of(source: bytes) -> list[str]:
     return re.split(r"\r\n|\r|\n", source.decode("utf-8", errors="replace"))
 
 
+def names_attribute(source: bytes, line: int, name: str) -> bool:
+    """Return whether a line of a file has an attribute of this name. `reaches` then judges it."""
+    try:
+        nodes = list(ast.walk(parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and node.lineno <= line <= (node.end_lineno or 0)
+        for node in nodes
+    )
+
+
 def _words(source: bytes) -> Iterator[Reach]:
     """Yield the names of insides in a file that cannot be parsed, such as code for another version of Python."""
     for number, line in enumerate(lines_of(source), 1):

@@ -58,7 +58,7 @@ from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
-from m3agent.agent.verify.review import Finding, needs_review
+from m3agent.agent.verify.review import Finding, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
 from m3agent.agent.verify.stability import BASE_TIMES, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
@@ -384,6 +384,7 @@ async def _compare(
             without(before, flaky), without(after, flaky), touched, missing
         )
     tampering = after.signs.beyond(before.signs, patch.paths)
+    reached = after.signs.reached_beyond(before.signs, patch.paths)
     added_red = {i for i in after.red - flaky if file_of(i) in added}
     errors = dict(after.errors)
     shown = set[str]()
@@ -391,6 +392,7 @@ async def _compare(
     if own is not None and after.complete and not fixed and not broken:
         red, green = own_reports or await own.run()
         tampering += green.signs.beyond(red.signs, patch.paths)
+        reached += green.signs.reached_beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
         shown = written & red.red & {*green.passed}
@@ -418,6 +420,11 @@ async def _compare(
         reason = f"the tests in {trees.inseparable[0]} cannot be told apart from its code ({reason})"
     if scope is not None:
         reason += f" ({scope.sentence()})"
+    patched = workspace.entries(patch.tree)
+    reached = [place for place in reached if place.path in patched and place.path not in undone]
+    review += await asyncio.to_thread(
+        findings_at, reached, lambda path: workspace.store.get_blob(patched[path].sha)
+    )
     own_only = verdict == "verified" and all(file_of(ident) in added for ident in fixed - shown)
     found = Verification(
         verdict,

@@ -7,11 +7,13 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.util.atomic_write import write_whole
+from m3agent.agent.verify.review import findings_at
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
@@ -106,8 +108,17 @@ class Grader:
         Suspicious effects that occur without any patch are not reported as tampering.
         """
         trees, run = await self._run(instance, patch, image, doubt=True)
-        if run.signs.beyond(ORDINARY, trees.changed):
-            run.forged = run.signs.beyond(await self._usual(instance, image), trees.changed)
+        reached = run.signs.reached_beyond(ORDINARY, trees.changed)
+        if reached or run.signs.beyond(ORDINARY, trees.changed):
+            usual = await self._usual(instance, image)
+            run.forged = run.signs.beyond(usual, trees.changed)
+            files = {entry.path: entry.sha for entry in trees.store.list_tree(trees.tree)}
+            lines = await asyncio.to_thread(
+                findings_at,
+                [place for place in run.signs.reached_beyond(usual, trees.changed) if place.path in files],
+                lambda path: trees.store.get_blob(files[path]),
+            )
+            trees = replace(trees, review=(*trees.review, *lines))
         return trees, run
 
     async def answer(self, instance: Instance, image: str | None) -> Answer:
