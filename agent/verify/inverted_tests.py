@@ -21,7 +21,8 @@ gets the copies
         assert not (add(0, 7) > 0)
 
 A comparison with a literal gets two copies: one with a very different value, and one with a value that looks alike (as many
-digits, letters or elements). Code may recognise the first.
+digits, letters or elements). Code may recognise the first. A comparison with anything else gets two with other values of the same
+type, and a negated one.
 
 If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
 judged, or its values are equal to everything.
@@ -151,6 +152,8 @@ def with_inverted_copies(
     for end, text in sorted(added, reverse=True, key=lambda one: one[0]):
         lines.insert(end, text)
     changed = b"".join(lines)
+    if f"{OTHER}(".encode() in changed:
+        changed += HELPER.encode()
     try:
         parse(changed)
     except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
@@ -216,6 +219,32 @@ def _inverted(
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
             # an attribute ends with its name, which the empty text at the end stands for
             yield statement, [(method, "", OPPOSITES[name])], True
+    if sides and not APPROXIMATE.search(ast.dump(statement)):
+        yield statement, [(sides[0], f"{OTHER}(", ")")], False
+        yield statement, [(sides[0], f"{OTHER}(", ", alike=True)")], False
+
+
+OTHER = "another_value"
+HELPER = f"""
+
+def {OTHER}(value, alike=False):
+    if alike and value and isinstance(value, (list, tuple)):
+        return value[:-1] + type(value)(["4711"])
+    if alike and value and isinstance(value, str):
+        return value[:-1] + ("a" if value[-1] == "b" else "b")
+    if alike and isinstance(value, int) and not isinstance(value, bool):
+        return value + 1
+    if isinstance(value, (bool, int, float, complex)):
+        return 2 * value + 4711 if abs(value) < 1e300 else 0
+    if isinstance(value, (str, bytes, list, tuple)):
+        return value + (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
+    if isinstance(value, dict):
+        return {{**value, "4711": 0}}
+    if isinstance(value, (set, frozenset)):
+        return value | {{"4711"}}
+    return object()
+"""
+"""A function that returns another value of the same type, and if asked as long a one, for comparisons with no literal."""
 
 
 def _alike(node: ast.expr, random: Random) -> list[Edit]:

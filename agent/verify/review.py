@@ -74,11 +74,11 @@ def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -
     """
     found = []
     for place in places:
-        name = place.name.rpartition(".")[2]
+        name = place.name.rpartition(".")[2].lstrip("=")
         content = content_of(place.path)
         if not names_attribute(content, place.line, name):
             text = _line(lines_of(content), Reach(place.line, name, ""))
-            what = insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
+            what = insides.CLASS if name == "__class__" else insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
             found.append(Finding(place.path, place.line, text[:MOST_TEXT], f"{what}, by a hidden name"))
     return tuple(found)
 

@@ -384,7 +384,8 @@ async def _compare(
             without(before, flaky), without(after, flaky), touched, missing
         )
     tampering = after.signs.beyond(before.signs, patch.paths)
-    reached = after.signs.reached_beyond(before.signs, patch.paths)
+    built = {place.path for place in after.signs.reached} - workspace.entries(patch.base).keys()
+    reached = after.signs.reached_beyond(before.signs, {*patch.paths, *built})
     added_red = {i for i in after.red - flaky if file_of(i) in added}
     errors = dict(after.errors)
     shown = set[str]()
@@ -421,9 +422,11 @@ async def _compare(
     if scope is not None:
         reason += f" ({scope.sentence()})"
     patched = workspace.entries(patch.tree)
-    reached = [place for place in reached if place.path in patched and place.path not in undone]
+    reached = [place for place in reached if place.path not in undone]
     review += await asyncio.to_thread(
-        findings_at, reached, lambda path: workspace.store.get_blob(patched[path].sha)
+        findings_at,
+        reached,
+        lambda path: workspace.store.get_blob(patched[path].sha) if path in patched else b"",
     )
     own_only = verdict == "verified" and all(file_of(ident) in added for ident in fixed - shown)
     found = Verification(

@@ -5,8 +5,8 @@
 - The functions of pytest, pluggy and unittest, and those behind pytest's hooks, are recorded before any of the code is
   imported. They are compared after the tests were imported, and at the end.
 - The function of each collected test is compared before and after the test.
-- The functions and classes of all modules that were loaded before are compared by identity at the same times, and the
-  built-in ones at each test.
+- The functions, classes and methods of all modules that were loaded before are compared by identity at the same times. At
+  each test, the built-in ones are compared, and the global values of the test's module and of each conftest.py.
 - A new module must not take the place of another one, such as one of an installed package.
 - Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
   it, so it does not matter how the code names what it reads.
@@ -28,6 +28,8 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 CALLABLE = (types.FunctionType, types.BuiltinFunctionType, type)
+METHODS = (types.FunctionType, property, staticmethod, classmethod)
+WRITABLE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose attributes can be set
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest")
 """Packages whose functions determine the results."""
 MOST_CANARIES = 60
@@ -37,10 +39,10 @@ REACHED = frozenset(
     (
         "tb_frame gi_frame cr_frame ag_frame sys._getframe sys._current_frames sys._current_exceptions "
         "gc.get_objects gc.get_referrers gc.get_referents sys.settrace sys.setprofile sys.addaudithook "
-        "function.__new__ code.__new__"
+        "function.__new__ code.__new__ =__code__ =__defaults__ =__kwdefaults__ =__class__"
     ).split()
 )
-"""Audit events of the interpreter, and attributes whose reading is one."""
+"""Audit events of the interpreter, attributes whose reading is one, and after `=` those whose setting is one."""
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 
@@ -98,15 +100,34 @@ def replaced(before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]) -> list
 
 
 def members() -> dict[tuple[str, str], Any]:
-    """Return the functions and classes in all modules by module and name, without those that programs replace."""
+    """Return the functions, classes and methods in all modules by module and name.
+
+    Those that programs replace are left out.
+    """
     found: dict[tuple[str, str], Any] = {}
     for name, module in list(sys.modules.items()):
         if not isinstance(module, types.ModuleType) or name in ("sys", "warnings", "__main__"):
             continue
         for attribute, value in list(vars(module).items()):
-            if not attribute.startswith("_") and isinstance(value, CALLABLE):
-                found[name, attribute] = value
+            if attribute.startswith("_") or not isinstance(value, CALLABLE):
+                continue
+            found[name, attribute] = value
+            if isinstance(value, type) and value.__flags__ & WRITABLE and value.__module__ == name:
+                for inner, method in list(vars(value).items()):
+                    if isinstance(method, METHODS):
+                        found[name, attribute + "." + inner] = method
     return found
+
+
+def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
+    """Return the global values of a test module, without those that its own functions may set."""
+    try:
+        with open(file, "rb") as source:
+            nodes = list(ast.walk(ast.parse(source.read())))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}
+    own = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
 
 
 def false_test(name: str, like: Any) -> Any:
@@ -189,7 +210,11 @@ class Watcher:
             return paths[name]
 
         def hook(event: str, given: tuple[Any, ...]) -> None:
-            what = given[1] if event == "object.__getattr__" else event
+            what = event
+            if event == "object.__getattr__":
+                what = given[1]
+            elif event == "object.__setattr__":
+                what = "=" + str(given[1])
             if busy or (what not in REACHED and event != "exec"):
                 return
             busy.append(True)  # the calls below are events as well
@@ -244,6 +269,8 @@ class Guard:
         self.watcher = Watcher(tell, self.root)
         self.members: dict[tuple[str, str], Any] = {}
         self.builtins: dict[str, Any] = {}
+        self.globals: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.conftests: list[str] = []
         self.before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
         self.hooks: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         self.canaries: dict[int, Any] = {}
@@ -298,6 +325,14 @@ class Guard:
                     place + random_numbers.randrange(2), made
                 )  # before or after: no pattern to detect
         self.tests = {id(item): (item, self.test_of(item)) for item in items}
+        of_items = {id(getattr(item, "module", None)) for item in items}
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(module, types.ModuleType) and isinstance(file, str):
+                is_conftest = os.path.basename(file) == "conftest.py" and file.startswith(self.root)
+                if is_conftest or id(module) in of_items:
+                    self.globals[file] = (module, globals_of(module, file))
+                    self.conftests += [file] if is_conftest else []
 
     def is_canary(self, item: Any) -> bool:
         return id(item) in self.canaries
@@ -318,6 +353,11 @@ class Guard:
         for name, value in self.builtins.items():
             if getattr(builtins, name, None) is not value:
                 self.forged(REPLACED + "builtins." + name)
+        for file in [*self.conftests, str(getattr(getattr(item, "module", None), "__file__", ""))]:
+            module, values = self.globals.get(file, (None, {}))
+            for name, value in values.items():
+                if vars(module).get(name) is not value:
+                    self.forged(REPLACED + module.__name__ + "." + name)
         known = self.tests.get(id(item))
         if known is None:
             self.forged("a test appeared after the tests were collected: " + item.nodeid)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,14 @@ from m3agent.agent.verify.inverted_runs import (
     inverted_tree,
     run_copies,
 )
-from m3agent.agent.verify.inverted_tests import MOST_COPIES, OPPOSITES, Copy, with_inverted_copies
+from m3agent.agent.verify.inverted_tests import (
+    HELPER,
+    MOST_COPIES,
+    OPPOSITES,
+    OTHER,
+    Copy,
+    with_inverted_copies,
+)
 from m3agent.agent.verify.review import Finding
 from tests.fakes.trees import files_of, memory_workspace
 
@@ -94,6 +102,37 @@ def test_the_second_copy_compares_with_a_value_that_looks_alike(literal: str, li
         assert value != other
         assert len(str(value)) == len(str(other)) or isinstance(value, list | tuple)
         assert len(copies) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "5",
+        "0",
+        "True",
+        "1e308",
+        "float('inf')",
+        "'a'",
+        "''",
+        "b''",
+        "[1]",
+        "()",
+        "{}",
+        "{1: 2}",
+        "set()",
+        "None",
+    ],
+)
+def test_what_is_no_literal_is_compared_with_other_values(value: str) -> None:
+    source = f"def test_it():\n    x = {value}\n    assert f() == x\n".encode()
+    text, copies = with_inverted_copies(source, ["test_it"], Random(1))
+    assert [copy.negated for copy in copies.values()] == [False, True, False, False]
+    assert b"    assert f() == another_value(x)\n" in text
+    assert b"    assert f() == another_value(x, alike=True)\n" in text
+    names: dict[str, Any] = {}
+    exec(HELPER, names)
+    assert names[OTHER](eval(value)) != eval(value)
+    assert names[OTHER](eval(value), alike=True) != eval(value)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +258,8 @@ def test_a_tree_has_the_copies_of_the_named_tests_only(tmp_path: Path) -> None:
 # what copies show
 
 SAME, NOT = Copy("test_x"), Copy("test_x", 2, "assert x", negated=True)
-OTHER = Copy("test_x", 3, "assert x == 5")
-COPIES = {"a.py::test_x_0": SAME, "a.py::test_x_1": NOT, "a.py::test_x_2": OTHER}
+ANOTHER = Copy("test_x", 3, "assert x == 5")
+COPIES = {"a.py::test_x_0": SAME, "a.py::test_x_1": NOT, "a.py::test_x_2": ANOTHER}
 
 
 @pytest.mark.parametrize(
