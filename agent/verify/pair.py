@@ -71,7 +71,8 @@ class Pair:
             first: The first reports of the old and the new tree.
             idents: The tests to run again.
             beside: Tests that are judged as well if they are in the same files as `idents`.
-            repeats: Further runs of these files on the new tree. With them, only the old tree's tests run again.
+            repeats: Further runs of these files on the new tree. With them, only the old tree's tests run again, and
+                tests about which only these runs disagree are left to `m3agent.agent.verify.stability`.
         """
         if not idents or not self.reruns:
             return frozenset()
@@ -95,7 +96,10 @@ class Pair:
         reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))
         for name, report in zip(unsettled, reports, strict=True):
             runs[name].whole.append(report)
-        return counting_neither_way(runs["before"], runs["after"], idents)
+        flaky = counting_neither_way(runs["before"], runs["after"], idents)
+        if repeats is None:
+            return flaky
+        return flaky - (Runs([], runs["after"].apart).flaky(idents) - runs["before"].flaky(idents))
 
     async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
         tree, added = (self.old, ()) if name == "before" else (self.new, self.added)
