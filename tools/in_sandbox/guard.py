@@ -22,11 +22,13 @@ import ast
 import builtins
 import os
 import random
+import re
 import sys
 import types
 from importlib.machinery import PathFinder
 from typing import Any
 
+GLOBAL = re.compile(r"^[^#\n]*\bglobal\b([^#;\n]*)", re.MULTILINE)
 CALLABLE = (types.FunctionType, types.BuiltinFunctionType, type)
 METHODS = (types.FunctionType, property, staticmethod, classmethod)
 WRITABLE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose attributes can be set
@@ -122,11 +124,10 @@ def members() -> dict[tuple[str, str], Any]:
 def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
     """Return the global values of a test module, without those that its own functions may set."""
     try:
-        with open(file, "rb") as source:
-            nodes = list(ast.walk(ast.parse(source.read())))
-    except (OSError, SyntaxError, ValueError, RecursionError):
+        with open(file, encoding="utf-8", errors="replace") as source:
+            own = {name for names in GLOBAL.findall(source.read()) for name in re.findall(r"\w+", names)}
+    except OSError:
         return {}
-    own = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
     return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
 
 
