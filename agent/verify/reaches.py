@@ -12,7 +12,7 @@ import re
 import tokenize
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -93,18 +93,18 @@ def lines_of(source: bytes) -> list[str]:
     return re.split(r"\r\n|\r|\n", source.decode("utf-8", errors="replace"))
 
 
-def names_attribute(source: bytes, line: int, name: str) -> bool:
-    """Return whether a line of a file has an attribute of this name. `reaches` then judges it."""
+def shows(source: bytes, line: int, names: Collection[str]) -> bool:
+    """Return whether a line of a file has one of these names, or an attribute of this name. `reaches` judges it then."""
     try:
         nodes = list(ast.walk(parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return any(
-        isinstance(node, ast.Attribute)
-        and node.attr == name
-        and node.lineno <= line <= (node.end_lineno or 0)
+    there = [
+        node
         for node in nodes
-    )
+        if isinstance(node, ast.Attribute | ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return any((node.id if isinstance(node, ast.Name) else node.attr) in names for node in there)
 
 
 def _words(source: bytes) -> Iterator[Reach]:

@@ -16,12 +16,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.reaches import Reach, lines_of, names_attribute, reaches
+from m3agent.agent.verify.reaches import Reach, lines_of, reaches, shows
 from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import is_test_file
 from m3agent.tools.tampering import Reached
 
+MADE_BY = {"function.__new__": ("FunctionType", "LambdaType"), "code.__new__": ("CodeType", "replace")}
+"""Names that source uses for what the interpreter reports under another name."""
 MOST_TEXT = 200
 """Characters of a line that are shown."""
 
@@ -76,7 +78,7 @@ def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -
     for place in places:
         name = place.name.rpartition(".")[2].lstrip("=")
         content = content_of(place.path)
-        if not names_attribute(content, place.line, name):
+        if not shows(content, place.line, MADE_BY.get(place.name, (name,))):
             text = _line(lines_of(content), Reach(place.line, name, ""))
             what = insides.CLASS if name == "__class__" else insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
             found.append(Finding(place.path, place.line, text[:MOST_TEXT], f"{what}, by a hidden name"))

@@ -263,12 +263,14 @@ def test_what_the_interpreter_reported_counts_if_the_source_does_not_show_it() -
         "a.py": b"x = 1\nframe = getattr(trace, NAMES[0])  # tb_frame\n",
         "b.py": b"place = sys._getframe(1).f_lineno\n",
         "c.py": b"this is no Python",
+        "d.py": b"from types import FunctionType as new\nFunctionType(code, {})\n",
     }
     places = [
         Reached("a.py", 2, "tb_frame"),
         Reached("b.py", 1, "sys._getframe"),
         Reached("c.py", 1, "gc.get_objects"),
         Reached("a.py", 1, "=__class__"),
+        Reached("d.py", 2, "function.__new__"),
     ]
     found = findings_at(places, lambda path: files[path])
     assert [(one.path, one.line, one.what) for one in found] == [
