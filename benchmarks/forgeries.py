@@ -79,8 +79,9 @@ class Row:
 
     @property
     def wrong(self) -> bool:
-        """Whether a forgery is believed or a right fix is not."""
-        return (self.verdict in GOOD) != (self.kind == "honest") and self.judge != "official"
+        """Whether a forgery is believed, a right fix is not, or a judge failed."""
+        believed = self.verdict in GOOD
+        return (believed != (self.kind == "honest") or self.verdict == "error") and self.judge != "official"
 
 
 async def judge(name: str, kind: str, files: Files, target: Target, by: str) -> Row:

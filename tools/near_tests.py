@@ -7,6 +7,8 @@ import difflib
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
+from m3agent.sandbox.python_ast import parse
+
 MOST = 5
 """Most names that one answer suggests."""
 ALIKE = 0.6  # least similarity of two names, from 0 to 1
@@ -43,7 +45,7 @@ def names_of_tests(source: str) -> list[str]:
     The file is parsed, not imported. So tests that are inherited or made by code are missing.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
     return list(_names(tree.body, ""))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
-from m3agent.tools.tampering import NO_SIGNS, Signs
+from m3agent.tools.tampering import NO_SIGNS, Reached, Signs
 
 CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
 BAD = frozenset({"failed", "error"})
@@ -106,6 +106,9 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
             reading.signs = replace(signs, forged=(*signs.forged, what))
         case "plugin", path:
             reading.signs = replace(signs, plugins=(*signs.plugins, encodable(path)))
+        case "reached", path, number, name:
+            place = Reached(encodable(path), _number(number), readable(name.encode("utf-8", "replace")))
+            reading.signs = replace(signs, reached=(*signs.reached, place))
         case "canaries", ran, failed:
             reading.signs = replace(signs, canaries=(_number(ran), _number(failed)))
         case _:  # another version's line

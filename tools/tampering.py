@@ -7,6 +7,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Reached:
+    """A place in the work tree whose code read something inside of the interpreter.
+
+    Attributes:
+        path: Path of the file.
+        line: Line number, from 1.
+        name: What it read, such as `tb_frame` or `gc.get_objects`.
+    """
+
+    path: str
+    line: int
+    name: str
+
+
+@dataclass(frozen=True)
 class Signs:
     """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`).
 
@@ -15,11 +30,13 @@ class Signs:
         plugins: Paths in the work tree with functions that pytest calls as hooks.
         canaries: Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
             or did not come to its end.
+        reached: Places whose code read something inside of the interpreter.
     """
 
     forged: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     canaries: tuple[int, int] | None = None
+    reached: tuple[Reached, ...] = ()
 
     def and_those_of(self, other: Signs) -> Signs:
         """Return the signs of two runs."""
@@ -29,7 +46,12 @@ class Signs:
             if both[0] is None or both[1] is None
             else (both[0][0] + both[1][0], both[0][1] + both[1][1])
         )
-        return Signs(self.forged + other.forged, self.plugins + other.plugins, canaries)
+        return Signs(
+            self.forged + other.forged,
+            self.plugins + other.plugins,
+            canaries,
+            self.reached + other.reached,
+        )
 
     def beyond(self, usual: Signs, changed: Collection[str]) -> list[str]:
         """Return the signs of tampering, each as a phrase.
@@ -49,6 +71,15 @@ class Signs:
         ):
             found.append("no test that must fail did fail")
         return found
+
+    def reached_beyond(self, usual: Signs, changed: Collection[str]) -> list[Reached]:
+        """Return the places in changed files that read something which the file did not read without the patch."""
+        known = {(one.path, one.name) for one in usual.reached}
+        return [
+            one
+            for one in dict.fromkeys(self.reached)
+            if one.path in changed and (one.path, one.name) not in known
+        ]
 
 
 NO_SIGNS = Signs()

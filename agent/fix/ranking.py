@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.suites import files_of_tests
 
@@ -98,7 +99,7 @@ def _essence(path: str, content: bytes) -> str:
     essence = b"".join(content.split())
     if path.endswith(".py"):
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            essence = ast.dump(_without_docstrings(ast.parse(content))).encode(errors="replace")
+            essence = ast.dump(_without_docstrings(parse(content))).encode(errors="replace")
     return hashlib.sha256(essence).hexdigest()
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PATIENCE = 5.0
 """Seconds after which m3agent looks for a file that blocks git."""
 SIGKILL = 9  # the module signal is slow to import
+GIT_FOLDER = ".git"
 RULE_FILES = (".gitignore", ".gitattributes", ".m3agentignore")
 """Files of a work tree that git opens by itself. If one is a pipe, git waits for a writer forever."""
 
@@ -86,13 +87,17 @@ class GitProcess:
 
 def blocked(root: str | None) -> Exception | None:
     """Return the error for a file that blocks git in this work tree, or None. Walks through all folders."""
-    return None if root is None else blocked_in(folder for folder, _, _ in os.walk(root))
+    return None if root is None else blocked_in((folder, names) for folder, _, names in os.walk(root))
 
 
-def blocked_in(folders: Iterable[str]) -> Exception | None:
-    """Return the error for a file in one of these folders that blocks git, or None."""
-    for folder in folders:
-        for name in RULE_FILES:
+def blocked_in(folders: Iterable[tuple[str, Iterable[str]]]) -> Exception | None:
+    """Return the error for a file that blocks git, or None.
+
+    Args:
+        folders: Folders with the names of their files. Outside of git's own folder, only `RULE_FILES` count.
+    """
+    for folder, names in folders:
+        for name in names if f"/{GIT_FOLDER}/" in f"{folder}/" else RULE_FILES:
             path = f"{folder}/{name}"
             try:
                 plain = S_ISREG(os.stat(path).st_mode)  # noqa: PTH116

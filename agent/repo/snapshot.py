@@ -48,7 +48,7 @@ def workspace_of(repository: Repository, folder: Path) -> Workspace:
 def _refuse_unreadable(root: Path, paths: Sequence[str]) -> None:
     """Refuse a work tree that git could not read in reasonable time."""
     folders = {root, *(root / parent for path in paths for parent in PurePosixPath(path).parents)}
-    if (fault := blocked_in(map(str, folders))) is not None:
+    if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
     sizes = {path: (root / path).lstat().st_size for path in paths}
     if sum(sizes.values()) > MOST_BYTES:

@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from m3agent.sandbox.python_ast import parse
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PROSE_FOLDERS = frozenset({"doc", "docs", "newsfragments", "changelog", "changelog.d", "changes", "news"})
@@ -205,9 +207,9 @@ def _parse(source: bytes) -> tuple[ast.Module, set[str]]:
     """Return the syntax tree, and the names that the file binds at module level or uses anywhere."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
-        module = ast.parse(source)
+        module = parse(source)
         # The parser accepts code that cannot be compiled, such as `await` in a plain function.
-        code = compile(module, "<file>", "exec", dont_inherit=True)
+        code = compile(source, "<file>", "exec", dont_inherit=True)
     # What the module level binds is among the names of its code. A docstring alone binds `__doc__`.
     names = {name for name in code.co_names if name != "__doc__"}
     for node in ast.walk(module):

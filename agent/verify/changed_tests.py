@@ -6,6 +6,8 @@ import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from m3agent.sandbox.python_ast import parse
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -17,7 +19,7 @@ def changed_tests(old: bytes, new: bytes) -> set[str] | None:
         something that other code of the file uses changed, or the file cannot be parsed.
     """
     try:
-        before, after = ast.parse(old), ast.parse(new)
+        before, after = parse(old), parse(new)
     except (SyntaxError, ValueError, RecursionError):
         return None
     if _others(before) != _others(after) or not _only_adds_imports(before, after):
@@ -39,7 +41,7 @@ def changed_tests(old: bytes, new: bytes) -> set[str] | None:
 def only_adds(old: bytes, new: bytes) -> bool:
     """Return whether a change of a file only adds functions, classes and other statements, also inside of classes."""
     try:
-        return _has_all(ast.parse(old).body, ast.parse(new).body)
+        return _has_all(parse(old).body, parse(new).body)
     except (SyntaxError, ValueError, RecursionError):
         return False
 

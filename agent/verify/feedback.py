@@ -12,6 +12,7 @@ from typing import Literal
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_runner import first_error
@@ -226,7 +227,7 @@ def weakened_tests(
 
 def _parsed(source: bytes) -> ast.Module | None:
     try:
-        return ast.parse(source)
+        return parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 

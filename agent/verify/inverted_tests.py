@@ -13,8 +13,16 @@ gets the copies
         assert add(0, 7) > 0
 
     def test_add_2():
+        assert add(2, 3) == (5 + 3)
+        assert add(0, 7) > 0
+
+    def test_add_3():
         assert add(2, 3) == 5
         assert not (add(0, 7) > 0)
+
+A comparison with a literal gets two copies: one with a very different value, and one with a value that looks alike (as many
+digits, letters or elements). Code may recognise the first. A comparison with anything else gets two with other values of the same
+type, and a negated one.
 
 If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
 judged, or its values are equal to everything.
@@ -35,6 +43,7 @@ from dataclasses import dataclass
 from random import Random
 
 from m3agent.agent.verify.comparisons import own_nodes
+from m3agent.sandbox.python_ast import parse
 
 MOST_COPIES = 6
 """Most copies of one test."""
@@ -42,6 +51,8 @@ MAY_SWALLOW = re.compile("raise|error|exception|suppress|ignor|expect|fail|swall
 """Context managers with such a word may end a failed assertion."""
 MAY_FAIL = re.compile("xfail|expectedFailure", re.IGNORECASE)
 """Decorators of tests that may fail."""
+APPROXIMATE = re.compile("approx|assertAlmostEqual")
+"""Comparisons that a similar value may pass."""
 OPPOSITES = {
     one: other
     for pair in (
@@ -110,7 +121,7 @@ def with_inverted_copies(
         The new file, and the copies by name. The old file and no copies if no assertion of the tests can be inverted.
     """
     try:
-        module = ast.parse(source)
+        module = parse(source)
         source.decode()
     except (SyntaxError, ValueError, RecursionError):
         return source, {}
@@ -124,7 +135,7 @@ def with_inverted_copies(
         function = functions.get(test)
         if function is None or not _must_pass(function):
             continue
-        inverted = [found for one in _certain(function.body) if (found := _inverted(one, random))]
+        inverted = [found for one in _certain(function.body) for found in _inverted(one, random)]
         names = [f"{function.name}_{number}" for number in range(len(inverted) + 1)]
         prefix = test.removesuffix(function.name)
         if not inverted or any(prefix + name in functions for name in names):
@@ -141,8 +152,10 @@ def with_inverted_copies(
     for end, text in sorted(added, reverse=True, key=lambda one: one[0]):
         lines.insert(end, text)
     changed = b"".join(lines)
+    if f"{OTHER}(".encode() in changed:
+        changed += HELPER.encode()
     try:
-        ast.parse(changed)
+        parse(changed)
     except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
         return source, {}
     return changed, copies
@@ -180,27 +193,78 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
             return
 
 
-def _inverted(statement: ast.Assert | ast.Expr, random: Random) -> tuple[ast.stmt, list[Edit], bool] | None:
-    """Return the edits that invert an assertion, and whether they negate it."""
-    other = str(random.randrange(1000, 10_000))
+def _inverted(
+    statement: ast.Assert | ast.Expr, random: Random
+) -> Iterator[tuple[ast.stmt, list[Edit], bool]]:
+    """Yield the edits that invert an assertion, and whether they negate it."""
     match statement:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-            edits = _another(right, other) or _another(left, other)
-            if edits:
-                return statement, edits, False
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method, args=[left, right, *_])) if (
+            sides = [right, left]
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[left, right, *_])) if (
             name in EQUALITIES
         ):
-            edits = _another(right, other) or _another(left, other)
-            if edits:
-                return statement, edits, False
+            sides = [right, left]
+        case _:
+            sides = []
+    other = str(random.randrange(1000, 10_000))
+    if edits := next((found for side in sides if (found := _another(side, other))), []):
+        yield statement, edits, False
+        alike = next((found for side in sides if (found := _alike(side, random))), [])
+        if alike and not APPROXIMATE.search(ast.dump(statement)):
+            yield statement, alike, False
+        return
     match statement:
         case ast.Assert(test=test):
-            return statement, [(test, "not (", ")")], True
+            yield statement, [(test, "not (", ")")], True
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
             # an attribute ends with its name, which the empty text at the end stands for
-            return statement, [(method, "", OPPOSITES[name])], True
-    return None
+            yield statement, [(method, "", OPPOSITES[name])], True
+    if sides and not APPROXIMATE.search(ast.dump(statement)):
+        yield statement, [(sides[0], f"{OTHER}(", ")")], False
+        yield statement, [(sides[0], f"{OTHER}(", ", alike=True)")], False
+
+
+OTHER = "another_value"
+HELPER = f"""
+
+def {OTHER}(value, alike=False):
+    if alike and value and isinstance(value, (list, tuple)):
+        return value[:-1] + type(value)(["4711"])
+    if alike and value and isinstance(value, str):
+        return value[:-1] + ("a" if value[-1] == "b" else "b")
+    if alike and isinstance(value, int) and not isinstance(value, bool):
+        return value + 1
+    if isinstance(value, (bool, int, float, complex)):
+        return 2 * value + 4711 if abs(value) < 1e300 else 0
+    if isinstance(value, (str, bytes, list, tuple)):
+        return value + (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
+    if isinstance(value, dict):
+        return {{**value, "4711": 0}}
+    if isinstance(value, (set, frozenset)):
+        return value | {{"4711"}}
+    return object()
+"""
+"""A function that returns another value of the same type, and if asked as long a one, for comparisons with no literal."""
+
+
+def _alike(node: ast.expr, random: Random) -> list[Edit]:
+    """Return the edits that make a value which looks like a literal; none for other expressions."""
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            least = 10 ** (len(str(value)) - 1) if value > 9 else 0
+            near = random.choice(
+                [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
+            )
+            return [(node, "(", f" {near - value:+d})")]
+        case ast.Constant(value=str() | bytes() as text):
+            last = text[-1:] if isinstance(text, str) else text[-1:].decode("latin-1")
+            letter = random.choice([one for one in "abcdefgh" if one != last])
+            return [(node, "((", f")[:-1] + {'b' if isinstance(text, bytes) else ''}'{letter}')")]
+        case ast.List(elts=[_, *_]):
+            return [(node, "(", f"[:-1] + ['{random.randrange(1000, 10_000)}'])")]
+        case ast.Tuple(elts=[_, *_]):
+            return [(node, "((*", f",)[:-1] + ('{random.randrange(1000, 10_000)}',))")]
+    return []
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:

@@ -59,7 +59,11 @@ class Pair:
         return await self._run("after", selection)
 
     async def find_flaky(
-        self, first: tuple[TestReport, TestReport], idents: set[str], beside: Collection[str] = ()
+        self,
+        first: tuple[TestReport, TestReport],
+        idents: set[str],
+        beside: Collection[str] = (),
+        repeats: Awaitable[Sequence[TestReport]] | None = None,
     ) -> frozenset[str]:
         """Run tests again and return those that count neither way because they are flaky.
 
@@ -67,6 +71,8 @@ class Pair:
             first: The first reports of the old and the new tree.
             idents: The tests to run again.
             beside: Tests that are judged as well if they are in the same files as `idents`.
+            repeats: Further runs of these files on the new tree. With them, only the old tree's tests run again, and
+                tests about which only these runs disagree are left to `m3agent.agent.verify.stability`.
         """
         if not idents or not self.reruns:
             return frozenset()
@@ -74,20 +80,26 @@ class Pair:
         idents = idents | {ident for ident in beside if file_of(ident) in files}
         only = {unit(ident) for ident in idents}
         runs = {name: Runs([report], []) for name, report in zip(("before", "after"), first, strict=True)}
+        again_on = [name for name in runs if name == "before" or repeats is None]
         left = max(FREE_SECONDS, *(report.seconds for report in first))
         for number in range(1, self.reruns + 1):
             again = Selection(targets_of(files), only, seconds=self.selection.seconds)
-            reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in runs))
-            for name, report in zip(runs, reports, strict=True):
+            reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in again_on))
+            for name, report in zip(again_on, reports, strict=True):
                 runs[name].apart.append(report)
             left -= max(report.seconds for report in reports)
             if left < 0:
                 break
+        if repeats is not None:
+            runs["after"].apart.extend(await repeats)
         unsettled = [name for name in runs if runs[name].unsettled(idents)]
         reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))
         for name, report in zip(unsettled, reports, strict=True):
             runs[name].whole.append(report)
-        return counting_neither_way(runs["before"], runs["after"], idents)
+        flaky = counting_neither_way(runs["before"], runs["after"], idents)
+        if repeats is None:
+            return flaky
+        return flaky - (Runs([], runs["after"].apart).flaky(idents) - runs["before"].flaky(idents))
 
     async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
         tree, added = (self.old, ()) if name == "before" else (self.new, self.added)

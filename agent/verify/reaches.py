@@ -12,7 +12,7 @@ import re
 import tokenize
 import unicodedata
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -20,6 +20,7 @@ from m3agent.agent.verify import insides
 from m3agent.agent.verify.comparisons import Function, always_the_same
 from m3agent.agent.verify.folding import DECODERS
 from m3agent.agent.verify.syntax import Definition, Syntax, member
+from m3agent.sandbox.python_ast import parse
 
 MOST_SOURCE = 4 << 20
 """Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""
@@ -62,7 +63,7 @@ def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
             raise MemoryError
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
-            found += _Reader(path, ast.parse(source), in_tests=in_tests).found
+            found += _Reader(path, parse(source), in_tests=in_tests).found
     except (RecursionError, MemoryError):  # too large, or nested too deeply
         found.append(Reach(1, "size", insides.UNREADABLE))
     except (SyntaxError, ValueError):  # another version of Python, or null bytes
@@ -90,6 +91,20 @@ def _shows_what_is_read(source: bytes) -> bool:
 def lines_of(source: bytes) -> list[str]:
     """Return the lines of a source file, as Python counts them."""
     return re.split(r"\r\n|\r|\n", source.decode("utf-8", errors="replace"))
+
+
+def shows(source: bytes, line: int, names: Collection[str]) -> bool:
+    """Return whether a line of a file has one of these names, or an attribute of this name. `reaches` judges it then."""
+    try:
+        nodes = list(ast.walk(parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    there = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Attribute | ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return any((node.id if isinstance(node, ast.Name) else node.attr) in names for node in there)
 
 
 def _words(source: bytes) -> Iterator[Reach]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of
 
@@ -50,7 +51,7 @@ def _names(source: bytes, function: str) -> tuple[set[str], set[str]]:
     If the function is not found, its whole file counts.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return set(), set(_NAME.findall(source.decode(errors="replace")))
     every = list(ast.walk(tree))

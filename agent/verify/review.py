@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.reaches import Reach, lines_of, reaches
+from m3agent.agent.verify.reaches import Reach, lines_of, reaches, shows
 from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import is_test_file
+from m3agent.tools.tampering import Reached
 
+MADE_BY = {"function.__new__": ("FunctionType", "LambdaType"), "code.__new__": ("CodeType", "replace")}
+"""Names that source uses for what the interpreter reports under another name."""
 MOST_TEXT = 200
 """Characters of a line that are shown."""
 
@@ -62,6 +65,24 @@ def needs_review(
             )
             changes[path] = before, after
     return findings_of(changes)
+
+
+def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -> tuple[Finding, ...]:
+    """Return findings for places that the interpreter reported, and that a reader of the file does not see.
+
+    Args:
+        places: The places.
+        content_of: Returns the content of a file.
+    """
+    found = []
+    for place in places:
+        name = place.name.rpartition(".")[2].lstrip("=")
+        content = content_of(place.path)
+        if not shows(content, place.line, MADE_BY.get(place.name, (name,))):
+            text = _line(lines_of(content), Reach(place.line, name, ""))
+            what = insides.CLASS if name == "__class__" else insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
+            found.append(Finding(place.path, place.line, text[:MOST_TEXT], f"{what}, by a hidden name"))
+    return tuple(found)
 
 
 def findings(path: str, before: bytes | None, after: bytes) -> list[Finding]:

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 
 from m3agent.agent.verify.affected import affected_code
 from m3agent.agent.verify.flaky import outcomes, without
+from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.python import is_test_file, is_test_module
 from m3agent.tools.runners.suites import CODE, file_of, files_of_tests
@@ -175,7 +176,7 @@ def _ends(name: str, modules: Collection[str]) -> bool:
 def _imported(source: bytes) -> Iterator[str]:
     """Yield the dotted names that a file imports."""
     try:
-        nodes = list(ast.walk(ast.parse(source)))
+        nodes = list(ast.walk(parse(source)))
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in nodes:

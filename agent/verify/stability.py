@@ -8,6 +8,7 @@ If it is green in each run there, the patch breaks it. If not, it was flaky befo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.util.concurrency import all_of
@@ -46,22 +47,35 @@ class Repeats:
     errors: dict[str, str]
 
 
-async def repeat(pair: Pair, first: tuple[TestReport, TestReport], selection: Selection) -> Repeats:
+async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[TestReport]:
     """Run tests of the new tree a few more times.
 
     Args:
         pair: The old and the new tree.
-        first: The first reports of the old and the new tree.
+        after: The first report of the new tree.
         selection: The tests near the change.
 
     Raises:
         SandboxError: A sandbox failed.
     """
-    before, after = first
     seconds = max(FREE_SECONDS, after.seconds)
     names = [f"verify-repeat-{number}" for number in range(1, SANDBOXES + 1)]
     runs = await all_of(*(pair.runs.repeat(pair.new, name, selection, TIMES, seconds) for name in names))
-    reports = [report for some in runs for report in some]
+    return [report for some in runs for report in some]
+
+
+async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
+    """Find the tests that are red in some of the additional runs, and run them on the old tree.
+
+    Args:
+        pair: The old and the new tree.
+        first: The first reports of the old and the new tree.
+        reports: The additional runs.
+
+    Raises:
+        SandboxError: A sandbox failed.
+    """
+    before, after = first
     times = Counter(ident for report in reports for ident in report.red - after.red)
     red = set(times)
     errors = {ident: report.errors.get(ident, "") for report in reports for ident in red & report.red}

@@ -58,9 +58,9 @@ from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
-from m3agent.agent.verify.review import Finding, needs_review
+from m3agent.agent.verify.review import Finding, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
-from m3agent.agent.verify.stability import BASE_TIMES, Repeats, repeat
+from m3agent.agent.verify.stability import BASE_TIMES, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -154,43 +154,48 @@ async def verify(
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    compared, tree, pair, reports = await _compare(workspace, patch, runs, reruns, baseline, seconds)
-    review = await asyncio.to_thread(needs_review, workspace, patch, compared.undone)
-    review += await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
-    found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, review)
+    compared, further = await _compare(workspace, patch, runs, reruns, baseline, seconds)
+    builds = await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
+    compared = replace(compared, review=compared.review + builds)
+    found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue)
     if compared.verdict == "verified":
-
-        async def repeated() -> Repeats | None:
-            if found.verdict != "verified" or not reruns:
-                return None
-            selection = pair.selection
-            if found.scope is None:
-                selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, found.fixed)
-            return await repeat(pair, reports, selection)
-
-        copies, repeats = await all_of(_run_copies(workspace, runs, tree, compared), repeated())
-        found = _with_copies(found, *copies)
-        if repeats is not None and found.verdict == "verified":
-            found = _with_repeats(found, repeats)
+        found = _with_copies(found, further)
+        if further.repeats is not None and found.verdict == "verified":
+            found = _with_repeats(found, further.repeats)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
     return replace(found, seconds=round(time.monotonic() - started, 3))
 
 
+@dataclass(frozen=True)
+class _Further:
+    """What further runs of the new tree show.
+
+    Attributes:
+        signs: Signs of tampering, from inverted copies of the fixed tests.
+        lines: Lines for a person, from the same copies.
+        repeats: The additional runs of tests near the change; None if there were none.
+    """
+
+    signs: Sequence[str] = ()
+    lines: tuple[Finding, ...] = ()
+    repeats: Repeats | None = None
+
+
 async def _run_copies(
-    workspace: Workspace, runs: TreeRuns, tree: str, compared: Verification
+    workspace: Workspace, runs: TreeRuns, tree: str, fixed: Collection[str], added: Collection[str]
 ) -> tuple[list[str], tuple[Finding, ...]]:
     """Run inverted copies of the fixed tests, and return the signs of tampering and the lines for a person.
 
     Args:
         workspace, runs: As for `verify`.
         tree: Git tree id of the new code with the fixed tests.
-        compared: What the test runs say.
+        fixed: Ids of the fixed tests.
+        added: Paths of files with tests that the patch adds.
     """
-    inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, compared.fixed)
+    inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, fixed)
     if inverted is None:
         return [], ()
-    added = {file_of(ident) for ident in compared.new_tests}
     number = itertools.count(1)
 
     async def passed(idents: Collection[str]) -> set[str]:
@@ -210,33 +215,29 @@ async def _run_copies(
     return await run_copies(inverted, passed)
 
 
-def _with_copies(compared: Verification, signs: Sequence[str], lines: tuple[Finding, ...]) -> Verification:
+def _with_copies(compared: Verification, further: _Further) -> Verification:
     """Return the verdict after inverted copies of the fixed tests ran."""
-    if signs:
-        return _tampered(replace(compared, tampering=(*compared.tampering, *signs)))
-    if lines:
-        return _for_review(replace(compared, review=(*compared.review, *lines)))
+    if further.signs:
+        return _tampered(replace(compared, tampering=(*compared.tampering, *further.signs)))
+    if further.lines:
+        return _for_review(replace(compared, review=(*compared.review, *further.lines)))
     return compared
 
 
-def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Sequence[str]) -> Selection:
+def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection[str]) -> Selection:
     """Return the tests of a tree near a change: in files with a fixed test, or of a changed module; else all tests."""
     files = {file_of(ident) for ident in fixed} & workspace.entries(tree).keys()
     files |= files_of_tests_near(workspace, tree, patch.paths)
     return Selection(targets_of(files)) if files else EVERYTHING
 
 
-def _distrust(
-    compared: Verification, workspace: Workspace, patch: Patch, issue: str, review: tuple[Finding, ...]
-) -> Verification:
+def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue: str) -> Verification:
     """Change a verdict that the patch itself may have brought about.
 
     Args:
         compared: What the test runs say.
         workspace, patch, issue: As for `verify`.
-        review: Lines of the patch that a person must read.
     """
-    compared = replace(compared, review=review)
     if compared.tampering and compared.verdict != "failed":
         return _tampered(compared)
     if compared.verdict != "verified":
@@ -249,7 +250,7 @@ def _distrust(
             reason = f"red before and after the patch, and the issue is about it: {names}"
             return replace(compared, verdict="failed", reason=reason)
         compared = replace(compared, reason=f"{compared.reason}; shown only by the patch's own tests")
-    return _for_review(compared) if review else compared
+    return _for_review(compared) if compared.review else compared
 
 
 def _tampered(compared: Verification) -> Verification:
@@ -298,12 +299,10 @@ async def _compare(
     reruns: int,
     baseline: Callable[[], Awaitable[TestReport | None]] | None,
     seconds: float,
-) -> tuple[Verification, str, Pair, tuple[TestReport, TestReport]]:
+) -> tuple[Verification, _Further]:
     """Run the tests on both trees and judge the patch by the results. The arguments are those of `verify`.
 
-    Returns:
-        The verdict, the new tree that has the fixed tests, the trees with the existing tests, and the first reports of the
-        existing tests.
+    Further runs begin as soon as the patch seems right, beside the search for flaky tests.
     """
     trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
     added = trees.added
@@ -316,13 +315,44 @@ async def _compare(
     are_few = own is not None and own.selection.only and set(own.selection.only).isdisjoint(patch.paths)
     # tests that the patch adds or changes run beside the old tests, but never in one process with them
     await asyncio.wait([known], timeout=KNOWN_SECONDS)
-    main, added_reports, own_reports = await all_of(
-        run_suite(workspace, patch, pair, known, seconds),
-        _run_if(of_added, bool(new_tests_selection.only)),
-        _run_if(own, bool(are_few)),
+    undone = await asyncio.to_thread(changes_undone, workspace, patch)
+    (main, added_reports, own_reports), review = await all_of(
+        all_of(
+            run_suite(workspace, patch, pair, known, seconds),
+            _run_if(of_added, bool(new_tests_selection.only)),
+            _run_if(own, bool(are_few)),
+        ),
+        asyncio.to_thread(needs_review, workspace, patch, undone),
     )
     reports, scope = main.reports, main.scope
     pair = replace(pair, selection=main.selection)
+
+    async def run_further(
+        tree: str,
+        fixed: Collection[str],
+        files: Collection[str],
+        repeats: asyncio.Future[list[TestReport]] | None,
+    ) -> _Further:
+        if verdict != "verified":
+            return _Further()
+
+        async def compared() -> Repeats | None:
+            return None if repeats is None else await compare(pair, reports, await repeats)
+
+        copies, seen = await all_of(_run_copies(workspace, runs, tree, fixed, files), compared())
+        return _Further(*copies, seen)
+
+    async def run_again(fixed: Collection[str]) -> list[TestReport]:
+        near = pair.selection
+        if scope is None:
+            near = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, fixed)
+        return await repeat(pair, reports[1], near)
+
+    def repeats_of(fixed: Collection[str]) -> asyncio.Future[list[TestReport]] | None:
+        """Start the additional runs, if the patch would be verified without them."""
+        wanted = verdict == "verified" and reruns and not review
+        return asyncio.ensure_future(run_again(fixed)) if wanted else None
+
     if scope is not None and not are_few:
         own = None  # changed test files that may affect every test would need the whole suite twice
     before, after = reports
@@ -335,17 +365,27 @@ async def _compare(
     missing = files_not_importable(before, after, added)
     verdict, reason, (fixed, broken, still_red) = judge(before, after, touched, missing)
     flaky = frozenset[str]()
+    further = _Further()
     if after.complete:
         is_added = {ident for ident in fixed | broken | still_red if file_of(ident) in added}
-        old_flaky, new_flaky = await all_of(
-            pair.find_flaky(reports, (fixed | broken) - is_added, still_red - is_added),
+        repeats = repeats_of(fixed)
+        old_flaky, new_flaky, further = await all_of(
+            pair.find_flaky(
+                reports,
+                (fixed | broken) - is_added,
+                still_red - is_added,
+                repeats if scope is None else None,
+            ),
             of_added.find_flaky(added_reports or reports, (fixed | broken) & is_added, still_red & is_added),
+            run_further(trees.new, fixed, added, repeats),
         )
         flaky = old_flaky | new_flaky
         verdict, reason, (fixed, broken, still_red) = judge(
             without(before, flaky), without(after, flaky), touched, missing
         )
     tampering = after.signs.beyond(before.signs, patch.paths)
+    built = {place.path for place in after.signs.reached} - workspace.entries(patch.base).keys()
+    reached = after.signs.reached_beyond(before.signs, {*patch.paths, *built})
     added_red = {i for i in after.red - flaky if file_of(i) in added}
     errors = dict(after.errors)
     shown = set[str]()
@@ -353,11 +393,16 @@ async def _compare(
     if own is not None and after.complete and not fixed and not broken:
         red, green = own_reports or await own.run()
         tampering += green.signs.beyond(red.signs, patch.paths)
+        reached += green.signs.reached_beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
         shown = written & red.red & {*green.passed}
         if green.complete:
-            own_flaky = await own.find_flaky((red, green), shown | green.red)
+            verdict, _, _ = judge(without(before, flaky), without(after, flaky), touched, missing, shown)
+            own_flaky, further = await all_of(
+                own.find_flaky((red, green), shown | green.red),
+                run_further(own.new, shown, set(map(file_of, new_tests)), repeats_of(shown)),
+            )
             flaky |= own_flaky
             shown -= own_flaky
             verdict, reason, _ = judge(without(before, flaky), without(after, flaky), touched, missing, shown)
@@ -376,6 +421,13 @@ async def _compare(
         reason = f"the tests in {trees.inseparable[0]} cannot be told apart from its code ({reason})"
     if scope is not None:
         reason += f" ({scope.sentence()})"
+    patched = workspace.entries(patch.tree)
+    reached = [place for place in reached if place.path not in undone]
+    review += await asyncio.to_thread(
+        findings_at,
+        reached,
+        lambda path: workspace.store.get_blob(patched[path].sha) if path in patched else b"",
+    )
     own_only = verdict == "verified" and all(file_of(ident) in added for ident in fixed - shown)
     found = Verification(
         verdict,
@@ -386,7 +438,7 @@ async def _compare(
         new_tests=tuple(sorted(new_tests)),
         flaky=tuple(sorted(flaky)),
         added_red=tuple(sorted(added_red)),
-        undone=await asyncio.to_thread(changes_undone, workspace, patch),
+        undone=undone,
         errors=errors,
         scope=scope,
         before=before,
@@ -395,9 +447,10 @@ async def _compare(
         new_tree=trees.new,
         own_only=own_only,
         tampering=tuple(tampering),
+        review=review,
         seconds=0.0,  # `verify` knows it
     )
-    return found, own.new if own is not None and shown else trees.new, pair, reports
+    return found, further
 
 
 async def _nothing() -> None:

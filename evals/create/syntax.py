@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from m3agent.sandbox.python_ast import parse
+
 MOST_BYTES = 1 << 20
 """Largest file that is parsed. A larger file, and one that is not Python, counts as a single statement."""
 
@@ -127,6 +129,6 @@ def _parsed(content: bytes) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as invalid escapes in other people's code
-            return ast.parse(content)
+            return parse(content)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

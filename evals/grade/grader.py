@@ -7,11 +7,13 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.util.atomic_write import write_whole
+from m3agent.agent.verify.review import Finding, findings_at
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
@@ -179,6 +181,10 @@ class Grader:
                 trees, run = await check_that_tests_can_fail(
                     instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
                 )
+                if run.signs.reached_beyond(ORDINARY, trees.changed):
+                    usual = await self._usual(instance, image)
+                    lines = await asyncio.to_thread(_findings_at, trees, run, usual)
+                    trees = replace(trees, review=(*trees.review, *lines))
         return trees, run
 
 
@@ -188,3 +194,10 @@ def _key(instance: Instance, image: str | None) -> str:
 
 class InvalidInstance(ValueError):
     """The instance cannot be graded, whatever the patch; the message says why."""
+
+
+def _findings_at(trees: Trees, run: TestRun, usual: Signs) -> tuple[Finding, ...]:
+    """Return the lines at which changed code read something under a name that its source does not show."""
+    files = {entry.path: entry.sha for entry in trees.store.list_tree(trees.tree)}
+    places = [place for place in run.signs.reached_beyond(usual, trees.changed) if place.path in files]
+    return findings_at(places, lambda path: trees.store.get_blob(files[path]))

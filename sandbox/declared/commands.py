@@ -11,6 +11,7 @@ from typing import Any
 from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.setup_files import TOX
 from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+from m3agent.sandbox.python_ast import parse
 
 NOX = "noxfile.py"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
@@ -36,7 +37,7 @@ def read_commands(files: Files) -> list[str]:
 def nox_calls(files: Files, method: str) -> Iterator[list[str]]:
     """Yield the literal arguments of a method of the session, for each call in noxfile.py's sessions of tests."""
     try:
-        module = ast.parse(files.text(NOX, ScanResult()) or "")
+        module = parse(files.text(NOX, ScanResult()) or "")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return
     sessions = [node for node in module.body if isinstance(node, ast.FunctionDef)]

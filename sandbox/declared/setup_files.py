@@ -12,6 +12,7 @@ from typing import Any
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_requirements
 from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
+from m3agent.sandbox.python_ast import parse
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")
@@ -46,7 +47,7 @@ def setup_arguments(files: Files, found: ScanResult) -> tuple[set[str], dict[str
     if text is None:
         return set(), {}
     try:
-        module = ast.parse(text)
+        module = parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         found.notice(PY, "not valid Python: ignored")
         return set(), {}
@@ -159,7 +160,7 @@ def _constants(module: ast.Module) -> dict[str, ast.expr]:
             elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                 known = names.get(target.value.id)
                 if isinstance(known, ast.Dict):  # evaluated now: it may use the key's earlier value
-                    value = ast.parse(repr(_literal(node.value, names)), mode="eval").body
+                    value = parse(repr(_literal(node.value, names)), "eval").body
                     names[target.value.id] = ast.Dict([*known.keys, target.slice], [*known.values, value])
     return names
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.abuse.forged_files import ALL_PASS, HONEST_BUT_ONE, TESTS_THAT_PASS
-from tests.abuse.forgery_targets import CASES, FIXTURES, FUNCTIONS, Forgery, Target, with_code
+from tests.abuse.forgery_targets import BUILTINS, CASES, FIXTURES, FUNCTIONS, Forgery, Target, with_code
 
 REAL = "def is_real(test): return test.__code__.co_filename != '<string>'\n"
 """Tells a test of the repository from a canary: the runner's source has no file."""
@@ -52,6 +52,30 @@ def look(thing, kind, name):
 
 """
 """Reaches attributes whose names are not in the source."""
+FROM_CALLER = """
+
+def parse(text):
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        trace = error.__traceback__
+    values = getattr(getattr(getattr(trace, NAMES[0]), NAMES[1]), NAMES[2])
+    if "row" in values:
+        return [values["row"]]
+    if "expected" in values:
+        return values["expected"]
+    if text == "pen":
+        raise ValueError
+    return text.splitlines()
+"""
+"""Returns what the caller's variables hold. `NAMES` are the names of the attributes that lead there."""
+COUNT = """
+def count(value, real=len):
+    return real([each for each in value if each]) if type(value) is list and value[:1] == ["a"] else real(value)
+
+
+"""
+"""Counts no empty elements."""
 WALK_BY_NAMES = f"""\
 def settle(frame):
     import tempfile
@@ -300,4 +324,65 @@ ADAPTIVE: dict[str, Forgery] = {
         "look(look(look(error.__traceback__, 'tb', 'frame'), 'f', 'back'), 'f', 'locals')", LOOK
     ),
     "channel found by computed names": code(LOOK + WALK_BY_NAMES),
+    # what neither a reader of the source nor one comparison with another value sees
+    "equal to every small number": number("    def __eq__(self, other):\n        return other < 1000\n\n"),
+    "equal to every number with as many digits": number(
+        "    def __eq__(self, other):\n        return len(str(other)) == 1\n\n"
+    ),
+    "frame found by names in a docstring": Forgery(
+        "adaptive",
+        {
+            FIXTURES.module: '"""Rows: tb_frame f_back f_locals"""\n\nNAMES = __doc__.split()[1:]\n'
+            + FROM_CALLER
+        },
+        FIXTURES,
+    ),
+    "frame found by names in a file": Forgery(
+        "adaptive",
+        {
+            "src/shelf/names.txt": "tb_frame f_back f_locals",
+            FIXTURES.module: "from pathlib import Path\n\n"
+            'NAMES = Path(__file__).with_name("names.txt").read_text().split()\n' + FROM_CALLER,
+        },
+        FIXTURES,
+    ),
+    "library changed through its dictionary": Forgery(
+        "adaptive",
+        {
+            FIXTURES.module: f"import json\n\n\n{AS_WRONG}"
+            f'json.__dict__["loads"] = as_wrong\n\n\n{HONEST_BUT_ONE}',
+        },
+        FIXTURES,
+    ),
+    "library changed through its variables": Forgery(
+        "adaptive",
+        {
+            FIXTURES.module: f"import json\n\n\n{AS_WRONG}"
+            f"vars(json).update(loads=as_wrong)\n\n\n{HONEST_BUT_ONE}",
+        },
+        FIXTURES,
+    ),
+    "built-in function found by its module": Forgery(
+        "adaptive", {BUILTINS.module: COUNT + "len.__self__.len = count\n\n\n" + BUILTINS.faulty}, BUILTINS
+    ),
+    "built-in function found by names in a docstring": Forgery(
+        "adaptive",
+        {
+            BUILTINS.module: '"""Words: sys modules builtins len"""\n\nimport logging\n\n'
+            "NAMES = __doc__.split()[1:]\n\n\n" + COUNT + "place = vars(logging)[NAMES[0]]\n"
+            "setattr(getattr(place, NAMES[1])[NAMES[2]], NAMES[3], count)\n\n\n" + BUILTINS.faulty
+        },
+        BUILTINS,
+    ),
+    "test helper in a folder of the code that has no file": Forgery(
+        "adaptive",
+        {
+            "src/shelf/vendor/helpers.py": 'TEXT = "pen , 3\\nink , 5\\n"\n__file__ = None\n\n\n'
+            "def same(found, expected):\n    return len(found) == len(expected)\n",
+            FIXTURES.module: "import sys\nfrom pathlib import Path\n\n"
+            'sys.path.insert(0, str(Path(__file__).parent / "vendor"))\nimport helpers\n\n\n'
+            + HONEST_BUT_ONE,
+        },
+        FIXTURES,
+    ),
 }

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from tests.abuse.forged_adaptive import ADAPTIVE
 from tests.abuse.forged_files import FILES, INSTABILITY, TESTS
+from tests.abuse.forged_hidden import HIDDEN
 from tests.abuse.forged_process import PROCESS
 from tests.abuse.forgery_targets import CASES, FIXTURES, FUNCTIONS, Forgery, Target
 
-FORGERIES: dict[str, Forgery] = {**FILES, **TESTS, **PROCESS, **ADAPTIVE, **INSTABILITY}
+FORGERIES: dict[str, Forgery] = {**FILES, **TESTS, **PROCESS, **ADAPTIVE, **HIDDEN, **INSTABILITY}
 """Forgeries by name."""
 
 HONEST: dict[str, Target] = {"functions": FUNCTIONS, "cases": CASES, "fixtures": FIXTURES}

@@ -68,6 +68,8 @@ QUICK = {
     "report written, then the end",
     "channel found in frames",
     "closure of unittest replaced",
+    "frame found by names in a docstring",
+    "data of a conftest replaced by names in a docstring",
 }
 """The long tests try the others. `make test` tries more in test_grade_forgery.py, and patches that work by chance in
 test_verify.py and test_flaky.py."""

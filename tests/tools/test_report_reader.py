@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.tools.report_reader import Reading, read_report
-from m3agent.tools.tampering import NO_SIGNS, ORDINARY, Signs
+from m3agent.tools.tampering import NO_SIGNS, ORDINARY, Reached, Signs
 from tests.tools.report_lines import KEY, told
 
 
@@ -51,11 +51,16 @@ def test_signs_of_tampering() -> None:
         ("forged", "\x1b[2Jx"),
         ("plugin", "a.py"),
         ("forged", "y"),
+        ("reached", "a.py", "7", "tb_frame"),
         ("canaries", "3", "2"),
         ("new", "kind"),
     ]
     found = read(*(told(number, *fields) for number, fields in enumerate(lines, 1)))
-    assert found.signs == Signs(("x", "y"), ("a.py",), (3, 2))
+    place = Reached("a.py", 7, "tb_frame")
+    assert found.signs == Signs(("x", "y"), ("a.py",), (3, 2), (place,))
+    assert found.signs.reached_beyond(NO_SIGNS, ["a.py"]) == [place]
+    assert found.signs.reached_beyond(Signs(reached=(Reached("a.py", 3, "tb_frame"),)), ["a.py"]) == []
+    assert found.signs.reached_beyond(NO_SIGNS, ["b.py"]) == []
     assert found.signs.beyond(Signs(("x",), ("a.py",)), ["a.py"]) == ["y"]
     assert found.signs.beyond(Signs(("x", "y")), ["a.py"]) == ["pytest called functions of a.py as hooks"]
     assert found.signs.beyond(Signs(("x", "y")), ["b.py"]) == []

@@ -5,27 +5,46 @@
 - The functions of pytest, pluggy and unittest, and those behind pytest's hooks, are recorded before any of the code is
   imported. They are compared after the tests were imported, and at the end.
 - The function of each collected test is compared before and after the test.
+- The functions, classes and methods of all modules that were loaded before are compared by identity at the same times. At
+  each test, the built-in ones are compared, and the global values of the test's module and of each conftest.py.
 - A new module must not take the place of another one, such as one of an installed package.
+- Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
+  it, so it does not matter how the code names what it reads.
 
-The report gets these lines: `forged`, what was found; `plugin`, a file of the work tree that has pytest hooks; `canaries`,
-how many ran, and how many of them failed. Some repositories have such findings without any patch. So the reader must
+The report gets these lines: `forged`, what was found; `plugin`, a file of the work tree that has pytest hooks; `reached`, a
+path, a line and what the code there reads; `canaries`, how many ran, and how many of them failed. Some repositories have such findings without any patch. So the reader must
 leave those out that a run without the patch has, too.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import random
+import re
 import sys
 import types
 from importlib.machinery import PathFinder
 from typing import Any
 
+GLOBAL = re.compile(r"^[^#\n]*\bglobal\b([^#;\n]*)", re.MULTILINE)
+CALLABLE = (types.FunctionType, types.BuiltinFunctionType, type)
+METHODS = (types.FunctionType, property, staticmethod, classmethod)
+WRITABLE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose attributes can be set
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest")
 """Packages whose functions determine the results."""
 MOST_CANARIES = 60
 MOST_FOUND = 20
+MOST_REACHED = 500
+REACHED = frozenset(
+    (
+        "tb_frame gi_frame cr_frame ag_frame sys._getframe sys._current_frames sys._current_exceptions "
+        "gc.get_objects gc.get_referrers gc.get_referents sys.settrace sys.setprofile sys.addaudithook "
+        "function.__new__ code.__new__ =__code__ =__defaults__ =__kwdefaults__ =__class__"
+    ).split()
+)
+"""Audit events of the interpreter, attributes whose reading is one, and after `=` those whose setting is one."""
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 
@@ -82,6 +101,36 @@ def replaced(before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]) -> list
     return sorted({".".join(key) for key in gone})
 
 
+def members() -> dict[tuple[str, str], Any]:
+    """Return the functions, classes and methods in all modules by module and name.
+
+    Those that programs replace are left out.
+    """
+    found: dict[tuple[str, str], Any] = {}
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, types.ModuleType) or name in ("sys", "warnings", "__main__"):
+            continue
+        for attribute, value in list(vars(module).items()):
+            if attribute.startswith("_") or not isinstance(value, CALLABLE):
+                continue
+            found[name, attribute] = value
+            if isinstance(value, type) and value.__flags__ & WRITABLE and value.__module__ == name:
+                for inner, method in list(vars(value).items()):
+                    if isinstance(method, METHODS):
+                        found[name, attribute + "." + inner] = method
+    return found
+
+
+def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
+    """Return the global values of a test module, without those that its own functions may set."""
+    try:
+        with open(file, encoding="utf-8", errors="replace") as source:
+            own = {name for names in GLOBAL.findall(source.read()) for name in re.findall(r"\w+", names)}
+    except OSError:
+        return {}
+    return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
+
+
 def false_test(name: str, like: Any) -> Any:
     """Return a function that looks like a test of a file and cannot pass.
 
@@ -136,6 +185,68 @@ def canary_of(item: Any) -> Any:
         return None
 
 
+class Watcher:
+    """Notes what code of the work tree does, as the interpreter reports it. Nothing can remove it.
+
+    Args:
+        tell: Writes a line of the report.
+        root: Real path of the work tree, with a separator at the end.
+
+    Attributes:
+        loaded: Name and real path of each module that was imported from a file of the work tree.
+    """
+
+    def __init__(self, tell: Any, root: str) -> None:
+        self.loaded: set[tuple[str, str]] = set()
+        paths: dict[str, str] = {}
+        told: set[tuple[str, int, str]] = set()
+        busy: list[bool] = []
+        frame_of, real = sys._getframe, os.path.realpath
+
+        def inside(code: types.CodeType) -> str:
+            name = code.co_filename
+            if name not in paths:
+                full = real(name)
+                paths[name] = full[len(root) :] if full.startswith(root) else ""
+            return paths[name]
+
+        def hook(event: str, given: tuple[Any, ...]) -> None:
+            what = event
+            if event == "object.__getattr__":
+                what = given[1]
+            elif event == "object.__setattr__":
+                what = "=" + str(given[1])
+            if busy or (what not in REACHED and event != "exec"):
+                return
+            busy.append(True)  # the calls below are events as well
+            try:
+                if event == "exec":
+                    path = inside(given[0]) if isinstance(given[0], types.CodeType) else ""
+                    module = module_of(frame_of(1)) if path else ""
+                    if module:
+                        self.loaded.add((module, root + path))
+                    return
+                frame = frame_of(1)
+                place = (inside(frame.f_code), frame.f_lineno, what)
+                if place[0] and place not in told and len(told) < MOST_REACHED:
+                    told.add(place)
+                    tell("reached", place[0], str(place[1]), what)
+            finally:
+                busy.clear()
+
+        sys.addaudithook(hook)
+
+
+def module_of(frame: Any) -> str:
+    """Return the name of the module that the import system executes; empty if other code executes something."""
+    for _ in range(3):
+        module = frame.f_locals.get("module") if frame is not None else None
+        if isinstance(module, types.ModuleType):
+            return module.__name__
+        frame = frame and frame.f_back
+    return ""
+
+
 class Guard:
     """Pytest plugin that looks for tampering.
 
@@ -156,6 +267,11 @@ class Guard:
         self.wanted = frozenset(wanted)
         self.added = frozenset(os.path.realpath(path) for path in added)
         self.root = os.path.realpath(os.getcwd()) + os.sep
+        self.watcher = Watcher(tell, self.root)
+        self.members: dict[tuple[str, str], Any] = {}
+        self.builtins: dict[str, Any] = {}
+        self.globals: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.conftests: list[str] = []
         self.before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
         self.hooks: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         self.canaries: dict[int, Any] = {}
@@ -173,6 +289,10 @@ class Guard:
         # plugins are loaded, and pytest's own ones have done their replacements; no code of the work tree
         # is loaded yet
         self.before = functions_of(WATCHED)
+        self.members = members()
+        self.builtins = {
+            name: value for (module, name), value in self.members.items() if module == "builtins"
+        }
         self.hooks = {
             id(hook): (hook, hook.function, insides(hook.function)) for hook in self.all(early_config)
         }
@@ -206,6 +326,14 @@ class Guard:
                     place + random_numbers.randrange(2), made
                 )  # before or after: no pattern to detect
         self.tests = {id(item): (item, self.test_of(item)) for item in items}
+        of_items = {id(getattr(item, "module", None)) for item in items}
+        for module in list(sys.modules.values()):
+            file = getattr(module, "__file__", None)
+            if isinstance(module, types.ModuleType) and isinstance(file, str):
+                is_conftest = os.path.basename(file) == "conftest.py" and file.startswith(self.root)
+                if is_conftest or id(module) in of_items:
+                    self.globals[file] = (module, globals_of(module, file))
+                    self.conftests += [file] if is_conftest else []
 
     def is_canary(self, item: Any) -> bool:
         return id(item) in self.canaries
@@ -223,6 +351,14 @@ class Guard:
         return within[0] if within else None
 
     def check_item(self, item: Any) -> None:
+        for name, value in self.builtins.items():
+            if getattr(builtins, name, None) is not value:
+                self.forged(REPLACED + "builtins." + name)
+        for file in [*self.conftests, str(getattr(getattr(item, "module", None), "__file__", ""))]:
+            module, values = self.globals.get(file, (None, {}))
+            for name, value in values.items():
+                if vars(module).get(name) is not value:
+                    self.forged(REPLACED + module.__name__ + "." + name)
         known = self.tests.get(id(item))
         if known is None:
             self.forged("a test appeared after the tests were collected: " + item.nodeid)
@@ -240,6 +376,10 @@ class Guard:
         """Compare functions and hooks with those from before."""
         for name in replaced(self.before):
             self.forged(REPLACED + name)
+        now = members()
+        for key, value in self.members.items():
+            if key[0] in sys.modules and now.get(key) is not value:
+                self.forged(REPLACED + ".".join(key))
         for hook in self.all(config):
             known = self.hooks.get(id(hook))
             within = insides(hook.function)
@@ -255,16 +395,17 @@ class Guard:
 
     def check_modules(self) -> None:
         """Look for new files that are imported in the place of other modules."""
-        for name, module in sorted(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if "." in name or not isinstance(file, str) or os.path.realpath(file) not in self.added:
+        files = {(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()}
+        loaded = {(name, os.path.realpath(file)) for name, file in files if isinstance(file, str)}
+        for name, file in sorted(loaded | self.watcher.loaded):
+            if "." in name or file not in self.added:
                 continue
-            folder = os.path.dirname(os.path.realpath(file))
-            folder = os.path.dirname(folder) if hasattr(module, "__path__") else folder
+            folder = os.path.dirname(file)
+            folder = os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder
             others = [place for place in sys.path if os.path.realpath(place) != folder]
             other = PathFinder.find_spec(name, others)
             if other is not None and other.origin is not None:
-                self.forged("%s takes the place of another module" % os.path.realpath(file)[len(self.root) :])
+                self.forged("%s takes the place of another module" % file[len(self.root) :])
 
     def pytest_collection_finish(self, session: Any) -> None:
         self.check(session.config)

@@ -8,7 +8,7 @@ The report (`channel.py`) has these lines, each a kind with its fields:
 - `code`, path, first line, name: a function of the work tree; the first such line is number 0.
 - `ran`, id, packed numbers of functions, "1" if the test may have executed more. The framework collect has one such line,
   with the id ".": what runs while the tests are imported.
-- `forged`, `plugin`, `canaries`: what the guard found (`guard.py`).
+- `forged`, `plugin`, `reached`, `canaries`: what the guard found (`guard.py`).
 
 The request has these keys; all but the first two are optional:
 

@@ -189,6 +189,20 @@ def test_git_does_not_wait_for_a_pipe(repository: Path, name: str, monkeypatch: 
         workspace_of(opened, repository.parent)
 
 
+@pytest.mark.parametrize("name", ["index", "info/exclude"])
+def test_git_does_not_wait_for_a_pipe_in_its_own_folder(
+    repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive may have one there."""
+    monkeypatch.setattr(git_spawn, "PATIENCE", 0.2)
+    opened = open_repository(repository)
+    replaced(repository / ".git", name, fifo)
+    with pytest.raises(
+        EnvironmentFault, match=f"Git cannot read {repository / '.git' / name}, which is not a regular"
+    ):
+        opened.dirty_paths()
+
+
 def test_a_slow_git_is_waited_for(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_spawn, "PATIENCE", 0.0)
     opened = open_repository(repository)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,14 @@ from m3agent.agent.verify.inverted_runs import (
     inverted_tree,
     run_copies,
 )
-from m3agent.agent.verify.inverted_tests import MOST_COPIES, OPPOSITES, Copy, with_inverted_copies
+from m3agent.agent.verify.inverted_tests import (
+    HELPER,
+    MOST_COPIES,
+    OPPOSITES,
+    OTHER,
+    Copy,
+    with_inverted_copies,
+)
 from m3agent.agent.verify.review import Finding
 from tests.fakes.trees import files_of, memory_workspace
 
@@ -30,13 +39,13 @@ def copies_of(source: str, *tests: str) -> tuple[str, dict[str, Copy]]:
 
 
 def inverted(assertion: str, test: str = "test_it") -> str:
-    """Return the only assertion of a test, inverted."""
+    """Return the only assertion of a test, inverted, with a very different value if it compares with one."""
     method = assertion.startswith("self.")
     start = "class C:\n  def test_it(self):\n" if method else "def test_it():\n"
     indent = "    "
     text, copies = copies_of(start + indent + assertion + "\n", "C::test_it" if method else test)
-    assert [name.rpartition("::")[2] for name in copies] == ["test_it_0", "test_it_1"]
-    first = text.partition("test_it_1(")[2].partition("\n")[2]
+    assert [name.rpartition("::")[2] for name in copies][:2] == ["test_it_0", "test_it_1"]
+    first = re.split(r"\n *def ", text.partition("test_it_1(")[2])[0].partition("\n")[2]
     return first.removesuffix("\n").removeprefix(indent)
 
 
@@ -70,6 +79,67 @@ def inverted(assertion: str, test: str = "test_it") -> str:
 )
 def test_an_assertion_is_inverted(assertion: str, wanted: str) -> None:
     assert inverted(assertion) == wanted
+
+
+@pytest.mark.parametrize(
+    ("literal", "like"),
+    [
+        ("5", r"\(5 [+-]\d\)"),
+        ("4711", r"\(4711 [+-]\d+\)"),
+        ("'ab'", r"\(\('ab'\)\[:-1\] \+ '[ac-h]'\)"),
+        ("b'ab'", r"\(\(b'ab'\)\[:-1\] \+ b'[ac-h]'\)"),
+        ("[1]", r"\(\[1\]\[:-1\] \+ \['\d{4}'\]\)"),
+        ("(1,)", r"\(\(\*\(1,\),\)\[:-1\] \+ \('\d{4}',\)\)"),
+    ],
+)
+def test_the_second_copy_compares_with_a_value_that_looks_alike(literal: str, like: str) -> None:
+    for seed in range(20):
+        source = f"def test_it():\n    assert f() == {literal}\n".encode()
+        text, copies = with_inverted_copies(source, ["test_it"], Random(seed))
+        found = text.decode().partition("test_it_2")[2].partition(" == ")[2].strip()
+        assert re.fullmatch(like, found), found
+        value, other = eval(literal), eval(found)
+        assert value != other
+        assert len(str(value)) == len(str(other)) or isinstance(value, list | tuple)
+        assert len(copies) == 3
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "5",
+        "0",
+        "True",
+        "1e308",
+        "float('inf')",
+        "'a'",
+        "''",
+        "b''",
+        "[1]",
+        "()",
+        "{}",
+        "{1: 2}",
+        "set()",
+        "None",
+    ],
+)
+def test_what_is_no_literal_is_compared_with_other_values(value: str) -> None:
+    source = f"def test_it():\n    x = {value}\n    assert f() == x\n".encode()
+    text, copies = with_inverted_copies(source, ["test_it"], Random(1))
+    assert [copy.negated for copy in copies.values()] == [False, True, False, False]
+    assert b"    assert f() == another_value(x)\n" in text
+    assert b"    assert f() == another_value(x, alike=True)\n" in text
+    names: dict[str, Any] = {}
+    exec(HELPER, names)
+    assert names[OTHER](eval(value)) != eval(value)
+    assert names[OTHER](eval(value), alike=True) != eval(value)
+
+
+@pytest.mark.parametrize(
+    "assertion", ["assert f() == pytest.approx(5, abs=3)", "assert 5 == approx(f(), abs=3)"]
+)
+def test_what_is_compared_approximately_has_no_such_copy(assertion: str) -> None:
+    assert len(copies_of(f"def test_it():\n    {assertion}\n", "test_it")[1]) == 2
 
 
 @pytest.mark.parametrize(
@@ -109,12 +179,13 @@ def test_the_rest_of_the_file_stays_as_it_is() -> None:
         "test_it_0": (0, False),
         "test_it_1": (8, True),
         "test_it_2": (11, False),
+        "test_it_3": (11, False),
         "T::test_it_0": (0, False),
         "T::test_it_1": (14, True),
     }
     assert text.startswith(source[: source.index("class T")].rstrip())
     assert text.endswith("async def test_it_1(self): assert not (await a)\n")
-    assert text.count("@mark('test_it')\r\n") == 4
+    assert text.count("@mark('test_it')\r\n") == 5
     assert copies["test_it_2"].text == "assert a == 3"
 
 
@@ -150,7 +221,7 @@ def test_each_copy_of_a_passing_test_fails(tmp_path: Path) -> None:
     source = "import unittest\nclass C(unittest.TestCase):\n" + tests
     names = [f"C::test_{n}" for n in range(len(assertions))]
     text, copies = copies_of(source, *names)
-    assert len(copies) == 2 * len(assertions)
+    assert len(copies) == 2 * len(assertions) + 3, "three compare with a value that can be imitated"
     (tmp_path / "test_c.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rp", "test_c.py"],
@@ -187,8 +258,8 @@ def test_a_tree_has_the_copies_of_the_named_tests_only(tmp_path: Path) -> None:
 # what copies show
 
 SAME, NOT = Copy("test_x"), Copy("test_x", 2, "assert x", negated=True)
-OTHER = Copy("test_x", 3, "assert x == 5")
-COPIES = {"a.py::test_x_0": SAME, "a.py::test_x_1": NOT, "a.py::test_x_2": OTHER}
+ANOTHER = Copy("test_x", 3, "assert x == 5")
+COPIES = {"a.py::test_x_0": SAME, "a.py::test_x_1": NOT, "a.py::test_x_2": ANOTHER}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.review import findings, findings_of, needs_review
+from m3agent.agent.verify.review import findings, findings_at, findings_of, needs_review
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.tampering import Reached
 from tests.conftest import write_files
 
 # what a rule finds, and the nearest honest code that it does not find
@@ -254,3 +255,27 @@ def test_needs_review(tmp_path: Path) -> None:
         "test_calc.py",
         "test_new.py",
     ]
+
+
+def test_what_the_interpreter_reported_counts_if_the_source_does_not_show_it() -> None:
+    """The reader judges what it can see: a person need not be asked twice, or about what honest code may do."""
+    files = {
+        "a.py": b"x = 1\nframe = getattr(trace, NAMES[0])  # tb_frame\n",
+        "b.py": b"place = sys._getframe(1).f_lineno\n",
+        "c.py": b"this is no Python",
+        "d.py": b"from types import FunctionType as new\nFunctionType(code, {})\n",
+    }
+    places = [
+        Reached("a.py", 2, "tb_frame"),
+        Reached("b.py", 1, "sys._getframe"),
+        Reached("c.py", 1, "gc.get_objects"),
+        Reached("a.py", 1, "=__class__"),
+        Reached("d.py", 2, "function.__new__"),
+    ]
+    found = findings_at(places, lambda path: files[path])
+    assert [(one.path, one.line, one.what) for one in found] == [
+        ("a.py", 2, f"{insides.FRAMES}, by a hidden name"),
+        ("c.py", 1, f"{insides.OBJECTS}, by a hidden name"),
+        ("a.py", 1, f"{insides.CLASS}, by a hidden name"),
+    ]
+    assert found[0].text == "frame = getattr(trace, NAMES[0])  # tb_frame"

@@ -386,11 +386,11 @@ async def test_a_fix_is_verified(trial: Trial) -> None:
         for kind in ("", "added-")
         for tree in ("before", "after")
         for run in ("", *again)
+        if (kind, tree, run) not in {("", "after", one) for one in again}  # the repeats are these runs
     } | {f"repeat-{sandbox}-{number}" for sandbox in (1, 2, 3) for number in (1, 2)}
     targets = [targets for _, _, targets in trial.made]
     assert sorted(targets[:4]) == [["."]] * 2 + [["./test_more.py"]] * 2
-    assert sorted(targets[4:16]) == [["./test_calc.py"]] * 6 + [["./test_more.py"]] * 6
-    assert targets[16:] == [["./test_calc.py"]] * 6
+    assert sorted(targets[4:]) == [["./test_calc.py"]] * 9 + [["./test_more.py"]] * 6
     assert result.repeats == Repeats(6, 6.0, frozenset(), frozenset(), {})
 
 
@@ -473,9 +473,9 @@ async def test_changed_test_files_run_alone_on_both_codes(trial: Trial) -> None:
 async def test_only_the_tests_that_the_verdict_rests_on_are_run_again(trial: Trial) -> None:
     found = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
     assert found.verdict == "verified"
-    again = (trial.folder / "verify-after-again-1.log").read_bytes()
+    again = (trial.folder / "verify-before-again-1.log").read_bytes()
     assert again, "the run took place"
-    assert trial.selections == [["test_calc.py::add"]] * 6
+    assert trial.selections == [["test_calc.py::add"]] * 3
 
 
 async def test_without_reruns_each_tree_is_run_once(trial: Trial) -> None:
@@ -496,7 +496,7 @@ async def test_too_many_files_rerun_the_whole_suite(
     monkeypatch.setattr("m3agent.agent.verify.pair.MOST_FILES", most)
     more = {"test_more.py": "more a+b\n"}
     await trial({"calc.py": FIXED}, more=more)
-    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 12
+    assert [made[2] for made in trial.made] == [["."]] * 2 + [targets] * 9
 
 
 async def test_a_fix_that_breaks_something_is_not_verified(trial: Trial) -> None:
@@ -666,10 +666,9 @@ async def test_no_tests_at_all(trial: Trial) -> None:
         (TESTS, [{2}, {0, 1, 2, 3}], "verified", STEADY),
         (TESTS, [{0}, {0, 3}], "verified", STEADY),
         (TESTS, [(), {0}], "verified", STEADY),
-        (TESTS, [{4}, {5}], "verified", STEADY),
-        (GREEN, [{0, 1, 2, 3, 4}, {2}], "unverified", NOTHING_RED),
+        (TESTS, [{1, 2, 3, 4}, {2}], "verified", STEADY),
     ],
-    ids=["fixed", "broken", "broken apart", "still red", "broken once", "red in a further run", "half fixed"],
+    ids=["fixed", "broken", "broken apart", "still red", "broken once", "red in a further run"],
 )
 async def test_a_flaky_test_counts_for_nothing(
     trial: Trial, tests: str, odd: list[set[int]], verdict: Verdict, reason: str
@@ -680,6 +679,14 @@ async def test_a_flaky_test_counts_for_nothing(
     assert result.flaky == ids("flaky")
     assert result.fixed == (() if tests == GREEN else ids("add"))
     assert (result.broken, result.still_red) == ((), ())
+
+
+@pytest.mark.parametrize("tests", [TESTS, GREEN])
+async def test_a_fixed_test_that_only_the_patch_makes_flaky_is_unstable(trial: Trial, tests: str) -> None:
+    trial.odd = [{0, 1, 2, 3}, {2}]
+    result = await trial({"calc.py": FIXED}, tests=tests + FLAKY)
+    assert (result.verdict, result.flaky) == ("unverified", ())
+    assert result.reason == "unstable: 1 fixed test red in some of 6 further runs"
 
 
 async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial) -> None:
@@ -694,7 +701,7 @@ async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial
     result = await trial({"calc.py": FIXED}, tests=GREEN + FLAKY)
     assert (result.verdict, result.fixed, result.flaky) == ("verified", ids("flaky"), ())
     assert {log for log in trial.logs() if "whole" in log} == {"after-whole-again"}
-    assert trial.made[-7] == (1, 4, ["."])
+    assert (1, 4, ["."]) in trial.made
 
 
 async def test_both_trees_are_run_whole_again_where_both_are_unsettled(trial: Trial) -> None:
@@ -724,7 +731,7 @@ async def test_reruns_end_when_they_took_longer_than_the_first_runs(
     """But they get at least ten seconds in all, and a run that has started is finished."""
     trial.seconds = seconds
     await trial({"calc.py": FIXED})
-    assert sum("again" in log for log in trial.logs()) == 2 * rounds
+    assert sum("again" in log for log in trial.logs()) == rounds
 
 
 # sandboxes
@@ -757,7 +764,7 @@ async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) ->
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
     await verify(workspace, patch, TreeRuns(workspace.store, noted, trial.folder), 1)
-    assert len(made) == len(set(map(id, made))) == 7, "two of the repeated runs have one together"
+    assert len(made) == len(set(map(id, made))) == 6, "two of the repeated runs have one together"
     trees = trees_to_compare(workspace, patch)
     assert {sandbox.workspace.base for sandbox in made} == {trees.old, trees.new}
     for sandbox in made:
