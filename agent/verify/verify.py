@@ -59,7 +59,7 @@ from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
-from m3agent.agent.verify.stability import BASE_TIMES, Repeats, repeat
+from m3agent.agent.verify.stability import COMPARED_RUNS, Repeats, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -272,8 +272,8 @@ def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
     compared = replace(compared, repeats=repeats)
     if repeats.broken:
         reason = (
-            f"{count(repeats.broken, 'test')} red in some of {repeats.runs} further runs with the patch, "
-            f"and in none of {BASE_TIMES} without it"
+            f"{count(repeats.broken, 'test')} red in several of {COMPARED_RUNS} further runs with the patch, "
+            f"and in none of {COMPARED_RUNS} without it"
         )
         return replace(
             compared,

@@ -688,6 +688,17 @@ async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial)
     assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
 
 
+async def test_what_the_patch_breaks_now_and_then_is_broken(trial: Trial) -> None:
+    """It turns red only after the first runs: in the fifth sandbox of the new tree, and when both are compared."""
+    trial.odd = [(), {5, 8}]
+    result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
+    assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
+    assert (
+        result.reason
+        == "1 test red in several of 12 further runs with the patch, and in none of 12 without it"
+    )
+
+
 async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial) -> None:
     """Run alone, the test is red on both trees; in the whole suite, which is run once more, it shows the fix."""
     trial.odd = [{0, 1, 2, 3, 4}, {1, 2, 3}]
