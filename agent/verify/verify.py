@@ -20,9 +20,9 @@ The check uses the tests of the old tree:
 - It undoes changes to files that decide how tests run: pytest's configuration, Python's start-up files, and new modules
   that shadow modules of Python or pytest.
 
-If no test is fixed or broken, the tests that the patch wrote into existing files count. They must have new ids, be red on
-the old code and green on the new code. If one of them, or a test that the patch changed, is red on the new code, the
-patch has failed.
+If no test is fixed or broken, the tests that the patch adds to or changes in existing files count. They must be red on the
+old code and green on the new code. A changed test must also be green on both without its change: a test that was red could
+have been weakened. If an added or changed test is red on the new code, the patch has failed.
 
 A suite is large if it took longer on the base tree than verification may take. Then only the tests that execute the
 change must run (`m3agent.agent.verify.scope`), and others run as long as there is time. A test without a result on the
@@ -353,7 +353,8 @@ async def _compare(
         tampering += green.signs.beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
-        shown = written & red.red & {*green.passed}
+        changed = {*before.passed} & {*after.passed}
+        shown = (written | changed) & red.red & {*green.passed}
         if green.complete:
             own_flaky = await own.find_flaky((red, green), shown | green.red)
             flaky |= own_flaky

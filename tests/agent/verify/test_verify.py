@@ -577,6 +577,31 @@ async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(t
     assert result.before.passed == ids("double sum"), "the runs that are shown are those of the old tests"
 
 
+async def test_a_changed_test_counts_where_nothing_else_does(trial: Trial) -> None:
+    """Fixes often add an assertion to an existing test."""
+    result = await trial({"calc.py": FIXED, "test_calc.py": "sum a+b\ndouble a*2\n"}, tests=GREEN)
+    assert (result.verdict, result.fixed, result.new_tests) == ("verified", ids("sum"), ())
+    told = "1 test added or changed by the patch: red on the old code, green on the new"
+    assert (result.reason, result.own_only) == (f"{told}; shown only by the patch's own tests", True)
+
+
+@pytest.mark.parametrize(
+    ("tests", "changed", "verdict"),
+    [
+        (GREEN, "sum a*2\ndouble a*2\n", "unverified"),
+        (GREEN, "sum a+c\ndouble a*2\n", "failed"),
+        (f"{GREEN}wrong never\n", f"{GREEN}wrong a+b\n", "failed"),
+        (f"{GREEN}skip wrong\n", f"{GREEN}wrong a+b\n", "unverified"),
+    ],
+    ids=["green on the old code", "red on the new code", "weakened", "no longer skipped"],
+)
+async def test_changed_tests_that_show_nothing(
+    trial: Trial, tests: str, changed: str, verdict: Verdict
+) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": changed}, tests=tests)
+    assert (result.verdict, result.fixed) == (verdict, ())
+
+
 async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED, "test_calc.py": f"{TESTS}shown a+b\n"})
     assert (result.fixed, result.new_tests) == (ids("add"), ())
