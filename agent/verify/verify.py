@@ -55,7 +55,7 @@ from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
-from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
@@ -161,10 +161,11 @@ async def verify(
         async def repeated() -> Repeats | None:
             if found.verdict != "verified" or not reruns:
                 return None
-            selection = pair.selection
             if found.scope is None:
-                selection = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, found.fixed)
-            return await repeat(pair, reports, selection)
+                near = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, found.fixed)
+                return await repeat(pair, reports, near)
+            left = max(FREE_SECONDS, seconds - (time.monotonic() - started))
+            return await repeat(pair, reports, replace(pair.selection, seconds=left))
 
         copies, repeats = await all_of(_run_copies(workspace, runs, tree, compared), repeated())
         found = _with_copies(found, *copies)

@@ -110,6 +110,14 @@ async def test_both_trees_are_compared_under_the_same_load(scripted: Scripted) -
     assert max(scripted.seen_at_once) == 6
 
 
+@pytest.mark.parametrize(("seconds", "runs"), [(None, 6), (60.0, 3)])
+async def test_tests_with_a_time_run_once_in_each_sandbox(
+    scripted: Scripted, seconds: float | None, runs: int
+) -> None:
+    found = await repeat(pair(scripted), (ALL_GREEN, ALL_GREEN), Selection(seconds=seconds))
+    assert found.runs == runs
+
+
 async def test_too_few_runs_of_the_base_tree_show_nothing(tmp_path: Path) -> None:
     runs = Scripted(TreeStore(tmp_path), no_sandbox, tmp_path, most=3)  # type: ignore[arg-type]
     runs.red.update({NEW: {0}, AFTER: {*range(12)}})
