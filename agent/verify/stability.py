@@ -72,12 +72,11 @@ async def repeat(pair: Pair, first: tuple[TestReport, TestReport], selection: Se
     many = TIMES if selection.seconds is None else 1
     reports = await _repeat(pair.runs, pair.new, "verify-repeat", selection, many, seconds)
     times = _times_red(reports)
-    red = times.keys() - after.red
     # a test that is red in each of these runs depends on other tests, which did not run
-    unstable = {ident for ident in red if times[ident] < len(reports)}
+    unstable = {ident for ident in times.keys() - after.red if times[ident] < len(reports)}
     broken = set[str]()
     more = list[TestReport]()
-    if candidates := red & {*before.passed}:
+    if candidates := times.keys() & {*before.passed}:
         again = replace(selection, targets=targets_of({file_of(ident) for ident in candidates}))
         old, new = await all_of(
             *(
@@ -90,7 +89,9 @@ async def repeat(pair: Pair, first: tuple[TestReport, TestReport], selection: Se
             often = {ident for ident, number in _times_red(new).items() if number >= LEAST_RED}
             broken = candidates & often - _times_red(old).keys()
     errors = {
-        ident: report.errors.get(ident, "") for report in (*more, *reports) for ident in red & report.red
+        ident: report.errors.get(ident, "")
+        for report in (*more, *reports)
+        for ident in times.keys() & report.red
     }
     took = sum(report.seconds for report in (*reports, *more))
     return Repeats(len(reports), round(took, 3), frozenset(broken), frozenset(unstable - broken), errors)

@@ -281,6 +281,7 @@ def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
             verdict="failed",
             reason=reason,
             broken=tuple(sorted({*compared.broken, *repeats.broken})),
+            flaky=tuple(ident for ident in compared.flaky if ident not in repeats.broken),
             errors={**compared.errors, **repeats.errors},
         )
     if unstable := repeats.unstable & {*compared.fixed}:

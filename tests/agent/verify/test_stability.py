@@ -95,6 +95,12 @@ async def test_what_is_broken(
     assert (found.runs, found.seconds) == (6, 6.0 + (2 * COMPARED_RUNS if red else 0))
 
 
+async def test_a_test_that_seemed_flaky_in_the_first_runs_may_be_broken(scripted: Scripted) -> None:
+    scripted.red.update({NEW: {5}, AFTER: {0, 7}})
+    found = await repeat(pair(scripted), (ALL_GREEN, RED), Selection())
+    assert (found.broken, found.unstable) == (frozenset({"a.py::y"}), frozenset())
+
+
 async def test_both_trees_are_compared_under_the_same_load(scripted: Scripted) -> None:
     scripted.red[NEW] = {0}
     await repeat(pair(scripted), (ALL_GREEN, ALL_GREEN), Selection(seconds=9))

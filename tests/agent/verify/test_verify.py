@@ -713,9 +713,10 @@ async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial)
     assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
 
 
-async def test_what_the_patch_breaks_now_and_then_is_broken(trial: Trial) -> None:
-    """It turns red only after the first runs: in the fifth sandbox of the new tree, and when both are compared."""
-    trial.odd = [(), {5, 8}]
+@pytest.mark.parametrize("first", [(), {0}], ids=["green at first", "flaky at first"])
+async def test_what_the_patch_breaks_now_and_then_is_broken(trial: Trial, first: Collection[int]) -> None:
+    """It turns red in the fifth sandbox of the new tree, and when both trees are compared."""
+    trial.odd = [(), {*first, 5, 8}]
     result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
     assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
     assert (
