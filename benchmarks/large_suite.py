@@ -1,11 +1,12 @@
 """Measure the verification of patches to a repository whose tests take longer than verification may take.
 
-    python benchmarks/large_suite.py CLONE BASE COMMIT [COMMIT ...] [--verify-minutes 5] [--baseline-minutes 60]
-                                     [--keep FILE]
+    python benchmarks/large_suite.py CLONE BASE [COMMIT ...] [--verify-minutes 5] [--baseline-minutes 60]
+                                     [--keep FILE] [--python 3.13]
 
 CLONE is a local clone, bare or not. The tests of BASE run once, as a fix runs them while the model works; --keep keeps their
 result in a file and reads it the next time. Each COMMIT is a patch to BASE: the difference between the two trees. One line
 of the table is one patch: the verdict, the time from "done" to the verdict with all reruns, and what the verdict rests on.
+--python chooses the Python of the environment's base image; recording is much slower before 3.12, and the default is 3.11.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import json
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -32,8 +34,10 @@ from m3agent.agent.fix.orchestrate import RECORD_AFTER
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.verify import verify
+from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.images.debian import base_image
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -52,7 +56,9 @@ async def measure(
         return store.git("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
 
     workspace = Workspace(store, tree_of(base))
-    image = await find_environment(workspace, scratch / "state", say)
+    state = scratch / "state"
+    below = None if options.python is None else base_with(options.python, state)
+    image = await find_environment(workspace, state, say, base=below)
     spec = SandboxSpec("docker" if image else None, image)
     backend = await choose_backend(spec, say)
     seconds = 60 * options.verify_minutes
@@ -92,6 +98,15 @@ async def measure(
         say(f"{commit[:12]}: {found.reason}: {[*found.broken, *found.still_red][:5]}")
 
 
+def base_with(python: str, state: Path) -> str:
+    """Return the name of a base image with a version of Python; building it takes minutes."""
+    api = connect()
+    try:
+        return base_image(api, python, state=state, say=say, stop=threading.Event()).image.name
+    finally:
+        api.close()
+
+
 def main() -> None:
     """Measure the patches of the command line."""
     parser = argparse.ArgumentParser(
@@ -99,10 +114,11 @@ def main() -> None:
     )
     parser.add_argument("clone", type=Path)
     parser.add_argument("base")
-    parser.add_argument("commits", nargs="+", metavar="COMMIT")
+    parser.add_argument("commits", nargs="*", metavar="COMMIT")
     parser.add_argument("--verify-minutes", type=float, default=5.0)
     parser.add_argument("--baseline-minutes", type=float, default=60.0)
     parser.add_argument("--keep", type=Path, metavar="FILE")
+    parser.add_argument("--python", metavar="VERSION")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
         store, _ = open_history(options.clone, Path(name) / "history.git")

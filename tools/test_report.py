@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
+NO_TESTS = 5
+"""pytest's exit status if it found no test."""
+
 
 @dataclass(frozen=True)
 class TestReport:

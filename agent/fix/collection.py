@@ -21,10 +21,9 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import suites_of
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import NO_TESTS, TestReport
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
-NO_TESTS = 5  # pytest's exit code if it found no test
 MOST_ERRORS = 5  # number of different errors that people are told
 MOST_LINE = 200  # characters of an error that people are told
 ERROR_LINE = re.compile(r"E\s+(?=\S)")

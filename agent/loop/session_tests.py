@@ -8,7 +8,7 @@ from typing import Any
 
 from m3agent.agent.verify.flaky import members
 from m3agent.tools.runners.suites import file_of, without_suite
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import NO_TESTS, TestReport
 
 RAN = ("passed", "failed", "errored")
 """Outcomes of tests that show anything."""
@@ -53,7 +53,9 @@ class SessionTests:
         """Return why the outcome of tests on a state is not known, in a clause; empty if no test ran on it."""
         if self.unclear is None or self.unclear[1] != tree:
             return ""
-        return f"Your last command with tests ended with exit code {self.unclear[0]}, so their results are not known"
+        code = self.unclear[0]
+        meaning = " (in pytest: no test ran)" if code == NO_TESTS else ""
+        return f"Your last command with tests ended with exit code {code}{meaning}, so their results are not known"
 
     def red_on(self, tree: str) -> set[str]:
         """Return the tests that are red on a state of the work tree, as far as the session knows."""

@@ -28,7 +28,7 @@ def judge(
         touched: Paths that the patch changes. A patch that changes a test file must leave no red test in it.
         not_importable: Test files that cannot be imported with or without the patch, with the reason. Their tests
             show nothing about the patch.
-        shown: Tests that the patch adds to existing test files: red on the old code, green on the new.
+        shown: Tests that the patch adds to or changes in existing test files: red on the old code, green on the new.
 
     Returns:
         The verdict, its reason in one sentence, and the sets of fixed, broken and still red tests.
@@ -86,7 +86,8 @@ def judge(
             sets,
         )
     if shown:
-        told = f"{count(shown, 'test')} added by the patch: red on the old code, green on the new{rest}"
+        added = "added" if before.ids.isdisjoint(shown) else "added or changed"
+        told = f"{count(shown, 'test')} {added} by the patch: red on the old code, green on the new{rest}"
         return "verified", told, sets
     if still_red:
         return "failed", f"{count(still_red, 'test')} red before and after the patch", sets

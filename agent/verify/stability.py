@@ -1,19 +1,24 @@
 """Find tests that a patch makes unstable: the tests near it run a few more times on the new tree.
 
 A patch that breaks a test only sometimes can be lucky in the first run. So the tests near the change run again, in
-several sandboxes, because luck can also depend on the sandbox. A test that turns red there also runs on the base tree.
-If it is green in each run there, the patch breaks it. If not, it was flaky before.
+several sandboxes, because luck can also depend on the sandbox.
+
+A test that turns red there may also be an old flaky test. Many of these measure time, and turn red when the machine is
+busy. So the files with these tests run again on both trees, under the same load: at the same time, in the same number of
+sandboxes, equally often. The patch breaks a test that is red there in several runs of the new tree and in no run of the
+base tree. One red run of the new tree is too little: a test that fails in 1 of 10 runs, patch or not, would look broken
+too often.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from m3agent.agent.util.concurrency import all_of
-from m3agent.agent.verify.flaky import unit
 from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
+from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
@@ -23,9 +28,13 @@ SANDBOXES, TIMES = 3, 2
 
 A test that fails every other time is green in all seven runs with a probability of 1 in 128.
 """
-BASE_TIMES = 10
-"""Runs on the base tree that show that a test is stable there."""
-BASE_SECONDS = 300.0
+COMPARED_TIMES = 4
+"""Additional runs in each sandbox if a test turned red."""
+COMPARED_RUNS = SANDBOXES * COMPARED_TIMES
+"""Runs of the base tree that show that a test is stable there."""
+COMPARED_SECONDS = 300.0
+LEAST_RED = 2
+"""Runs of the new tree, of as many, in which a test must be red to count as broken."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +42,9 @@ class Repeats:
     """What the additional runs showed.
 
     Attributes:
-        runs: Number of additional runs of the new tree.
+        runs: Number of the first additional runs of the new tree.
         seconds: Duration of all additional runs.
-        broken: Tests that are red in some runs of the new tree, and in none of the base tree.
+        broken: Tests that are red in several runs of the new tree, and in none of the base tree.
         unstable: Other tests that are red in some runs of the new tree and green in others.
         errors: Error text of each of these tests.
     """
@@ -53,19 +62,18 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Args:
         pair: The old and the new tree.
         after: The first report of the new tree.
-        selection: The tests near the change.
+        selection: The tests near the change. If it has a time, they run once in each sandbox, which takes this time.
 
     Raises:
         SandboxError: A sandbox failed.
     """
     seconds = max(FREE_SECONDS, after.seconds)
-    names = [f"verify-repeat-{number}" for number in range(1, SANDBOXES + 1)]
-    runs = await all_of(*(pair.runs.repeat(pair.new, name, selection, TIMES, seconds) for name in names))
-    return [report for some in runs for report in some]
+    many = TIMES if selection.seconds is None else 1
+    return await _repeat(pair.runs, pair.new, "verify-repeat", selection, many, seconds)
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
-    """Find the tests that are red in some of the additional runs, and run them on the old tree.
+    """Find the tests that are red in some of the additional runs, and compare both trees for them.
 
     Args:
         pair: The old and the new tree.
@@ -76,17 +84,41 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
         SandboxError: A sandbox failed.
     """
     before, after = first
-    times = Counter(ident for report in reports for ident in report.red - after.red)
-    red = set(times)
-    errors = {ident: report.errors.get(ident, "") for report in reports for ident in red & report.red}
-    broken = set[str]()
-    base = list[TestReport]()
-    if candidates := red & {*before.passed}:
-        again = Selection(targets_of({file_of(ident) for ident in candidates}), {unit(i) for i in candidates})
-        base = await pair.runs.repeat(pair.old, "verify-repeat-before", again, BASE_TIMES, BASE_SECONDS)
-        seen = {ident for report in base for ident in report.red}
-        broken = candidates - seen if len(base) == BASE_TIMES else broken
-    took = sum(report.seconds for report in (*reports, *base))
+    times = _times_red(reports)
     # a test that is red in each of these runs depends on other tests, which did not run
-    unstable = {ident for ident in red - broken if times[ident] < len(reports)}
-    return Repeats(len(reports), round(took, 3), frozenset(broken), frozenset(unstable), errors)
+    unstable = {ident for ident in times.keys() - after.red if times[ident] < len(reports)}
+    broken = set[str]()
+    more = list[TestReport]()
+    if candidates := times.keys() & {*before.passed}:
+        again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
+        old, new = await all_of(
+            *(
+                _repeat(pair.runs, tree, name, again, COMPARED_TIMES, COMPARED_SECONDS)
+                for name, tree in (("verify-repeat-before", pair.old), ("verify-repeat-after", pair.new))
+            )
+        )
+        more = [*old, *new]
+        if len(old) == COMPARED_RUNS:
+            often = {ident for ident, number in _times_red(new).items() if number >= LEAST_RED}
+            broken = candidates & often - _times_red(old).keys()
+    errors = {
+        ident: report.errors.get(ident, "")
+        for report in (*more, *reports)
+        for ident in times.keys() & report.red
+    }
+    took = sum(report.seconds for report in (*reports, *more))
+    return Repeats(len(reports), round(took, 3), frozenset(broken), frozenset(unstable - broken), errors)
+
+
+async def _repeat(
+    runs: TreeRuns, tree: str, name: str, selection: Selection, times: int, seconds: float
+) -> list[TestReport]:
+    """Run tests of one tree several times, in several sandboxes at once; `times` and `seconds` are for each sandbox."""
+    names = [f"{name}-{number}" for number in range(1, SANDBOXES + 1)]
+    done = await all_of(*(runs.repeat(tree, each, selection, times, seconds) for each in names))
+    return [report for some in done for report in some]
+
+
+def _times_red(reports: Iterable[TestReport]) -> Counter[str]:
+    """Return the number of runs in which each test is red."""
+    return Counter(ident for report in reports for ident in report.red)

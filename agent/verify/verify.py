@@ -20,9 +20,9 @@ The check uses the tests of the old tree:
 - It undoes changes to files that decide how tests run: pytest's configuration, Python's start-up files, and new modules
   that shadow modules of Python or pytest.
 
-If no test is fixed or broken, the tests that the patch wrote into existing files count. They must have new ids, be red on
-the old code and green on the new code. If one of them, or a test that the patch changed, is red on the new code, the
-patch has failed.
+If no test is fixed or broken, the tests that the patch adds to or changes in existing files count. They must be red on the
+old code and green on the new code. A changed test must also be green on both without its change: a test that was red could
+have been weakened. If an added or changed test is red on the new code, the patch has failed.
 
 A suite is large if it took longer on the base tree than verification may take. Then only the tests that execute the
 change must run (`m3agent.agent.verify.scope`), and others run as long as there is time. A test without a result on the
@@ -56,11 +56,11 @@ from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
-from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
-from m3agent.agent.verify.stability import BASE_TIMES, Repeats, compare, repeat
+from m3agent.agent.verify.stability import COMPARED_RUNS, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.trees import (
@@ -275,14 +275,15 @@ def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
     compared = replace(compared, repeats=repeats)
     if repeats.broken:
         reason = (
-            f"{count(repeats.broken, 'test')} red in some of {repeats.runs} further runs with the patch, "
-            f"and in none of {BASE_TIMES} without it"
+            f"{count(repeats.broken, 'test')} red in several of {COMPARED_RUNS} further runs with the patch, "
+            f"and in none of {COMPARED_RUNS} without it"
         )
         return replace(
             compared,
             verdict="failed",
             reason=reason,
             broken=tuple(sorted({*compared.broken, *repeats.broken})),
+            flaky=tuple(ident for ident in compared.flaky if ident not in repeats.broken),
             errors={**compared.errors, **repeats.errors},
         )
     if unstable := repeats.unstable & {*compared.fixed}:
@@ -304,6 +305,7 @@ async def _compare(
 
     Further runs begin as soon as the patch seems right, beside the search for flaky tests.
     """
+    started = time.monotonic()
     trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
     added = trees.added
     not_own = Selection(ignore=trees.imported)
@@ -327,6 +329,13 @@ async def _compare(
     reports, scope = main.reports, main.scope
     pair = replace(pair, selection=main.selection)
 
+    def in_time() -> Selection:
+        """Return the tests that are compared, in the time that is left if the suite is large."""
+        if scope is None:
+            return pair.selection
+        left = seconds - (time.monotonic() - started)
+        return replace(pair.selection, seconds=max(FREE_SECONDS, left))
+
     async def run_further(
         tree: str,
         fixed: Collection[str],
@@ -337,13 +346,16 @@ async def _compare(
             return _Further()
 
         async def compared() -> Repeats | None:
-            return None if repeats is None else await compare(pair, reports, await repeats)
+            if repeats is None:
+                return None
+            again = await repeats
+            return await compare(replace(pair, selection=in_time()), reports, again)
 
         copies, seen = await all_of(_run_copies(workspace, runs, tree, fixed, files), compared())
         return _Further(*copies, seen)
 
     async def run_again(fixed: Collection[str]) -> list[TestReport]:
-        near = pair.selection
+        near = in_time()
         if scope is None:
             near = await asyncio.to_thread(_tests_near, workspace, pair.new, patch, fixed)
         return await repeat(pair, reports[1], near)
@@ -368,6 +380,7 @@ async def _compare(
     further = _Further()
     if after.complete:
         is_added = {ident for ident in fixed | broken | still_red if file_of(ident) in added}
+        seemed_right = verdict == "verified"
         repeats = repeats_of(fixed)
         old_flaky, new_flaky, further = await all_of(
             pair.find_flaky(
@@ -383,6 +396,8 @@ async def _compare(
         verdict, reason, (fixed, broken, still_red) = judge(
             without(before, flaky), without(after, flaky), touched, missing
         )
+        if verdict == "verified" and not seemed_right:
+            further = await run_further(trees.new, fixed, added, repeats_of(fixed))
     tampering = after.signs.beyond(before.signs, patch.paths)
     built = {place.path for place in after.signs.reached} - workspace.entries(patch.base).keys()
     reached = after.signs.reached_beyond(before.signs, {*patch.paths, *built})
@@ -396,7 +411,8 @@ async def _compare(
         reached += green.signs.reached_beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
-        shown = written & red.red & {*green.passed}
+        changed = {*before.passed} & {*after.passed}
+        shown = (written | changed) & red.red & {*green.passed}
         if green.complete:
             verdict, _, _ = judge(without(before, flaky), without(after, flaky), touched, missing, shown)
             own_flaky, further = await all_of(

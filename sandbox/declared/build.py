@@ -29,8 +29,10 @@ COMPILERS = frozenset(
 """Build requirements of projects that compile extension modules."""
 RUST = frozenset({"maturin", "setuptools-rust"})
 CARGO = "Cargo.toml"
-COMPILED = re.compile(r"\b(ext_modules|rust_extensions|cffi_modules|mypycify|cythonize)\b")
-"""What a setup.py that compiles extension modules contains."""
+COMPILED = re.compile(
+    r"\b(ext_modules(?!\s*=\s*(?:\[\s*\]|None\b))|rust_extensions|cffi_modules|mypycify|cythonize)\b"
+)
+"""What a setup.py that compiles extension modules contains. It may name an empty list of them."""
 READ_PYTHON = frozenset({"cython", "cffi", "mypy", "mypyc"})
 READS_PYTHON = re.compile(r"\b(cffi_modules|mypycify|cythonize)\b")
 """Compilers that read Python modules, as build requirements and in a setup.py."""

@@ -47,7 +47,9 @@ def test_a_run_without_a_result_and_a_failed_command_show_nothing() -> None:
     tests.add_run(result(skipped=["a::x"]), "one")
     tests.add_command(1, "one")
     assert (tests.tree, tests.why_unclear("two")) == (None, "")
-    assert "exit code 1" in tests.why_unclear("one")
+    assert "exit code 1, so" in tests.why_unclear("one")
+    tests.add_command(5, "one")
+    assert "exit code 5 (in pytest: no test ran), so" in tests.why_unclear("one")
     tests.add_command(0, "one")
     assert (tests.tree, tests.red_on("one")) == ("one", set())
 

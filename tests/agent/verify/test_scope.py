@@ -75,6 +75,7 @@ class Trial:
         baseline: TestReport,
         seconds: float = 300.0,
         more: Mapping[str, str] = {},  # never modified
+        reruns: int = 0,
     ) -> Verification:
         base = {"code.py": CODE, "test_a.py": "", "test_b.py": "", **more}
         workspace, patch = patched(self.folder, base, changes)
@@ -83,7 +84,7 @@ class Trial:
             return baseline
 
         return await verify(
-            workspace, patch, TreeRuns(workspace.store, self.fresh, self.folder), 0, known, seconds
+            workspace, patch, TreeRuns(workspace.store, self.fresh, self.folder), reruns, known, seconds
         )
 
     def fresh(self, of: Workspace) -> Sandbox:
@@ -129,6 +130,19 @@ async def test_tests_that_execute_the_change_run_first_and_others_after_them(tri
     assert rest["skip"] == first["only"]
     assert 200 < float(str(rest["until"])) < 225, "the remaining time is for reruns"
     assert (first["limit"], first["targets"]) == (PER_RECORDED_TEST, ["./test_a.py"])
+
+
+async def test_further_runs_take_only_the_time_that_is_left(trial: Trial) -> None:
+    found = await trial({"code.py": FIXED}, suite_of(), reruns=1)
+    assert found.repeats is not None
+    assert (found.verdict, found.repeats.runs) == ("verified", 3)
+    first, *others = trial.selections
+    again = [other for other in others if other["only"] == first["only"]]
+    assert [other["targets"] for other in again] == [first["targets"]] * 3
+    assert all(290 < float(str(other["until"])) < 300 for other in again)
+    trial.selections.clear()
+    await trial({"code.py": FIXED}, suite_of(), seconds=1.0, reruns=1)
+    assert 10.0 in [other["until"] for other in trial.selections], "there is always time for some tests"
 
 
 async def test_a_test_far_away_that_executes_the_change_is_broken(trial: Trial) -> None:

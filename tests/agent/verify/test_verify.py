@@ -577,6 +577,31 @@ async def test_a_test_added_to_an_existing_file_counts_where_nothing_else_does(t
     assert result.before.passed == ids("double sum"), "the runs that are shown are those of the old tests"
 
 
+async def test_a_changed_test_counts_where_nothing_else_does(trial: Trial) -> None:
+    """Fixes often add an assertion to an existing test."""
+    result = await trial({"calc.py": FIXED, "test_calc.py": "sum a+b\ndouble a*2\n"}, tests=GREEN)
+    assert (result.verdict, result.fixed, result.new_tests) == ("verified", ids("sum"), ())
+    told = "1 test added or changed by the patch: red on the old code, green on the new"
+    assert (result.reason, result.own_only) == (f"{told}; shown only by the patch's own tests", True)
+
+
+@pytest.mark.parametrize(
+    ("tests", "changed", "verdict"),
+    [
+        (GREEN, "sum a*2\ndouble a*2\n", "unverified"),
+        (GREEN, "sum a+c\ndouble a*2\n", "failed"),
+        (f"{GREEN}wrong never\n", f"{GREEN}wrong a+b\n", "failed"),
+        (f"{GREEN}skip wrong\n", f"{GREEN}wrong a+b\n", "unverified"),
+    ],
+    ids=["green on the old code", "red on the new code", "weakened", "no longer skipped"],
+)
+async def test_changed_tests_that_show_nothing(
+    trial: Trial, tests: str, changed: str, verdict: Verdict
+) -> None:
+    result = await trial({"calc.py": FIXED, "test_calc.py": changed}, tests=tests)
+    assert (result.verdict, result.fixed) == (verdict, ())
+
+
 async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED, "test_calc.py": f"{TESTS}shown a+b\n"})
     assert (result.fixed, result.new_tests) == (ids("add"), ())
@@ -693,6 +718,21 @@ async def test_what_the_patch_breaks_more_often_than_not_is_broken(trial: Trial)
     trial.odd = [(), {0, 1, 3}]
     result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
     assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
+
+
+@pytest.mark.parametrize("odd", [{2, 5}, {0, 5, 8}], ids=["green at first", "flaky at first"])
+async def test_what_the_patch_breaks_now_and_then_is_broken(trial: Trial, odd: Collection[int]) -> None:
+    """It turns red in one of the three additional sandboxes of the new tree, and when both trees are compared.
+
+    If it is red at first, three reruns decide that it is flaky, and the additional runs begin after them.
+    """
+    trial.odd = [(), odd]
+    result = await trial({"calc.py": FIXED}, tests=TESTS + FLAKY)
+    assert (result.verdict, result.broken, result.flaky) == ("failed", ids("flaky"), ())
+    assert (
+        result.reason
+        == "1 test red in several of 12 further runs with the patch, and in none of 12 without it"
+    )
 
 
 async def test_one_that_depends_on_the_tests_before_it_is_not_flaky(trial: Trial) -> None:

@@ -67,7 +67,7 @@ def test_files_that_start_by_themselves_or_are_tests_are_never_kept(path: str) -
     "texts",
     [
         {"own/fast.pyx": ""},
-        {"setup.py": "from setuptools import setup\nif True:\n    setup(ext_modules=[])"},
+        {"setup.py": "from setuptools import setup\nif True:\n    setup(ext_modules=MODULES)"},
         {"pyproject.toml": "[build-system]\nrequires = ['setuptools', 'Cython>=3']"},
         {"pyproject.toml": "[build-system]\nrequires = ['maturin>=1,<2']"},
         {"pyproject.toml": "[[tool.setuptools.ext-modules]]\nname = 'own'"},
@@ -102,6 +102,8 @@ def test_nothing_to_build() -> None:
     assert read_build(files_of({"pyproject.toml": "[tool]\nhatch = 3\nsetuptools_scm = []"})) is None
     assert read_build(files_of({"pyproject.toml": "[tool.setuptools_scm]\nwrite_to = 3"})) is None
     assert read_build(files_of({"tests/a.pyx": "", "setup.py": "setup(name='own')"})) is None
+    assert read_build(files_of({"setup.py": "setup(name='own', ext_modules=[])"})) is None
+    assert read_build(files_of({"setup.py": "setup(name='own', ext_modules = None)"})) is None
 
 
 @pytest.mark.parametrize(
