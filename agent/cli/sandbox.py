@@ -188,8 +188,9 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
         workspace = await asyncio.to_thread(workspace_of, repository, folder)
         tag = await asyncio.to_thread(last_tag, repository)
         suites = await asyncio.to_thread(suites_of, workspace)
-        for suite in suites:
-            say(str(suite))
+        if [suite.language for suite in suites] != ["Python"]:
+            for suite in suites:
+                say(str(suite))
         name = await find_environment(
             workspace,
             state,

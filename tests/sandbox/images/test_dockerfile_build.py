@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
 from m3agent.sandbox.backends.docker_machine import LABEL, our_labels
 from m3agent.sandbox.backends.engine import connect
@@ -54,7 +56,11 @@ def nothing_stays(own_images: None) -> Iterator[None]:
     unnamed = {image["Id"] for image in api.images(filters={"dangling": True})}
     yield
     mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
-    assert api.containers(all=True, filters={"label": mine}) == []
+    for container in api.containers(all=True, filters={"label": mine}):
+        with suppress(
+            NotFound
+        ):  # the engine removes the containers of sandboxes by itself, a moment after their end
+            api.wait(container["Id"], timeout=30, condition="removed")
     assert {image["Id"] for image in api.images(filters={"dangling": True})} <= unnamed
     api.close()
 
