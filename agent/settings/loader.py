@@ -117,6 +117,9 @@ def settings_of(values: Mapping[str, object]) -> Settings:
     return Settings(**checked)
 
 
+TESTS = "tests"
+"""The table of a repository's own file that is no setting: how its tests run."""
+TEST_REPORTS = ("junit", "tap")
 _Layer = dict[str, tuple[Any, str]]
 """A layer's settings: name to (value, origin)."""
 
@@ -260,6 +263,9 @@ def _from_file(path: Path, text: str, table: dict[str, Any], *, trusted: bool) -
     layer: _Layer = {}
     for name, value in table.items():
         place = f"{path}{_line(text, name)}"
+        if name == TESTS and not trusted:
+            _check_tests(value, place)
+            continue
         if name not in SETTINGS:
             raise UsageError(f"{place}: {name} is not a setting{_nearest(name, allowed)}.")
         if name not in allowed:
@@ -269,6 +275,19 @@ def _from_file(path: Path, text: str, table: dict[str, Any], *, trusted: bool) -
             )
         layer[name] = _checked(SETTINGS[name], value, name, place, strict=True), str(path)
     return layer
+
+
+def _check_tests(table: object, place: str) -> None:
+    """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
+    found = table if isinstance(table, dict) else {}
+    command = found.get("command")
+    words = command if isinstance(command, list) else [command]
+    if not words or not all(isinstance(word, str) and word for word in words):
+        raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
+    if found.get("report") not in TEST_REPORTS:
+        raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
+    if others := sorted(found.keys() - {"command", "report", "file"}):
+        raise UsageError(f"{place}: {TESTS} has no {others[0]}; it may have command, report and file.")
 
 
 def _line(text: str, name: str) -> str:

@@ -158,3 +158,31 @@ def _is_tight(setting: DeclaredSetting, after: object, before: object) -> bool:
     if setting.repository == "unset":
         return str(after).isprintable() and len(str(after)) <= LONGEST_NAME
     return 0 < setting.measure(after) < (2 * LARGEST if before is None else setting.measure(before))
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ('command = "./t {report}"\nreport = "junit"', ""),
+        ('command = ["./t"]\nreport = "tap"\nfile = "out.tap"', ""),
+        ('report = "tap"', "needs a command"),
+        ('command = []\nreport = "tap"', "needs a command"),
+        ('command = [1]\nreport = "tap"', "needs a command"),
+        ('command = "./t"', "must be one of junit, tap"),
+        ('command = "./t"\nreport = "text"', "must be one of junit, tap"),
+        ('command = "./t"\nreport = "tap"\nuser = "root"', "has no user"),
+    ],
+)
+@pytest.mark.parametrize("file", FILES)
+def test_the_test_command_of_a_repository(tmp_path: Path, file: str, table: str, problem: str) -> None:
+    """It is no setting, but a mistake in it must not be ignored: then the tests would not be found."""
+    head = "[tests]" if file == ".m3agent.toml" else "[tool.m3agent.tests]"
+    (tmp_path / ".git").mkdir()
+    (tmp_path / file).write_text(f"{head}\n{table}\n")
+    if not problem:
+        load_settings(tmp_path, {}, {"HOME": str(tmp_path)})
+        return
+    with pytest.raises(UsageError, match=problem) as caught:
+        load_settings(tmp_path, {}, {"HOME": str(tmp_path)})
+    assert f"{file}:1: " in str(caught.value)
+    assert "\n" not in str(caught.value)
