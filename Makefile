@@ -43,7 +43,7 @@ folders_of_elixir := elixir exunit
 in_folders = $(foreach name,$(LANGUAGES),$(wildcard $(addprefix tests/ecosystems/,$(or $(folders_of_$(name)),$(name)))))
 
 test-languages: setup-languages ## run the tests of other languages' test runners (LANGUAGES="js go c", ARGS="-k mocha" and others)
-	@$(in_memory) $(pytest) --dist loadfile -m languages $(or $(strip $(in_folders)),tests/ecosystems) $(ARGS)
+	@$(in_memory) $(pytest) --dist loadfile -m languages $(if $(LANGUAGES),$(in_folders) $(wildcard tests/ecosystems/test_*.py),tests/ecosystems) $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)
