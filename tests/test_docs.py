@@ -116,9 +116,9 @@ def test_the_page_of_licences_is_current() -> None:
 
 def test_the_workflow_has_the_steps_of_ci() -> None:
     run, workflow = ((ROOT / name).read_text() for name in (".ci/run", ".github/workflows/ci.yml"))
-    steps = re.findall(r"^make ([a-z-]+)$", run, re.MULTILINE)
+    steps = re.findall(r"^make (.+)$", run, re.MULTILINE)
     assert steps
-    assert set(steps) == set(re.findall(r"\bmake ([a-z-]+)$", workflow, re.MULTILINE))
+    assert set(steps) == set(re.findall(r"\bmake (.+)$", workflow, re.MULTILINE))
 
 
 @pytest.mark.parametrize(("length", "passes"), [(1, True), (72, True), (73, False), (0, False)])
