@@ -26,6 +26,8 @@ class TestReport:
         signs: Signs that the code under test tampered with the run.
         registrations: What the build system says about each test program, by its id, as JSON. Two trees can be compared
             by it (`m3agent.tools.runners.registrations`).
+        not_run: Why suites could not run at all, such as a missing toolchain, by the suite's name. `complete` is about the
+            others.
     """
 
     __test__ = False
@@ -45,6 +47,7 @@ class TestReport:
     executed: ExecutionMap | None = None
     signs: Signs = NO_SIGNS
     registrations: Mapping[str, str] = field(default_factory=dict)
+    not_run: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def red(self) -> set[str]:
@@ -94,6 +97,7 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         truncated=known.truncated or more.truncated,
         executed=known.executed or more.executed,
         registrations={**known.registrations, **more.registrations},
+        not_run={**known.not_run, **more.not_run},
         signs=known.signs.and_those_of(more.signs),
     )
 

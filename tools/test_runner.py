@@ -182,6 +182,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             if size <= room:
                 room -= size
                 shown += block
+    shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
     if not report.ran:
         shown.append(
             f"no tests ran. The runner said:\n{cut(report.output, 4000)}"

@@ -61,6 +61,9 @@ async def run_tests(
                 per_test_limit(timeout) if per_test is None else per_test,
             )
             report = await _run_part(sandbox, runner, suite, tree, part, limits, own_log)
+            if not report.ran and not report.complete and not report.timed_out:
+                reason = next(iter(report.output.splitlines()), "its runner ended without a result")
+                report = replace(report, complete=True, not_run={suite.name: reason})
         else:
             report = await run_in_sandbox(
                 sandbox,

@@ -430,6 +430,12 @@ async def _compare(
                 is_are = "is" if len(changed_red) == 1 else "are"
                 verdict = "failed"
                 reason = f"{count(changed_red, 'test')} that the patch adds or changes {is_are} red"
+    if after.not_run:
+        name, why = min(after.not_run.items())
+        if after.ran:
+            reason += f"; the tests of {name} could not run here: {why}"
+        elif verdict == "unverified":
+            reason = f"cannot be tested here, because the tests of {name} could not run: {why}"
     if scope is not None and scope.untimed and verdict != "failed":
         verdict, reason = "unverified", no_time(seconds)
     if trees.inseparable and verdict == "verified":

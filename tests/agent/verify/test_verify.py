@@ -369,6 +369,13 @@ def ids(names: str) -> tuple[str, ...]:
     return tuple(f"test_calc.py::{name}" for name in names.split())
 
 
+async def test_a_suite_whose_toolchain_is_missing_does_not_count(trial: Trial) -> None:
+    tool = {"tool/go.mod": "module tool\n", "tool/add_test.go": "package tool\n"}
+    result = await trial({"calc.py": FIXED}, more=tool)
+    assert (result.verdict, result.fixed) == ("verified", ("pytest:.::test_calc.py::add",))
+    assert result.reason.startswith(f"{STEADY}; the tests of go:tool could not run here: ")
+
+
 async def test_a_fix_is_verified(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED, "test_more.py": "negative a+b\n"})
     assert (result.verdict, result.reason) == (

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners import suites
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST, Pytest
+from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.selection import EVERYTHING, Selection
-from m3agent.tools.test_report import EMPTY, joined
-from m3agent.tools.test_runs import part_of
+from m3agent.tools.test_report import EMPTY, TestReport, joined
+from m3agent.tools.test_runs import part_of, run_tests
+from tests.fakes.machine import memory_sandbox
 from tests.tools.runners.test_runner_suites import Lua
 
 API, WEB, ROOT = Suite("lua", "api"), Suite("lua", "web"), Suite(PYTEST)
@@ -74,6 +78,27 @@ def test_results_of_a_selection() -> None:
     ]
     assert EVERYTHING.has("c.js::x")
     assert not Selection(skip=["a.js::group"]).has("a.js::group")
+
+
+async def test_a_suite_that_cannot_run_does_not_make_the_others_incomplete(
+    monkeypatch: pytest.MonkeyPatch, workspace_of: Callable[[dict[str, str | bytes]], Workspace]
+) -> None:
+    """Without its toolchain, tests in Lua must not keep a fix of the Python service from being verified."""
+    missing = replace(EMPTY, complete=False, output="lua is not installed\nmore")
+    results = {"web": missing, "api": replace(EMPTY, passed=("api/a_spec.lua::x",), complete=False)}
+
+    async def run_suite(_: object, __: object, suite: Suite, *___: object, **____: object) -> TestReport:
+        return results[suite.root]
+
+    monkeypatch.setattr("m3agent.tools.test_runs.run_suite", run_suite)
+    workspace = workspace_of({"a_spec.lua": ""})
+    tree = tree_files(workspace.store, workspace.base)
+    sandbox = memory_sandbox(workspace)
+    report = await run_tests(sandbox, [WEB], tree, timeout=9)
+    assert (report.complete, report.not_run) == (True, {"lua:web": "lua is not installed"})
+    report = await run_tests(sandbox, [API, WEB], tree, timeout=9)
+    assert (report.complete, set(report.not_run)) == (False, {"lua:web"})
+    assert report.passed == ("lua:api::api/a_spec.lua::x",)
 
 
 def test_reports_of_suites_are_one_report() -> None:
