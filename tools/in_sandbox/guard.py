@@ -201,7 +201,7 @@ class Watcher:
         paths: dict[str, str] = {}
         told: set[tuple[str, int, str]] = set()
         busy: list[bool] = []
-        frame_of, real = sys._getframe, os.path.realpath
+        frame_of, real, own = sys._getframe, os.path.realpath, globals()
 
         def inside(code: types.CodeType) -> str:
             name = code.co_filename
@@ -227,6 +227,8 @@ class Watcher:
                         self.loaded.add((module, root + path))
                     return
                 frame = frame_of(1)
+                if frame.f_globals is own:  # the guard itself, while it makes canaries
+                    return
                 place = (inside(frame.f_code), frame.f_lineno, what)
                 if place[0] and place not in told and len(told) < MOST_REACHED:
                     told.add(place)

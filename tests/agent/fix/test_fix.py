@@ -316,7 +316,6 @@ def test_statuses_when_the_tests_cannot_tell(model: MisbehavingServer, make_repo
     assert "failed" in cheated.stderr
 
 
-@pytest.mark.slow  # quick: test_verify.py
 def test_tests_that_fail_to_import_can_be_what_is_fixed(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
