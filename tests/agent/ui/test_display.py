@@ -39,7 +39,7 @@ from tests.servers.misbehaving import MisbehavingServer, Stall, Stream, call, fi
 pytestmark = pytest.mark.integration
 
 COUNTED = usage(100_000, 10, prompt_tokens_details={"cached_tokens": 98_000})
-FIRST = Stream([call(0, "file_read", '{"path": "calc.py"}', "c"), finish("tool_calls"), COUNTED])
+FIRST = Stream([call(0, "test_runner", '{"test_file": "."}', "c"), finish("tool_calls"), COUNTED])
 SILENT = Stream([chunk({"reasoning": "add() subtracts: \x1b[2J漢字"}), Stall()])
 STYLE = rb"\x1b\[[0-9;]*m"
 MOVES = rb"\x1b\[\?(25|7)[hl]|\x1b\[2K|\x1b\[1A"
