@@ -140,7 +140,7 @@ class Command:
         env: Variables beside those of the sandbox and `CI=1`.
         files: Files that are written before the command starts, outside the work tree: absolute path to content.
         report: Absolute path of the report that the command writes, a new file; None if standard output is the report.
-        key_file: Absolute path of a file that gets a new random key, in hexadecimal. A reporter of ours reads and deletes
+        key_file: Absolute path of a file that gets a new random key, in hexadecimal. m3agent's reporter reads and deletes
             it before it loads any code of the repository. See `m3agent.tools.runners.records`.
         seconds: Time limit of this command; None for what is left of the whole run.
         unit: Name of the unit that the command runs; empty if it runs several.

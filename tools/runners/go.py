@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
-from importlib import resources
 
 from m3agent.tools.runners.base import (
     Command,
@@ -13,13 +11,12 @@ from m3agent.tools.runners.base import (
     Output,
     Preparation,
     Reading,
-    Result,
     Runner,
     Suite,
     Tree,
     Unit,
 )
-from m3agent.tools.runners.records import path_of, read_records, valid_records
+from m3agent.tools.runners.driver import driver_command, read_driver
 
 FILES = ("go_tests.py", "go_reporter.go", "test_process.py", "record_writer.py")
 """Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
@@ -29,29 +26,6 @@ CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment. Since version 1.20, Go does not come with one."""
 DATA = "testdata"
 CONFIGURATION = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum", "go.env"})
-
-
-def sandbox_file(name: str) -> bytes:
-    """Return a file that is made for the inside of a sandbox."""
-    return (resources.files("m3agent.tools") / "in_sandbox" / name).read_bytes()
-
-
-def read_driver(suite: Suite, outputs: Sequence[Output]) -> Reading:
-    """Read the records of a program that builds and runs tests inside the sandbox.
-
-    Beside the usual records it writes `["broken", unit, text]`, a red result of a whole unit, and `["problem", text]`.
-    """
-    reading = read_records(suite, outputs)
-    for output in outputs:
-        for record in valid_records(output.report, output.key):
-            match record:
-                case ["broken", str(unit), str(text)]:
-                    reading.results.append(Result(path_of(suite, unit), "error", text))
-                case ["problem", str(text)]:
-                    reading.problem = text
-                case _:
-                    pass
-    return reading
 
 
 class Go(Runner):
@@ -133,36 +107,13 @@ class Go(Runner):
         work: str,
     ) -> list[Command]:
         """Return one command that builds all packages and runs them."""
-        tests: dict[str, list[str]] = {}
-        for target in targets:
-            package, _, name = target.partition("::")
-            tests.setdefault(package, []).extend([name] if name else [])
-        report, key_file = f"{work}/report", f"{work}/key"
-        plan = {
-            "work": work,
-            "report": report,
-            "key_file": key_file,
-            "cache": CACHE,
-            "tests": tests,
-            "per_test": limits.per_test,
-            "total": limits.total,
+        env = {
+            "GOCACHE": f"{work}/cache",
+            "GOTMPDIR": work,
+            "PYTHONPATH": "",
+            **_environment(suite, tree),
         }
-        files = {f"{work}/{name}": sandbox_file(name) for name in FILES}
-        return [
-            Command(
-                ("python3", f"{work}/{FILES[0]}", f"{work}/plan.json"),
-                cwd=suite.root or ".",
-                env={
-                    "GOCACHE": f"{work}/cache",
-                    "GOTMPDIR": work,
-                    "PYTHONPATH": "",
-                    **_environment(suite, tree),
-                },
-                files={**files, f"{work}/plan.json": json.dumps(plan).encode()},
-                report=report,
-                key_file=key_file,
-            )
-        ]
+        return [driver_command(FILES, suite, targets, limits, work, env, {"cache": CACHE})]
 
     def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read the records of `go_tests.py`."""

@@ -1,6 +1,6 @@
 """Run tests of PHP: PHPUnit 9.
 
-The reporter `reporters/phpunit.php` is PHPUnit's command with a listener of ours. PHPUnit 10 and later have another
+The reporter `reporters/phpunit.php` is PHPUnit's command with m3agent's listener. PHPUnit 10 and later have another
 interface, so a project with one of them gets no results, and a sentence that says so.
 """
 
@@ -158,7 +158,7 @@ class Phpunit(Runner):
 
 
 def _configuration(tree: Tree, root: str) -> str:
-    """Return the path of the configuration that PHPUnit uses in a folder; empty if there is none."""
+    """Return the path of the configuration that PHPUnit uses in a folder; empty if it has none."""
     prefix = f"{root}/" if root else ""
     return next((prefix + name for name in CONFIGURATIONS if prefix + name in tree.paths), "")
 

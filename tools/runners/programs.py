@@ -11,10 +11,10 @@ only lie about its own program:
 - It may write the framework's report itself. Then the report contradicts the list, the program's text, the exit status or
   the witness.
 
-Limits: code that knows the witness can imitate it, because both are in one process. There is no witness in programs
-that are linked statically or use a sanitizer; for these there is a sign, which counts if a run without the patch has
-none. There is none either in programs that a script, valgrind or ctest starts (`WILL_FAIL`, fixtures, regular
-expressions): their exit status or output is believed. Catch2's version 3 is read as its documentation says, and was not
+Limits: code that knows the witness can imitate it, because both are in one process. Programs that are linked
+statically or use a sanitizer have no witness. They give a sign, which counts if a run without the patch does not give it.
+Programs that a script, valgrind or ctest starts (`WILL_FAIL`, fixtures, regular expressions) have no witness either: their
+exit status or output is believed. Catch2's version 3 is read as its documentation says, and was not
 tried. Assertion macros that a product's header redefines are not seen here: see `m3agent.tools.runners.registrations`.
 """
 
@@ -31,7 +31,7 @@ from typing import Any
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
-from m3agent.tools.runners.go import sandbox_file
+from m3agent.tools.runners.driver import sandbox_file
 from m3agent.tools.runners.junit import read_junit
 from m3agent.tools.runners.records import ident_of, valid_records
 from m3agent.tools.runners.tap import read_tap

@@ -27,7 +27,7 @@ from m3agent.tools.runners.base import (
     Tree,
     Unit,
 )
-from m3agent.tools.runners.go import sandbox_file
+from m3agent.tools.runners.driver import sandbox_file
 from m3agent.tools.runners.programs import PATIENCE, read_steps, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.tap import read_tap

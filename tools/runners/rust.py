@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +18,7 @@ from m3agent.tools.runners.base import (
     Tree,
     Unit,
 )
-from m3agent.tools.runners.go import read_driver, sandbox_file
+from m3agent.tools.runners.driver import driver_command, read_driver
 from m3agent.tools.runners.rust_source import with_tests_of
 
 FILES = ("rust_tests.py", "rust_harness.rs", "test_process.py", "record_writer.py")
@@ -137,39 +136,17 @@ class Cargo(Runner):
         work: str,
     ) -> list[Command]:
         """Return one command that builds all targets and runs them."""
-        tests: dict[str, list[str]] = {}
-        for target in targets:
-            folder, _, name = target.partition("::")
-            tests.setdefault(folder, []).extend([name] if name else [])
-        report, key_file = f"{work}/report", f"{work}/key"
-        plan = {
-            "work": work,
-            "report": report,
-            "key_file": key_file,
-            "tests": tests,
-            "per_test": limits.per_test,
-            "total": limits.total,
+        env = {
+            "CARGO_TARGET_DIR": f"{work}/target",
+            "CARGO_NET_OFFLINE": "true",
+            "CARGO_TERM_COLOR": "never",
+            # a sandbox has little space, and the tests do not need these
+            "CARGO_INCREMENTAL": "0",
+            "CARGO_PROFILE_DEV_DEBUG": "0",
+            "CARGO_PROFILE_TEST_DEBUG": "0",
+            "PYTHONPATH": "",
         }
-        files = {f"{work}/{name}": sandbox_file(name) for name in FILES}
-        return [
-            Command(
-                ("python3", f"{work}/{FILES[0]}", f"{work}/plan.json"),
-                cwd=suite.root or ".",
-                env={
-                    "CARGO_TARGET_DIR": f"{work}/target",
-                    "CARGO_NET_OFFLINE": "true",
-                    "CARGO_TERM_COLOR": "never",
-                    # a sandbox has little space, and the tests do not need these
-                    "CARGO_INCREMENTAL": "0",
-                    "CARGO_PROFILE_DEV_DEBUG": "0",
-                    "CARGO_PROFILE_TEST_DEBUG": "0",
-                    "PYTHONPATH": "",
-                },
-                files={**files, f"{work}/plan.json": json.dumps(plan).encode()},
-                report=report,
-                key_file=key_file,
-            )
-        ]
+        return [driver_command(FILES, suite, targets, limits, work, env)]
 
     def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read the records of `rust_tests.py`."""
