@@ -67,6 +67,11 @@ ENDS = [
         why="they take minutes to hours and install the peers: the program starts, and knows the options",
     ),
     End(
+        r"make test-languages",
+        instead="{} --dry-run",
+        why="it installs the toolchains of nine languages and runs their tests, which is a CI step of its own",
+    ),
+    End(
         r"m3agent --install-completion",
         instead='bash -c "{}; true"',
         why="typer looks for the shell among the parent processes, and make's shell has no completion",
