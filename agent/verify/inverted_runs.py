@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from random import Random, SystemRandom
@@ -16,7 +17,8 @@ MOST_TESTS = 20
 TIMES = 2
 """A copy must pass this often, so that a flaky test is not taken for one that cannot fail."""
 NEGATED = "passes, and passes as well if it is negated"
-EQUAL = "passes whatever value it expects"
+EQUAL = "passes as well if it expects another value"
+NOT_PASSED = "does not pass"
 NOT_RUN = "is reported as passed in a run without it"
 
 
@@ -70,37 +72,68 @@ def inverted_tree(
     return InvertedTree(store.write_tree(entries.values()), copies) if copies else None
 
 
+@dataclass(frozen=True)
+class CopiesSeen:
+    """What the runs of inverted copies show.
+
+    Attributes:
+        signs: Reasons why the tests show nothing, as phrases.
+        lines: Lines that a person must read.
+        red: Ids of copies with the assertions of the test itself that did not pass, though the test did.
+    """
+
+    signs: tuple[str, ...] = ()
+    lines: tuple[Finding, ...] = ()
+    red: tuple[str, ...] = ()
+
+    def reasons(self, review: Collection[Finding]) -> tuple[str, ...]:
+        """Return the reasons why the tests show nothing about a patch, as phrases.
+
+        An honest test may depend on its name. But if it does, and the patch has code that may find the names and the values of
+        tests, the test counts for nothing.
+
+        Args:
+            review: Lines of the patch that a person must read.
+        """
+        red = self.red if review else ()
+        return (*self.signs, *(f"{ident}, a copy with the same assertions, {NOT_PASSED}" for ident in red))
+
+
 async def run_copies(
     inverted: InvertedTree, passed: Callable[[Collection[str]], Awaitable[Collection[str]]]
-) -> tuple[list[str], tuple[Finding, ...]]:
+) -> CopiesSeen:
     """Run inverted copies of tests. All of them fail if the tests are what they seem.
+
+    A test that passes with two other values than the one that it expects shows nothing. If only one other value could be
+    tried, or only one passes, a person must read the line: a comparison may allow a difference on purpose.
 
     Args:
         inverted: The tree with the copies.
         passed: Runs the tests of the tree with these ids, and returns those that passed by the run's report.
-
-    Returns:
-        Signs of tampering, as phrases, and lines that a person must read. A value that is equal to everything is rare, but
-        honest libraries have some, such as `unittest.mock.ANY`. So a comparison with another value is for a person.
     """
-    left = dict(inverted.copies)
+    left = {ident: copy for ident, copy in inverted.copies.items() if not copy.kept}
+    equal = {ident for ident, copy in inverted.copies.items() if not copy.line}
     for _ in range(TIMES):
-        green = set(await passed(sorted(left)))
-        if others := green - left.keys():
-            return [f"{min(others)} {NOT_RUN}"], ()
+        green = set(await passed(sorted({*left, *equal})))
+        if others := green - inverted.copies.keys():
+            return CopiesSeen((f"{min(others)} {NOT_RUN}",))
+        equal -= green
         steady = {
             (file_of(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
         }
         left = {i: copy for i, copy in left.items() if i in green and (file_of(i), copy.test) in steady}
-        if not any(copy.line for copy in left.values()):
-            return [], ()
+        if not equal and not any(copy.line for copy in left.values()):
+            return CopiesSeen()
     signs, lines = [], []
+    values = Counter((file_of(i), copy.line) for i, copy in left.items() if not copy.negated)
     for ident, copy in sorted(left.items()):
         path = file_of(ident)
         if not copy.line:
             continue
         if copy.negated:
             signs.append(f"{path}:{copy.line} {NEGATED}")
+        elif values[path, copy.line] > 1:
+            signs.append(f"{path}:{copy.line} {EQUAL}")
         else:
             lines.append(Finding(path, copy.line, copy.text[:MOST_TEXT], EQUAL))
-    return signs, tuple(lines)
+    return CopiesSeen(tuple(signs), tuple(lines), tuple(sorted(equal)))

@@ -21,14 +21,24 @@ gets the copies
         assert not (add(0, 7) > 0)
 
 A comparison with a literal gets two copies: one with a very different value, and one with a value that looks alike (as many
-digits, letters or elements). Code may recognise the first. A comparison with anything else gets two with other values of the same
-type, and a negated one.
+digits, letters or elements), because code may recognise the first. Without such a value, it gets another very different one. A
+comparison with anything else gets two with other values of the same type, and a negated one.
 
 If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
 judged, or its values are equal to everything.
 
 A test also gets one copy without a change. A test that depends on its name or on how often it runs fails in that copy:
-then its other copies show nothing.
+then its other copies show nothing. And it gets one whose assertions find the same values in other places:
+
+    def test_add_0():
+        assert add(2, 3) == 5
+        assert add(0, 7) > 0
+
+    def test_add_6():
+        assert add((lambda: 2)(), (lambda: 3)()) == (lambda: 5)()
+        assert add((lambda: 0)(), (lambda: 7)()) > (lambda: 0)()
+
+If the unchanged copy passes and that one does not, code under test may have changed what the test expects.
 
 Only assertions that run in each run that passes are inverted. They are statements of the test itself, not of its loops,
 conditions and `try` statements, and no `return` stands before them.
@@ -86,8 +96,10 @@ EQUALITIES = frozenset(
 """Assertions of unittest that compare their first two arguments."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-Edit = tuple[ast.expr, str, str]
-"""An expression, and the texts to put before and after it."""
+Edit = tuple[ast.expr | ast.stmt, str, str]
+"""A part of the source, and the texts to put before and after it."""
+Inversion = tuple[ast.stmt, list[Edit], bool]
+"""An assertion, the edits that invert it, and whether they negate it."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +111,14 @@ class Copy:
         line: Line number of the assertion in the original file, from 1; 0 for the unchanged copy.
         text: That line, stripped.
         negated: Whether the assertion is negated. Otherwise, it compares with another value.
+        kept: Whether its assertions are as they were, but keep the values that they compare with out of reach.
     """
 
     test: str
     line: int = 0
     text: str = ""
     negated: bool = False
+    kept: bool = False
 
 
 def with_inverted_copies(
@@ -136,29 +150,44 @@ def with_inverted_copies(
         if function is None or not _must_pass(function):
             continue
         inverted = [found for one in _certain(function.body) for found in _inverted(one, random)]
-        names = [f"{function.name}_{number}" for number in range(len(inverted) + 1)]
+        names = [f"{function.name}_{number}" for number in range(len(inverted) + 2)]
         prefix = test.removesuffix(function.name)
         if not inverted or any(prefix + name in functions for name in names):
             continue
-        chosen = random.sample(range(len(inverted)), min(len(inverted), MOST_COPIES))
+        chosen = _chosen(inverted, random)
         text = _copied(lines, function, names[0], ())
         copies[prefix + names[0]] = Copy(test)
-        for number in sorted(chosen):
+        for number in chosen:
             statement, edits, negated = inverted[number]
             text += _copied(lines, function, names[number + 1], edits)
             line = lines[statement.lineno - 1].decode().strip()
             copies[prefix + names[number + 1]] = Copy(test, statement.lineno, line, negated)
+        if kept := _kept(function, lines):
+            text += _copied(lines, function, names[-1], kept)
+            copies[prefix + names[-1]] = Copy(test, kept=True)
         added.append((function.end_lineno or 0, text))
     for end, text in sorted(added, reverse=True, key=lambda one: one[0]):
         lines.insert(end, text)
     changed = b"".join(lines)
-    if f"{OTHER}(".encode() in changed:
+    if any(f"{helper}(".encode() in changed for helper in (OTHER, KEEP)):
         changed += HELPER.encode()
     try:
         parse(changed)
     except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
         return source, {}
     return changed, copies
+
+
+def _chosen(inverted: Sequence[Inversion], random: Random) -> list[int]:
+    """Return the numbers of at most `MOST_COPIES` copies, with all copies of an assertion or none."""
+    groups: dict[int, list[int]] = {}
+    for number, (statement, _, _) in enumerate(inverted):
+        groups.setdefault(statement.lineno, []).append(number)
+    chosen: list[int] = []
+    for group in random.sample(sorted(groups.values()), len(groups)):
+        if len(chosen) + len(group) <= MOST_COPIES:
+            chosen += group
+    return sorted(chosen)
 
 
 def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
@@ -193,10 +222,8 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
             return
 
 
-def _inverted(
-    statement: ast.Assert | ast.Expr, random: Random
-) -> Iterator[tuple[ast.stmt, list[Edit], bool]]:
-    """Yield the edits that invert an assertion, and whether they negate it."""
+def _inverted(statement: ast.Assert | ast.Expr, random: Random) -> Iterator[Inversion]:
+    """Yield the ways to invert an assertion."""
     match statement:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
             sides = [right, left]
@@ -206,12 +233,16 @@ def _inverted(
             sides = [right, left]
         case _:
             sides = []
-    other = str(random.randrange(1000, 10_000))
-    if edits := next((found for side in sides if (found := _another(side, other))), []):
-        yield statement, edits, False
-        alike = next((found for side in sides if (found := _alike(side, random))), [])
-        if alike and not APPROXIMATE.search(ast.dump(statement)):
-            yield statement, alike, False
+    approximate = bool(APPROXIMATE.search(ast.dump(statement)))
+    one, two = (str(number) for number in random.sample(range(1000, 10_000), 2))
+    literal = next((side for side in sides if _another(side, one)), None)
+    if literal is not None:
+        is_bool = isinstance(literal, ast.Constant) and isinstance(literal.value, bool)
+        yield statement, _another(literal, one), is_bool
+        if not is_bool:
+            alike = [] if approximate else _alike(literal, random)
+            for edits in alike or [_another(literal, two)]:
+                yield statement, edits, False
         return
     match statement:
         case ast.Assert(test=test):
@@ -219,52 +250,79 @@ def _inverted(
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
             # an attribute ends with its name, which the empty text at the end stands for
             yield statement, [(method, "", OPPOSITES[name])], True
-    if sides and not APPROXIMATE.search(ast.dump(statement)):
+    if sides and not approximate:
         yield statement, [(sides[0], f"{OTHER}(", ")")], False
-        yield statement, [(sides[0], f"{OTHER}(", ", alike=True)")], False
+        for edits in _alike_by_helper(sides[0]):
+            yield statement, edits, False
 
 
-OTHER = "another_value"
+OTHER, KEEP, KEPT = "another_value", "keep_value", "kept_value"
 HELPER = f"""
 
-def {OTHER}(value, alike=False):
+def {OTHER}(value, alike=0):
     if alike and value and isinstance(value, (list, tuple)):
-        return value[:-1] + type(value)(["4711"])
+        return value[:-1] + type(value)([{OTHER}(value[-1], alike)])
+    if alike and value and isinstance(value, dict):
+        last = list(value)[-1]
+        return {{**value, last: {OTHER}(value[last], alike)}}
     if alike and value and isinstance(value, str):
-        return value[:-1] + ("a" if value[-1] == "b" else "b")
+        return value[:-1] + [letter for letter in "abc" if letter != value[-1]][alike - 1]
     if alike and isinstance(value, int) and not isinstance(value, bool):
-        return value + 1
+        return value + alike
     if isinstance(value, (bool, int, float, complex)):
-        return 2 * value + 4711 if abs(value) < 1e300 else 0
+        return (2 + alike) * value + 4711 if abs(value) < 1e300 else 0
     if isinstance(value, (str, bytes, list, tuple)):
-        return value + (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
+        return value + (1 + alike) * (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
     if isinstance(value, dict):
-        return {{**value, "4711": 0}}
+        return {{**value, f"471{{alike}}": 0}}
     if isinstance(value, (set, frozenset)):
-        return value | {{"4711"}}
+        return value | {{f"471{{alike}}"}}
     return object()
+
+
+def {KEEP}(value):
+    import ast
+    try:
+        text = repr(value)
+        return text if ast.literal_eval(text) == value else lambda: value
+    except Exception:
+        return lambda: value
+
+
+def {KEPT}(kept):
+    import ast
+    return ast.literal_eval(kept) if isinstance(kept, str) else kept()
 """
-"""A function that returns another value of the same type, and if asked as long a one, for comparisons with no literal."""
+"""Functions for copies. The first returns another value of the same type, and with a number one that looks alike. The others
+hide a value that consists of literals from code that searches the variables of its caller, and find it again."""
 
 
-def _alike(node: ast.expr, random: Random) -> list[Edit]:
-    """Return the edits that make a value which looks like a literal; none for other expressions."""
+def _alike(node: ast.expr, random: Random) -> list[list[Edit]]:
+    """Return the edits that make two values which look like a literal; none for other expressions."""
     match node:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             least = 10 ** (len(str(value)) - 1) if value > 9 else 0
-            near = random.choice(
-                [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
-            )
-            return [(node, "(", f" {near - value:+d})")]
+            near = [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
+            return [[(node, "(", f" {one - value:+d})")] for one in random.sample(near, 2)]
         case ast.Constant(value=str() | bytes() as text):
             last = text[-1:] if isinstance(text, str) else text[-1:].decode("latin-1")
-            letter = random.choice([one for one in "abcdefgh" if one != last])
-            return [(node, "((", f")[:-1] + {'b' if isinstance(text, bytes) else ''}'{letter}')")]
-        case ast.List(elts=[_, *_]):
-            return [(node, "(", f"[:-1] + ['{random.randrange(1000, 10_000)}'])")]
-        case ast.Tuple(elts=[_, *_]):
-            return [(node, "((*", f",)[:-1] + ('{random.randrange(1000, 10_000)}',))")]
+            letters = random.sample([one for one in "abcdefgh" if one != last], 2)
+            prefix = "b" if isinstance(text, bytes) else ""
+            return [[(node, "((", f")[:-1] + {prefix}'{letter}')")] for letter in letters]
+        case ast.List(elts=[_, *_]) | ast.Tuple(elts=[_, *_]) | ast.Dict(values=[_, *_]):
+            return _alike_by_helper(node)
     return []
+
+
+def _alike_by_helper(node: ast.expr) -> list[list[Edit]]:
+    start = f"{OTHER}(" if not isinstance(node, ast.Tuple) else f"{OTHER}(("
+    end = ")" if isinstance(node, ast.Tuple) else ""
+    return [[(node, start, f"{end}, alike={number})")] for number in (1, 2)]
+
+
+def _position(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
+    """Return where a part of the source starts, and how far it is from the end: inner parts come after outer ones."""
+    return node.lineno, node.col_offset, -(node.end_lineno or 0), -(node.end_col_offset or 0)
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:
@@ -297,11 +355,59 @@ def _another(node: ast.expr, other: str) -> list[Edit]:
     return []
 
 
+def _kept(function: Function, lines: Sequence[bytes]) -> list[Edit]:
+    """Return the edits that keep the values of a test's assertions from code that searches its caller's frame.
+
+    A literal becomes a constant of another function. An argument of the test is converted to text before the assertion.
+    """
+    every = function.args
+    arguments = {one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)} - {"self", "cls"}
+    edits: list[Edit] = []
+    for statement in _certain(function.body):
+        used = set[str]()
+        for node in _values(statement.test if isinstance(statement, ast.Assert) else statement.value):
+            if isinstance(node, ast.Constant):
+                edits.append((node, "(lambda: ", ")()"))
+            elif node.id in arguments:
+                used.add(node.id)
+                edits.append((node, f"{KEPT}({KEPT}_", ")"))
+        start = lines[statement.lineno - 1][: statement.col_offset].decode()
+        if start.strip() and used:  # `if x: assert y` cannot begin with another statement
+            return []
+        if used:
+            before = "".join(f"{KEPT}_{name} = {KEEP}({name})\n{start}" for name in sorted(used))
+            edits.append((statement, before, ""))
+    return edits
+
+
+def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
+    """Yield literals and names that are read, except in f-strings and in functions and loops with names of their own."""
+    match node:
+        case ast.Constant(value=int() | float() | str() | bytes() as value) if not isinstance(value, bool):
+            yield node
+        case ast.Name(ctx=ast.Load()):
+            yield node
+        case (
+            ast.JoinedStr()
+            | ast.Lambda()
+            | ast.ListComp()
+            | ast.SetComp()
+            | ast.DictComp()
+            | ast.GeneratorExp()
+        ):
+            return
+        case ast.NamedExpr(value=value):
+            yield from _values(value)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _values(child)
+
+
 def _copied(lines: Sequence[bytes], function: Function, name: str, edits: Sequence[Edit]) -> bytes:
     """Return the text of a function with another name and with edits."""
     first = min(node.lineno for node in (function, *function.decorator_list))
     text = list(lines[first - 1 : function.end_lineno])
-    for node, before, after in edits:
+    for node, before, after in sorted(edits, key=lambda edit: _position(edit[0]), reverse=True):
         end, column = (node.end_lineno or 0) - first, node.end_col_offset or 0
         line = text[end]
         if isinstance(node, ast.Attribute) and not before:

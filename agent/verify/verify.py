@@ -31,7 +31,8 @@ new tree counts neither way if the time was over. But without a result for each 
 A patch is not verified if there are reasons to distrust the results:
 
 - The guard in the sandbox found tampering (`m3agent.tools.in_sandbox.guard`): the patch has failed.
-- A fixed test passes, and a copy of it with an inverted assertion passes as well (`m3agent.agent.verify.inverted_tests`).
+- A fixed test passes, and a copy of it with an inverted assertion passes as well (`m3agent.agent.verify.inverted_tests`):
+  the patch has failed.
 - A red test stays red that the issue is about, and only the patch's own tests show a fix: the patch has failed.
 - Added code reaches for the insides of the interpreter or of the test runner (`m3agent.agent.verify.review`).
 - Tests near the change turn red in further runs (`m3agent.agent.verify.stability`).
@@ -54,7 +55,7 @@ from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
-from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
+from m3agent.agent.verify.inverted_runs import CopiesSeen, inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
 from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
@@ -158,10 +159,11 @@ async def verify(
     builds = await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
     compared = replace(compared, review=compared.review + builds)
     found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue)
-    if compared.verdict == "verified":
-        found = _with_copies(found, further)
-        if further.repeats is not None and found.verdict == "verified":
-            found = _with_repeats(found, further.repeats)
+    found = _with_copies(found, further.copies)
+    if found.review:
+        found = _for_review(found)
+    if further.repeats is not None and found.verdict == "verified":
+        found = _with_repeats(found, further.repeats)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
     return replace(found, seconds=round(time.monotonic() - started, 3))
@@ -172,20 +174,18 @@ class _Further:
     """What further runs of the new tree show.
 
     Attributes:
-        signs: Signs of tampering, from inverted copies of the fixed tests.
-        lines: Lines for a person, from the same copies.
+        copies: What inverted copies of the fixed tests show.
         repeats: The additional runs of tests near the change; None if there were none.
     """
 
-    signs: Sequence[str] = ()
-    lines: tuple[Finding, ...] = ()
+    copies: CopiesSeen = field(default_factory=CopiesSeen)
     repeats: Repeats | None = None
 
 
 async def _run_copies(
     workspace: Workspace, runs: TreeRuns, tree: str, fixed: Collection[str], added: Collection[str]
-) -> tuple[list[str], tuple[Finding, ...]]:
-    """Run inverted copies of the fixed tests, and return the signs of tampering and the lines for a person.
+) -> CopiesSeen:
+    """Run inverted copies of the fixed tests.
 
     Args:
         workspace, runs: As for `verify`.
@@ -195,7 +195,7 @@ async def _run_copies(
     """
     inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, fixed)
     if inverted is None:
-        return [], ()
+        return CopiesSeen()
     number = itertools.count(1)
 
     async def passed(idents: Collection[str]) -> set[str]:
@@ -215,13 +215,16 @@ async def _run_copies(
     return await run_copies(inverted, passed)
 
 
-def _with_copies(compared: Verification, further: _Further) -> Verification:
+def _with_copies(compared: Verification, copies: CopiesSeen) -> Verification:
     """Return the verdict after inverted copies of the fixed tests ran."""
-    if further.signs:
-        return _tampered(replace(compared, tampering=(*compared.tampering, *further.signs)))
-    if further.lines:
-        return _for_review(replace(compared, review=(*compared.review, *further.lines)))
-    return compared
+    if compared.verdict != "verified":
+        return compared
+    compared = replace(compared, review=(*compared.review, *copies.lines))
+    reasons = copies.reasons(compared.review)
+    if not reasons:
+        return compared
+    reason = f"the fixed tests show nothing: {reasons[0]}"
+    return replace(compared, verdict="failed", reason=reason, tampering=(*compared.tampering, *reasons))
 
 
 def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection[str]) -> Selection:
@@ -239,7 +242,8 @@ def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue:
         workspace, patch, issue: As for `verify`.
     """
     if compared.tampering and compared.verdict != "failed":
-        return _tampered(compared)
+        reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
+        return replace(compared, verdict="failed", reason=reason)
     if compared.verdict != "verified":
         return compared
     if compared.own_only:
@@ -250,12 +254,7 @@ def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue:
             reason = f"red before and after the patch, and the issue is about it: {names}"
             return replace(compared, verdict="failed", reason=reason)
         compared = replace(compared, reason=f"{compared.reason}; shown only by the patch's own tests")
-    return _for_review(compared) if compared.review else compared
-
-
-def _tampered(compared: Verification) -> Verification:
-    reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
-    return replace(compared, verdict="failed", reason=reason)
+    return compared
 
 
 def _for_review(compared: Verification) -> Verification:
@@ -352,7 +351,7 @@ async def _compare(
             return await compare(replace(pair, selection=in_time()), reports, again)
 
         copies, seen = await all_of(_run_copies(workspace, runs, tree, fixed, files), compared())
-        return _Further(*copies, seen)
+        return _Further(copies, seen)
 
     async def run_again(fixed: Collection[str]) -> list[TestReport]:
         near = in_time()

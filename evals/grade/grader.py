@@ -178,13 +178,13 @@ class Grader:
                 raise InvalidInstance(str(error)) from None
             run = await run_tests_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
             if doubt:
-                trees, run = await check_that_tests_can_fail(
-                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
-                )
                 if run.signs.reached_beyond(ORDINARY, trees.changed):
                     usual = await self._usual(instance, image)
                     lines = await asyncio.to_thread(_findings_at, trees, run, usual)
                     trees = replace(trees, review=(*trees.review, *lines))
+                trees, run = await check_that_tests_can_fail(
+                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
+                )
         return trees, run
 
 

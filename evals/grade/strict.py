@@ -167,9 +167,10 @@ async def check_that_tests_can_fail(
         of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
         return {ident for ident, outcome in of_copies.outcomes.items() if outcome == "passed"}
 
-    signs, lines = await run_copies(inverted, passed)
-    forged = replace(run.signs, forged=(*run.signs.forged, *signs))
-    return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
+    copies = await run_copies(inverted, passed)
+    review = (*trees.review, *copies.lines)
+    forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(review)))
+    return replace(trees, review=review), replace(run, signs=forged)
 
 
 async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
