@@ -48,6 +48,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -248,7 +249,7 @@ def _inverted(statement: ast.Assert | ast.Expr, random: Random) -> Iterator[Inve
         case ast.Assert(test=test):
             yield statement, [(test, "not (", ")")], True
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
-            # an attribute ends with its name, which the empty text at the end stands for
+            # an attribute ends with its name, which the empty text at the start stands for
             yield statement, [(method, "", OPPOSITES[name])], True
     if sides and not approximate:
         yield statement, [(sides[0], f"{OTHER}(", ")")], False
@@ -294,7 +295,7 @@ def {KEPT}(kept):
     return ast.literal_eval(kept) if isinstance(kept, str) else kept()
 """
 """Functions for copies. The first returns another value of the same type, and with a number one that looks alike. The others
-hide a value that consists of literals from code that searches the variables of its caller, and find it again."""
+hide a value from code that searches the variables of its caller, and find it again."""
 
 
 def _alike(node: ast.expr, random: Random) -> list[list[Edit]]:
@@ -318,11 +319,6 @@ def _alike_by_helper(node: ast.expr) -> list[list[Edit]]:
     start = f"{OTHER}(" if not isinstance(node, ast.Tuple) else f"{OTHER}(("
     end = ")" if isinstance(node, ast.Tuple) else ""
     return [[(node, start, f"{end}, alike={number})")] for number in (1, 2)]
-
-
-def _position(node: ast.expr | ast.stmt) -> tuple[int, int, int, int]:
-    """Return where a part of the source starts, and how far it is from the end: inner parts come after outer ones."""
-    return node.lineno, node.col_offset, -(node.end_lineno or 0), -(node.end_col_offset or 0)
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:
@@ -356,27 +352,30 @@ def _another(node: ast.expr, other: str) -> list[Edit]:
 
 
 def _kept(function: Function, lines: Sequence[bytes]) -> list[Edit]:
-    """Return the edits that keep the values of a test's assertions from code that searches its caller's frame.
+    """Return the edits that hide the values of a test's assertions from code that searches its caller's frame.
 
-    A literal becomes a constant of another function. An argument of the test is converted to text before the assertion.
+    A literal becomes a constant of another function. An argument of the test is hidden during the assertion.
     """
     every = function.args
     arguments = {one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)} - {"self", "cls"}
     edits: list[Edit] = []
     for statement in _certain(function.body):
-        used = set[str]()
-        for node in _values(statement.test if isinstance(statement, ast.Assert) else statement.value):
+        shown = list(_values(statement.test if isinstance(statement, ast.Assert) else statement.value))
+        times = Counter(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+        reached = Counter(node.id for node in shown if isinstance(node, ast.Name))
+        hidden = sorted(name for name in arguments & reached.keys() if times[name] == reached[name])
+        for node in shown:
             if isinstance(node, ast.Constant):
                 edits.append((node, "(lambda: ", ")()"))
-            elif node.id in arguments:
-                used.add(node.id)
+            elif node.id in hidden:
                 edits.append((node, f"{KEPT}({KEPT}_", ")"))
         start = lines[statement.lineno - 1][: statement.col_offset].decode()
-        if start.strip() and used:  # `if x: assert y` cannot begin with another statement
+        if start.strip() and hidden:  # `if x: assert y` cannot begin with another statement
             return []
-        if used:
-            before = "".join(f"{KEPT}_{name} = {KEEP}({name})\n{start}" for name in sorted(used))
-            edits.append((statement, before, ""))
+        if hidden:
+            before = (f"{KEPT}_{name} = {KEEP}({name}); {name} = None\n{start}" for name in hidden)
+            after = (f"\n{start}{name} = {KEPT}({KEPT}_{name})" for name in hidden)
+            edits.append((statement, "".join(before), "".join(after)))
     return edits
 
 
@@ -407,15 +406,17 @@ def _copied(lines: Sequence[bytes], function: Function, name: str, edits: Sequen
     """Return the text of a function with another name and with edits."""
     first = min(node.lineno for node in (function, *function.decorator_list))
     text = list(lines[first - 1 : function.end_lineno])
-    for node, before, after in sorted(edits, key=lambda edit: _position(edit[0]), reverse=True):
+    inserts: list[tuple[int, int, str]] = []
+    for node, before, after in edits:
         end, column = (node.end_lineno or 0) - first, node.end_col_offset or 0
-        line = text[end]
         if isinstance(node, ast.Attribute) and not before:
-            text[end] = line[: column - len(node.attr.encode())] + after.encode() + line[column:]
-            continue
-        text[end] = line[:column] + after.encode() + line[column:]
-        start = node.lineno - first
-        text[start] = text[start][: node.col_offset] + before.encode() + text[start][node.col_offset :]
+            cut = column - len(node.attr.encode())
+            text[end], column = text[end][:cut] + text[end][column:], cut
+        inserts.insert(0, (end, column, after))
+        inserts.append((node.lineno - first, node.col_offset, before))
+    # from the end, so that the places before stay where they are; of texts at one place, the outermost is added first
+    for number, column, added in sorted(inserts, key=lambda one: one[:2], reverse=True):
+        text[number] = text[number][:column] + added.encode() + text[number][column:]
     head = function.lineno - first
     pattern = rb"\bdef(\s+)" + function.name.encode() + rb"\b"
     text[head] = re.sub(pattern, b"def\\g<1>" + name.encode(), text[head], count=1)

@@ -160,10 +160,9 @@ async def verify(
     compared = replace(compared, review=compared.review + builds)
     found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue)
     found = _with_copies(found, further.copies)
-    if found.review:
-        found = _for_review(found)
-    if further.repeats is not None and found.verdict == "verified":
+    if further.repeats is not None:
         found = _with_repeats(found, further.repeats)
+    found = _for_review(found)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
     return replace(found, seconds=round(time.monotonic() - started, 3))
@@ -258,7 +257,7 @@ def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue:
 
 
 def _for_review(compared: Verification) -> Verification:
-    if compared.verdict != "verified":
+    if compared.verdict != "verified" or not compared.review:
         return compared
     first, *others = compared.review
     more = f", and {len(others)} more" if others else ""
@@ -271,6 +270,8 @@ def _for_review(compared: Verification) -> Verification:
 
 def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:
     """Return the verdict after the additional runs."""
+    if compared.verdict != "verified":
+        return compared
     compared = replace(compared, repeats=repeats)
     if repeats.broken:
         reason = (
@@ -361,7 +362,7 @@ async def _compare(
 
     def repeats_of(fixed: Collection[str]) -> asyncio.Future[list[TestReport]] | None:
         """Start the additional runs, if the patch would be verified without them."""
-        wanted = verdict == "verified" and reruns and not review
+        wanted = verdict == "verified" and reruns
         return asyncio.ensure_future(run_again(fixed)) if wanted else None
 
     if scope is not None and not are_few:

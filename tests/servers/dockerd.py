@@ -1,4 +1,4 @@
-"""A Docker engine for one test, which the test may kill."""
+"""A Docker engine for one test, which the test may kill, and a check of what tests leave on an engine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,29 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import docker
-from docker.errors import DockerException
+from docker.errors import DockerException, NotFound
 
-PATIENCE = 30.0  # seconds for an engine to start answering
+from m3agent.sandbox.backends.docker_machine import LABEL, our_labels
+
+PATIENCE = 30.0  # seconds for an engine to start answering, or to remove a container
+
+
+def wait_until_removed(api: Any) -> None:
+    """Wait until this process has no container. The engine removes a sandbox's container a moment after its end.
+
+    Args:
+        api: A client of the engine.
+
+    Raises:
+        requests.exceptions.RequestException: A container is still there after 30 seconds.
+    """
+    mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
+    for container in api.containers(all=True, filters={"label": mine}):
+        with contextlib.suppress(NotFound):
+            api.wait(container["Id"], timeout=PATIENCE, condition="removed")
 
 
 class OwnEngine:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from docker.errors import NotFound
 
-from m3agent.sandbox.backends.docker_machine import LABEL, our_labels
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -20,6 +17,7 @@ from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here, later
 from tests.sandbox.images.reach import FORK, REACH, addresses_here, service
+from tests.servers.dockerd import wait_until_removed
 from tests.servers.packages import reachable_index, wheel
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
@@ -55,12 +53,7 @@ def nothing_stays(own_images: None) -> Iterator[None]:
     api = connect()
     unnamed = {image["Id"] for image in api.images(filters={"dangling": True})}
     yield
-    mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
-    for container in api.containers(all=True, filters={"label": mine}):
-        with suppress(
-            NotFound
-        ):  # the engine removes the containers of sandboxes by itself, a moment after their end
-            api.wait(container["Id"], timeout=30, condition="removed")
+    wait_until_removed(api)
     assert {image["Id"] for image in api.images(filters={"dangling": True})} <= unnamed
     api.close()
 

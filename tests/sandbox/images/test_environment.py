@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process, our_labels
+from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import Image, find_image
@@ -32,6 +32,7 @@ from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from tests.conftest import docker_here, later
+from tests.servers.dockerd import wait_until_removed
 from tests.servers.packages import PackageIndex, nosy_source, reachable_index, wheel
 
 pytestmark = [
@@ -53,8 +54,7 @@ def api() -> Iterator[Any]:
 def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
     """Assert that no test leaves a container."""
     yield
-    mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
-    assert api.containers(all=True, filters={"label": mine}) == []
+    wait_until_removed(api)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 import pytest
 
 from m3agent.agent.cli.sandbox import _build
-from m3agent.sandbox.backends.docker_machine import LABEL, our_labels
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import DEFAULT_PATH
@@ -28,6 +27,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
 from tests.fakes.runner import use_own_runner
 from tests.sandbox.images.reach import REACH, addresses_here, service
+from tests.servers.dockerd import wait_until_removed
 from tests.servers.npm_registry import NpmRegistry
 from tests.servers.packages import bridge_address
 
@@ -52,8 +52,7 @@ def nothing_stays(own_images: None) -> Iterator[None]:
     """Assert that no test leaves a container."""
     yield
     api = connect()
-    mine = [f"{key}={value}" for key, value in our_labels().items() if key != LABEL]
-    assert api.containers(all=True, filters={"label": mine}) == []
+    wait_until_removed(api)
     api.close()
 
 
