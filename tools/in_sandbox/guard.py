@@ -180,7 +180,7 @@ def canary_of(item: Any) -> Any:
         while hasattr(item.cls, name):
             name += random.SystemRandom().choice(["_again", "_2", "_twice", "_more"])
         setattr(item.cls, name, false_test(name, like))
-        return type(item).from_parent(item.parent, name=name, callobj=getattr(item.cls, name))
+        return type(item).from_parent(item.parent, name=name)
     except Exception:  # noqa: BLE001 - this pytest lacks something; the other guards remain
         return None
 
