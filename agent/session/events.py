@@ -429,7 +429,7 @@ class Verify(Event):
         scope: The tests that the verdict rests on if the suite is large: tests, selected, ran, others, everything and
             complete, as `m3agent.agent.verify.scope.Scope` defines them. None if all tests ran.
         own_only: Whether only tests that the patch adds or changes show the fix.
-        tampering: Signs that the code under test tampered with the test runs.
+        tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
         review: Lines of the patch that a person must read before its verdict can be believed: path, line, text, what.
         repeats: Number of further runs of the tests near the change.
         repeat_seconds: Duration of these runs, a part of `seconds`.

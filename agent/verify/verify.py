@@ -97,7 +97,7 @@ class Verification:
         scope: The tests that the verdict rests on, if the suite is large.
         weakened: Tests that an earlier verdict of the session named red and that the patch weakened, each with how.
         own_only: Whether only tests that the patch adds or changes show the fix.
-        tampering: Signs that the code under test tampered with the test runs.
+        tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
         review: Lines of the patch that a person must read before its verdict can be believed.
         repeats: The additional runs of tests near the change, if the patch would be verified without them.
         before: The first test run on the old tree.
