@@ -3,7 +3,7 @@
 A verdict compares two runs, and a flaky test can differ between them by chance. The tests that decide the verdict
 therefore run again. Only they run, with the other tests of their classes and their other parameters. They run three
 times unless set otherwise, on both trees, each time in a fresh sandbox. If the patch would be verified, the new tree's runs
-are those of `m3agent.agent.verify.stability`. On each tree:
+are those of `m3agent.agent.verify.stability`, and the old tree runs twice. On each tree:
 
 - If the reruns disagree about a test, the test is flaky.
 - If the reruns agree with each other but not with the run of the whole suite, the test is flaky or depends on the tests

@@ -14,6 +14,9 @@ from m3agent.tools.test_report import TestReport
 
 FREE_SECONDS = 10.0
 """Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
+OLD_RERUNS = 2
+"""Most reruns of the old tree if the new tree has many runs. A test that is red in 1 of 10 runs is then taken for a fixed one
+in 1 of 2,000 cases."""
 MOST_FILES = 1000
 """Most files named on one command line. If tests of more files have to run, all files are collected."""
 
@@ -82,7 +85,8 @@ class Pair:
         runs = {name: Runs([report], []) for name, report in zip(("before", "after"), first, strict=True)}
         again_on = [name for name in runs if name == "before" or repeats is None]
         left = max(FREE_SECONDS, *(report.seconds for report in first))
-        for number in range(1, self.reruns + 1):
+        times = self.reruns if repeats is None else min(self.reruns, OLD_RERUNS)
+        for number in range(1, times + 1):
             again = Selection(targets_of(files), only, seconds=self.selection.seconds)
             reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in again_on))
             for name, report in zip(again_on, reports, strict=True):
