@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -11,7 +11,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import per_test_limit, run_in_sandbox
 from m3agent.tools.runners.base import Limits, Runner, Suite, Tree
-from m3agent.tools.runners.run import run_suite
+from m3agent.tools.runners.run import NO_VARIABLES, run_suite
 from m3agent.tools.runners.suites import RUNNERS, prefix_of, suite_of, with_prefix, without_suite
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
@@ -29,6 +29,7 @@ async def run_tests(
     record: Recording | None = None,
     guarded: Collection[str] | None = None,
     among: Sequence[Suite] = (),
+    env: Mapping[str, str] = NO_VARIABLES,
 ) -> TestReport:
     """Run tests of several suites, one suite after the other, and return one report.
 
@@ -43,6 +44,7 @@ async def run_tests(
         record: When to begin to record which functions each test executes, for Python's tests.
         guarded: As for `run_in_sandbox`.
         among: All suites of the repository, which decide how ids start; empty if they are `suites`.
+        env: Further variables of the tests of other languages than Python.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
@@ -60,7 +62,7 @@ async def run_tests(
                 timeout if part.seconds is None else part.seconds,
                 per_test_limit(timeout) if per_test is None else per_test,
             )
-            report = await _run_part(sandbox, runner, suite, tree, part, limits, own_log)
+            report = await _run_part(sandbox, runner, suite, tree, part, limits, own_log, env)
             if not report.ran and not report.complete and not report.timed_out:
                 reason = next(iter(report.output.splitlines()), "its runner ended without a result")
                 report = replace(report, complete=True, not_run={suite.name: reason})
@@ -90,10 +92,11 @@ async def _run_part(
     part: Selection,
     limits: Limits,
     log: Path | None,
+    env: Mapping[str, str],
 ) -> TestReport:
     """Run a part of a suite. Runners may run more tests than that; their results are left out."""
     wanted = [*part.only] or [target for target in map(_plain, part.targets) if target != "."]
-    report = await run_suite(sandbox, runner, suite, tree, wanted, limits=limits, log=log)
+    report = await run_suite(sandbox, runner, suite, tree, wanted, limits=limits, log=log, env=env)
     if not part.only and wanted:
         part = replace(part, only=wanted)
 

@@ -12,7 +12,7 @@ from m3agent.tools.runners.base import MOST_TEXT, Tree
 
 def suites_of(workspace: Workspace) -> tuple[SuiteNeeds, ...]:
     """Return the suites of the tree that a workspace starts from."""
-    return _suites(suites.tree_files(workspace.store, workspace.base))
+    return suites.needs_of(suites.tree_files(workspace.store, workspace.base))
 
 
 def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
@@ -27,13 +27,4 @@ def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
         except OSError:
             return b""
 
-    return _suites(Tree(repository.list_files(), read))
-
-
-def _suites(tree: Tree) -> tuple[SuiteNeeds, ...]:
-    found = []
-    for suite in suites.find_suites(tree):
-        runner = suites.RUNNERS[suite.runner]
-        needs = runner.prepare(suite, tree)
-        found.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
-    return tuple(found)
+    return suites.needs_of(Tree(repository.list_files(), read))

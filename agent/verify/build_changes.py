@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from m3agent.agent.verify.review import Finding
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.registrations import macro_changes, registration_changes
@@ -21,10 +23,6 @@ def build_changes(
     """
     if not before.registrations:
         return ()
-    found = [
-        Finding(file_of(name), 1, name, f"is built or run in another way ({changes})")
-        for name, changes in registration_changes(before.registrations, after.registrations).items()
-    ]
     old, new = (
         {
             path: workspace.store.get_blob(entries[path].sha).decode(errors="replace")
@@ -33,5 +31,17 @@ def build_changes(
         }
         for entries in (workspace.entries(patch.base), workspace.entries(patch.tree))
     )
-    found += [Finding(path, line, text, what) for path, line, text, what in macro_changes(old, new)]
-    return tuple(found)
+    return changed_registrations(before.registrations, after.registrations) + changed_macros(old, new)
+
+
+def changed_registrations(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the changes of what the build system says about the tests (`TestReport.registrations`)."""
+    return tuple(
+        Finding(file_of(name), 1, name, f"is built or run in another way ({changes})")
+        for name, changes in registration_changes(before, after).items()
+    )
+
+
+def changed_macros(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the lines of changed files, given as texts by path, that redefine the macros of assertions."""
+    return tuple(Finding(path, line, text, what) for path, line, text, what in macro_changes(before, after))

@@ -8,18 +8,19 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Ids become names of folders and images, so they contain no character that is special in either."""
 
-Runner = Literal["pytest", "unittest", "django", "sympy"]
-"""The test runner, which determines the form of test ids.
+PythonRunner = Literal["pytest", "unittest", "django", "sympy"]
+"""A test runner of Python, which determines the form of test ids.
 
 `django` is Django's tests/runtests.py, `sympy` is SymPy's bin/test.
 """
+PYTHON_RUNNERS: tuple[PythonRunner, ...] = get_args(PythonRunner)
 
 
 class _Model(BaseModel):
@@ -99,7 +100,8 @@ class Answer(_Model):
             finds them: all tests that fail before the reference patch and pass with it.
         pass_to_pass: Test ids as the row has them.
         test_command: The row's own command, which names the test files.
-        runner: The test runner.
+        runner: The test runner: one of `PYTHON_RUNNERS`, or the name of a runner of another language
+            (`m3agent.tools.runners.suites`). If empty, the grader finds the runner in the code.
         pristine: Paths that are always taken from the base, besides those recognised as tests.
         only: The only paths that a patch may change; empty for any.
         timeout: Time limit of a test run, in seconds.
@@ -111,7 +113,7 @@ class Answer(_Model):
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...] = ()
     test_command: str = ""
-    runner: Runner = "pytest"
+    runner: str = "pytest"
     pristine: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     timeout: float = Field(default=1800.0, gt=0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from packaging.utils import canonicalize_name
 
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.instance import Environment, Runner
+from m3agent.evals.data.instance import Environment, PythonRunner
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _NOTE = re.compile(r"\s+\(.*\)\s*$")
@@ -61,8 +61,8 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
     )
 
 
-def runner_of(command: str) -> Runner:
-    """Return the test runner of a command; pytest unless the command names another one."""
+def runner_of(command: str) -> PythonRunner:
+    """Return the test runner of a command of Python; pytest unless the command names another one."""
     try:
         words = shlex.split(command)
     except ValueError:  # an open quotation mark

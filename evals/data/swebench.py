@@ -2,8 +2,9 @@
 
 Required fields: `instance_id, repo, base_commit, patch, test_patch, problem_statement, FAIL_TO_PASS,
 PASS_TO_PASS`. Optional fields: `created_at, version, hints_text, environment_setup_commit`; those of swebench
-5: `image, eval_script, log_parser, eval_type`; and m3agent's own: `environment` (see recipe.py),
-`repo_archive` (a tar of a bare repository, relative to the rows' file) and `repo_ref` (what to take from it).
+5: `image, eval_script, log_parser, eval_type`; and m3agent's own: `environment` (see recipe.py; its `test_cmd`
+and `test_runner` are for the grader), `repo_archive` (a tar of a bare repository, relative to the rows' file)
+and `repo_ref` (what to take from it).
 
 The grader gets the complete row. The agent's side gets only the fields that `_task` reads.
 """
@@ -12,16 +13,26 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.instance import INSTANCE_ID, Answer, Environment, Instance, Source, Task
+from m3agent.evals.data.instance import (
+    INSTANCE_ID,
+    PYTHON_RUNNERS,
+    Answer,
+    Environment,
+    Instance,
+    Source,
+    Task,
+)
 from m3agent.evals.data.official import official_environment
 from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import read_environment, runner_of
+from m3agent.tools.runners.suites import CODE, RUNNERS, file_of
 
 GITHUB = "https://github.com"
 """Host of the repositories for rows without an archive."""
@@ -37,6 +48,9 @@ _CHANGE = re.compile(
 )  # git's format, or a plain unified diff
 _CHANGED = re.compile(r"^\+\+\+ b/(.+?)\r?$", re.MULTILINE)
 _TEST_OUTPUT = re.compile(r">>>>> Start Test Output'?\s*\n(.*)\n[^\n]*>>>>> End Test Output", re.DOTALL)
+_PYTHON_TOOLS = frozenset({"pytest", "py.test", "tox", "nox", "hatch"})
+_RUNNERS = sorted({*PYTHON_RUNNERS, *RUNNERS} - {"command"})
+"""Values of `test_runner`. A command of the repository writes its own report, which a patch could forge."""
 # Suffixes that the official harness does not count as test files (NON_TEST_EXTS of swebench 4.1.0).
 _NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
 
@@ -74,16 +88,17 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     environment = _environment(fields, recipe)
     test_patch = _diff(fields, "test_patch", empty=True)
     command = _test_command(fields, recipe, test_patch)
+    tests = fields.tests("FAIL_TO_PASS"), fields.tests("PASS_TO_PASS")
     try:
         return Instance(
             task=_task(fields, folder, environment),
             answer=Answer(
                 patch=_diff(fields, "patch"),
                 test_patch=test_patch,
-                fail_to_pass=fields.tests("FAIL_TO_PASS"),
-                pass_to_pass=fields.tests("PASS_TO_PASS"),
+                fail_to_pass=tests[0],
+                pass_to_pass=tests[1],
                 test_command=command,
-                runner=runner_of(command),
+                runner=_runner(recipe, command, [*tests[0], *tests[1]], test_patch),
                 row=dict(fields.values),
             ),
         )
@@ -148,6 +163,34 @@ def _test_command(fields: Fields, recipe: Fields, test_patch: str) -> str:
     if runner_of(command) == "django":  # it expects modules below tests/, not files
         files = [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in files]
     return " ".join([command, *map(shlex.quote, files)])
+
+
+def _runner(recipe: Fields, command: str, tests: Sequence[str], test_patch: str) -> str:
+    """Return the test runner that the row names, or one of Python's if its command or its tests are Python's.
+
+    Else it is empty, and the grader finds the runner in the code.
+    """
+    if named := recipe.first("test_runner"):
+        if named not in _RUNNERS:
+            raise recipe.wrong(
+                "test_runner",
+                f"{printable_line(named, 60)!r} is no runner that can be graded; it is one of {', '.join(_RUNNERS)}",
+            )
+        return named
+    found = runner_of(command)
+    changed = {PurePosixPath(path).suffix for path in _CHANGED.findall(test_patch)} & CODE
+    is_python = (
+        (found != "pytest" and (not changed or ".py" in changed))  # `bin/test` is not only SymPy's
+        or any(_is_python_tool(word) for word in command.split())
+        or any(file_of(name).endswith(".py") for name in tests)
+        or changed == {".py"}
+    )
+    return found if is_python else ""
+
+
+def _is_python_tool(word: str) -> bool:
+    name = word.rpartition("/")[2]
+    return name in _PYTHON_TOOLS or name.startswith("python")
 
 
 def _diff(fields: Fields, name: str, *, empty: bool = False) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +20,14 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.images.debian import base_image, just_built
+from m3agent.sandbox.images.environment import with_suites
 from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.prune import make_room
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
+from m3agent.tools.runners.python import Pytest
+from m3agent.tools.runners.suites import needs_of, tree_files
 
 RECIPE = 1  # part of every hash: raise it if the same data should give another image
 DISK_BUDGET = 60 << 30
@@ -85,10 +91,9 @@ class _Build:
         if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
             if REPOSITORY in image.name:
                 return image.name
-            return self._layer(prebuilt_layer(), image, task.instance_id).name
+            return self._layer(prebuilt_layer(image.path), image, task.instance_id).name
         if environment.python is None and not environment.install and not environment.requirements:
-            # nothing to install: the default image is enough
-            return find_image(self.api, None, self.say).name
+            return self._of_code(task)
         base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
         era = era_of(task, base.python)
         below = self._layer(dependency_layer(environment, era, base.python), base.image, task.instance_id)
@@ -98,6 +103,19 @@ class _Build:
         if name is not None:
             self.api.tag(image.name, *_split(name), force=True)
         return image.name
+
+    def _of_code(self, task: Task) -> str:
+        """Return the default image, with what the code's own tests need if none of them is in Python."""
+        code = codebase(task, self.state)
+        with tempfile.TemporaryDirectory(prefix="m3agent-suites-") as temporary:
+            git_dir = code.path.absolute() / ".git"
+            store = TreeStore(Path(temporary) / "trees.git", git_dir / "objects")
+            suites = needs_of(tree_files(store, code.proof.head))
+            if suites and all(suite.language != Pytest.language for suite in suites):
+                workspace = Workspace(store, code.proof.head)
+                self.built = True
+                return with_suites(self.api, workspace, suites, self.state, self.say, self.stop)
+        return find_image(self.api, None, self.say).name
 
     def _prebuilt(self, name: str, *, own: bool) -> Image | None:
         """Return the prebuilt image with this name; None if the image must be built under this name.

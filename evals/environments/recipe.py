@@ -100,8 +100,12 @@ cd {TESTBED}
     return Layer("instance", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
 
 
-def prebuilt_layer() -> Layer:
-    """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use."""
+def prebuilt_layer(path: str) -> Layer:
+    """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use.
+
+    Args:
+        path: The image's PATH, on which toolchains of other languages than Python are.
+    """
     script = f"""\
 {_head(None)}
 git config --system --add safe.directory '*' || true
@@ -114,7 +118,8 @@ fi
 cd {TESTBED}
 {KEEP}
 """
-    return Layer("instance", script, env={"PATH": f"{VENV}/bin:{CONDA}/bin:/usr/local/bin:/usr/bin:/bin"})
+    folders = [f"{VENV}/bin", f"{CONDA}/bin", "/usr/local/bin", "/usr/bin", "/bin", *path.split(":")]
+    return Layer("instance", script, env={"PATH": ":".join(dict.fromkeys(filter(None, folders)))})
 
 
 def era_of(task: Task, python: str) -> date | None:

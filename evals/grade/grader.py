@@ -13,13 +13,15 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent.agent.util.atomic_write import write_whole
+from m3agent.agent.verify.build_changes import changed_registrations
 from m3agent.agent.verify.review import Finding, findings_at
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
-from m3agent.evals.grade.matching import Outcomes
+from m3agent.evals.grade.matching import ids_of
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_tests_of
+from m3agent.evals.grade.suite_runs import run_suites_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.tools.tampering import ORDINARY, Signs
@@ -56,7 +58,7 @@ class Grader:
         self._say = say
         self._official = official
         self._locks: dict[str, asyncio.Lock] = {}
-        self._usuals: dict[str, Signs] = {}
+        self._runs: dict[str, TestRun] = {}
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
@@ -97,7 +99,7 @@ class Grader:
 
         Raises:
             DoesNotApply: The patch does not apply.
-            InvalidInstance: The instance's own patches do not apply.
+            InvalidInstance: The instance cannot be graded, for example because its own patches do not apply.
             SandboxError, DataError, EnvironmentFault: As in `grade`.
         """
         return (await self._run(instance, patch, image))[1]
@@ -109,7 +111,8 @@ class Grader:
         """
         trees, run = await self._run(instance, patch, image, doubt=True)
         if run.signs.beyond(ORDINARY, trees.changed):
-            run.forged = run.signs.beyond(await self._usual(instance, image), trees.changed)
+            usual = await self._known(instance, b"", image)
+            run.forged = run.signs.beyond(usual.signs, trees.changed)
         return trees, run
 
     async def answer(self, instance: Instance, image: str | None) -> Answer:
@@ -127,13 +130,13 @@ class Grader:
             found = await self._find(instance, image, key)
         return instance.answer.model_copy(update=found.model_dump())
 
-    async def _usual(self, instance: Instance, image: str | None) -> Signs:
-        """Return the effects of the instance's own tests, without any patch, that look like tampering."""
-        key = _key(instance, image)
-        async with self._locks.setdefault(f"usual {key}", asyncio.Lock()):
-            if key not in self._usuals:
-                self._usuals[key] = (await self.run(instance, b"", image)).signs
-        return self._usuals[key]
+    async def _known(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
+        """Return the results without a patch, or with the reference; the tests run once."""
+        key = f"{_key(instance, image)} {bool(patch)}"
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if key not in self._runs:
+                self._runs[key] = await self.run(instance, patch, image)
+        return self._runs[key]
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
         file = self._state / "evals" / "expected" / f"{key}.json"
@@ -142,9 +145,9 @@ class Grader:
         except (OSError, ValidationError):
             pass
         before = await self.run(instance, b"", image)
-        after = await self.run(instance, instance.answer.patch.encode(errors="surrogateescape"), image)
+        after = await self.run(instance, _reference(instance), image)
         green = {ident for ident, outcome in after.outcomes.items() if outcome in GREEN}
-        were = Outcomes(before.outcomes)
+        were = before.found
         fixed = sorted(ident for ident in green if not were.passed(ident))
         if not fixed or not after.complete or after.signs.beyond(before.signs, ()):
             why = (
@@ -176,16 +179,73 @@ class Grader:
                 raise
             except ValueError as error:
                 raise InvalidInstance(str(error)) from None
+            if trees.suites.graded:
+                run = await run_suites_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
+                run = await self._with_ids(instance, patch, image, run)
+                if doubt and judge(answer, run, trees, 0.0).verdict is Verdict.RESOLVED:
+                    builds = await self._changed_builds(instance, patch, image, run)
+                    trees = replace(trees, review=(*trees.review, *builds))
+                return trees, run
             run = await run_tests_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
             if doubt:
                 if run.signs.reached_beyond(ORDINARY, trees.changed):
-                    usual = await self._usual(instance, image)
-                    lines = await asyncio.to_thread(_findings_at, trees, run, usual)
+                    usual = await self._known(instance, b"", image)
+                    lines = await asyncio.to_thread(_findings_at, trees, run, usual.signs)
                     trees = replace(trees, review=(*trees.review, *lines))
                 trees, run = await check_that_tests_can_fail(
                     instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
                 )
         return trees, run
+
+    async def _with_ids(self, instance: Instance, patch: bytes, image: str | None, run: TestRun) -> TestRun:
+        """Return the results of tests in another language than Python, with the ids of the row's names.
+
+        A run with the reference decides them, so that no patch has a part in it.
+
+        Raises:
+            InvalidInstance: The tests cannot run here, or a name of the row is not that of one test.
+        """
+        names = (*instance.answer.fail_to_pass, *instance.answer.pass_to_pass)
+        if run.outcomes and run.outcomes.keys() >= set(names):
+            return run
+        if patch != _reference(instance):
+            reference = await self._known(instance, _reference(instance), image)
+            return replace(run, ids=reference.ids)
+        if not run.outcomes:
+            raise InvalidInstance(_why(run, "no test has a result with the reference patch"))
+        try:
+            return replace(run, ids=ids_of(names, run.outcomes))
+        except ValueError as error:
+            raise InvalidInstance(_why(run, str(error))) from None
+
+    async def _changed_builds(
+        self, instance: Instance, patch: bytes, image: str | None, run: TestRun
+    ) -> tuple[Finding, ...]:
+        """Return what a patch changes in how tests are built and run, unless the reference changes it in the same way."""
+        reference = _reference(instance)
+        if patch == reference or not run.registrations:
+            return ()
+        before = await self._known(instance, b"", image)
+        found = changed_registrations(before.registrations, run.registrations)
+        if not found:
+            return ()
+        right = await self._known(instance, reference, image)
+        also = changed_registrations(right.registrations, run.registrations)
+        return tuple(finding for finding in found if finding in also)
+
+
+def _reference(instance: Instance) -> bytes:
+    return instance.answer.patch.encode(errors="surrogateescape")
+
+
+def _why(run: TestRun, problem: str) -> str:
+    """Return why a row in another language than Python cannot be graded, from a run with its reference."""
+    if run.not_run:
+        name, reason = min(run.not_run.items())
+        return f"its tests cannot run here, because those of {name} could not: {reason}"
+    if run.timed_out or not run.complete:
+        return f"{problem}, and the test run with the reference patch did not finish"
+    return problem
 
 
 def _key(instance: Instance, image: str | None) -> str:

@@ -10,7 +10,7 @@ nothing in it was tampered with. The exit status alone does not count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +49,9 @@ class TestRun:
         errors: Error texts, by node id.
         signs: Signs of tampering.
         forged: Those of them that a run without the patch does not have; `Grader.tried` sets it.
+        ids: The ids of the row's names that are not ids themselves, for another language than Python; None for Python.
+        registrations: What the build says about each test program (`m3agent.tools.test_report.TestReport`).
+        not_run: Why suites could not run at all, by the suite's name.
         complete: Whether the run completed.
         timed_out: Whether the run exceeded its time limit.
         test_seconds: Duration of the test process.
@@ -61,10 +64,18 @@ class TestRun:
     errors: dict[str, str] = field(default_factory=dict)
     forged: list[str] = field(default_factory=list)
     signs: Signs = NO_SIGNS
+    ids: Mapping[str, str] | None = None
+    registrations: Mapping[str, str] = field(default_factory=dict)
+    not_run: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False
     timed_out: bool = False
     test_seconds: float = 0.0
     output: str = ""
+
+    @property
+    def found(self) -> Outcomes:
+        """The outcomes, by the names of the row."""
+        return Outcomes(self.outcomes, self.ids)
 
 
 async def run_tests_of(
@@ -77,7 +88,7 @@ async def run_tests_of(
     limits: SandboxLimits,
     only: Collection[str] = (),
 ) -> TestRun:
-    """Run an instance's tests on a tree in a fresh sandbox.
+    """Run an instance's tests in Python on a tree in a fresh sandbox.
 
     Args:
         only: Ids of the tests to run; empty for all.
@@ -94,7 +105,7 @@ async def run_tests_of(
     program: ModuleType = runner
     request: dict[str, object] = {
         "framework": "pytest",
-        "limit": min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST),
+        "limit": limit_of_test(answer),
         "options": command.options,
         "targets": targets,
         "only": sorted(only),
@@ -118,8 +129,7 @@ async def run_tests_of(
             interpreter=["python3", "-I", *command.python, *warnings],
             env={**task.environment.variables, **command.env},
         )
-        changed = await _changed(sandbox, trees)
-    changes = [f"{path} was changed while the tests ran" for path in changed]
+        changes = await changes_while_running(sandbox, trees)
     if read.running is not None:
         read.outcomes[read.running] = "failed"
         read.errors[read.running] = "the run ended in the middle of this test"
@@ -132,6 +142,11 @@ async def run_tests_of(
         test_seconds=done.seconds,
         output=done.stderr[-4000:].decode(errors="replace"),
     )
+
+
+def limit_of_test(answer: Answer) -> float:
+    """Return the time limit of one test, in seconds."""
+    return min(max(LEAST_PER_TEST, answer.timeout * PER_TEST_SHARE), MOST_PER_TEST)
 
 
 async def check_that_tests_can_fail(
@@ -173,13 +188,14 @@ async def check_that_tests_can_fail(
     return replace(trees, review=review), replace(run, signs=forged)
 
 
-async def _changed(sandbox: Sandbox, trees: Trees) -> list[str]:
-    """Return the guarded paths (tests, and files that decide how they run) that changed during the run."""
+async def changes_while_running(sandbox: Sandbox, trees: Trees) -> list[str]:
+    """Return the tests, and the files that decide how they run, that changed during the run, as signs of tampering."""
     after = await sandbox.checkpoint()
     if after == trees.tree:
         return []
     changed = await asyncio.to_thread(trees.store.changed_paths, trees.tree, after)
-    return sorted({path for _, path in changed} & set(trees.tests))
+    guarded = {path for _, path in changed} & set(trees.tests)
+    return [f"{path} was changed while the tests ran" for path in sorted(guarded)]
 
 
 def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:
@@ -203,13 +219,17 @@ def _warnings(value: str) -> list[str]:
     return [word for entry in value.split(",") if entry for word in ("-W", entry)]
 
 
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     """Return the grade of a test run.
 
     Args:
         seconds: Wall time of the whole grading.
     """
-    outcomes = Outcomes(run.outcomes)
+    outcomes = run.found
     fixed, not_fixed = failed_ids(answer.fail_to_pass, outcomes)
     kept, lost = failed_ids(answer.pass_to_pass, outcomes)
     verdict, reason = Verdict.UNRESOLVED, ""
@@ -222,7 +242,9 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     elif not_fixed or lost:
         both = [*not_fixed, *lost]
         reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
-        reason += f": {last_line(run.errors[both[0]])[:MOST_LINE]}" if both[0] in run.errors else ""
+        text = run.errors.get((run.ids or {}).get(both[0], both[0]), "")
+        line = last_line(text) if run.ids is None else _first_line(text)  # Python ends with the exception
+        reason += f": {line[:MOST_LINE]}" if line else ""
     elif not run.complete:
         reason = "the test run did not finish"
     elif trees.review:

@@ -6,14 +6,19 @@ No code of a patch runs for this, and none of its files is read as configuration
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from m3agent.agent.verify.build_changes import changed_macros
 from m3agent.agent.verify.review import Finding, findings_of
 from m3agent.evals.data.instance import Answer
+from m3agent.evals.grade.row_suites import RowSuites, suites_of_row
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
 from m3agent.tools.runners.python import is_surrounding, is_test_file
+from m3agent.tools.runners.suites import RUNNERS, TestFiles, tree_files
 
+C = "C/C++"
+"""Language of the runners whose build files a patch may change."""
 MOST_PATCH = 64 << 20
 """Largest patch that is graded, in bytes; far more than any fix needs."""
 WAYS = ((), ("--3way",), ("--recount", "-C1"), ("--recount", "-C1", "--ignore-whitespace"))
@@ -35,7 +40,8 @@ class Trees:
         added: Paths among them that the base does not have.
         undone: Paths among them that were reset.
         review: Lines of the patch that a person must read before its verdict can be believed.
-        tests: Paths of tests and of files that decide how tests run.
+        tests: Paths of tests and of files that decide how tests run; for other languages than Python only of tests.
+        suites: The suites that hold the row's tests, if these are not Python's.
     """
 
     store: TreeStore
@@ -45,6 +51,7 @@ class Trees:
     undone: tuple[str, ...]
     review: tuple[Finding, ...]
     tests: tuple[str, ...]
+    suites: RowSuites = field(default_factory=RowSuites)
 
 
 def open_store(checkout: Path, folder: Path) -> tuple[TreeStore, str]:
@@ -81,7 +88,7 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
 
     Raises:
         DoesNotApply: The patch does not apply.
-        ValueError: The instance's own patches do not apply. (DoesNotApply is a subclass.)
+        ValueError: The instance's own patches do not apply, or no runner fits its tests. (DoesNotApply is a subclass.)
     """
     try:
         tested = apply(store, base, answer.test_patch.encode(errors="surrogateescape"))
@@ -93,18 +100,21 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     of_tests = {path for _, path in store.changed_paths(base, tested)}
     of_answer = {path for _, path in store.changed_paths(base, solved)} - of_tests
     before, after, wanted = (_entries(store, tree) for tree in (base, patched, tested))
-    undone = [path for path in changed if path in of_tests or is_guarded(path, before, answer, of_answer)]
+    suites = suites_of_row(answer, tree_files(store, tested))
+    guard = _Guard(store, answer, suites, before, _entries(store, solved), of_answer)
+    undone = [path for path in changed if path in of_tests or guard.undoes(path, after.get(path))]
 
     def content(entries: dict[str, TreeEntry], path: str) -> bytes | None:
         return store.get_blob(entries[path].sha) if path in entries else None
 
     kept = {path: (content(before, path), content(after, path)) for path in changed if path not in undone}
-    review = findings_of(kept)
+    review = findings_of(kept) + guard.findings(kept)
     for path in undone:
-        _set(after, path, before.get(path))
+        _set(after, path, guard.restored(path, after.get(path)))
+    review += guard.separate_tests({*changed, *of_answer} - {*undone, *of_tests}, after)
     for path in of_tests:
         _set(after, path, wanted.get(path))
-    tests = [path for path in after if path in of_tests or is_guarded(path, before, answer, of_answer)]
+    tests = [path for path in after if path in of_tests or guard.may_not_change_in_a_run(path)]
     added = tuple(path for path in changed if path not in before)
     return Trees(
         store,
@@ -114,7 +124,125 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
         tuple(undone),
         review,
         tuple(sorted(tests)),
+        suites,
     )
+
+
+class _Guard:
+    """Which files of a patch count, and with which content.
+
+    For Python, `is_guarded` decides, and a guarded file is the base's. For other languages, the runners decide (`TestFiles`).
+    There, a file that decides how tests run counts also as the reference leaves it: a fix may need a new dependency.
+
+    Args:
+        store: Holds the files.
+        answer: The instance's answer.
+        suites: The suites of the row; none for Python.
+        base, solved: The files of the base, and those with the reference.
+        of_answer: Paths that the reference changes.
+    """
+
+    def __init__(
+        self,
+        store: TreeStore,
+        answer: Answer,
+        suites: RowSuites,
+        base: dict[str, TreeEntry],
+        solved: dict[str, TreeEntry],
+        of_answer: Collection[str],
+    ) -> None:
+        self._store = store
+        self._answer = answer
+        self._base = base
+        self._solved = solved
+        self._of_answer = of_answer
+        self._files = TestFiles(suites.every) if suites.graded else None
+        self._in_c = any(RUNNERS[suite.runner].language == C for suite in suites.graded)
+
+    def has(self, path: str) -> bool:
+        """Return whether a file is a test, or decides how tests run."""
+        if self._files is None:
+            return is_guarded(path, self._base, self._answer, self._of_answer)
+        return (
+            is_fixed(path, self._answer)
+            or self._files.is_surrounding(path, self._base)
+            or (self._files.is_test(path) and path not in self._of_answer)
+        )
+
+    def may_not_change_in_a_run(self, path: str) -> bool:
+        """Return whether a file must be the same after the tests. Go and Cargo themselves write manifests and lock files."""
+        return self.has(path) and (self._files is None or not self._files.is_surrounding(path, self._base))
+
+    def undoes(self, path: str, patched: TreeEntry | None) -> bool:
+        """Return whether a change of a file does not count, or only a part of it."""
+        if self._files is not None and path in self._of_answer and patched == self._solved.get(path):
+            return False
+        return self.has(path) and (self._files is None or self.restored(path, patched) != patched)
+
+    def restored(self, path: str, patched: TreeEntry | None) -> TreeEntry | None:
+        """Return what counts of a file that the patch changes; None if it must be missing."""
+        base = self._base.get(path)
+        if base is None or self._files is None or is_fixed(path, self._answer):
+            return base
+        if not self._files.is_surrounding(path, self._base):
+            return base
+        old, new = self._content(base), self._content(patched)
+        content = self._files.restored(path, self._base, old, new)
+        if content is None or content == old:
+            return base if content == old else None
+        return replace(base, sha=self._store.put_blob(content))
+
+    def findings(self, kept: dict[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
+        """Return the lines of changed C and C++ files that redefine the macros of assertions, unless the reference does."""
+        if not self._in_c:
+            return ()
+        old = {
+            path: _text(before) + "\n" + _text(self._content(self._solved.get(path)))
+            for path, (before, _) in kept.items()
+        }
+        return changed_macros(
+            old, {path: _text(after) for path, (_, after) in kept.items() if after is not None}
+        )
+
+    def separate_tests(self, paths: Collection[str], patched: dict[str, TreeEntry]) -> tuple[Finding, ...]:
+        """Give files that hold tests beside their code the tests that the reference leaves there.
+
+        Args:
+            paths: Paths that the patch or the reference changes.
+            patched: The files of the patch, which this changes.
+
+        Returns:
+            The files whose tests cannot be separated from their code.
+        """
+        found = []
+        for path in sorted(paths) if self._files is not None else ():
+            code, tests = patched.get(path), self._solved.get(path)
+            if self._files is None or code is None or tests is None or code == tests:
+                continue
+            try:
+                content = self._files.combined(path, self._blob(code), self._blob(tests))
+            except ValueError:
+                if code != self._base.get(path):
+                    found.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
+                continue
+            if content is not None:
+                patched[path] = replace(code, sha=self._store.put_blob(content))
+        return tuple(found)
+
+    def _blob(self, entry: TreeEntry) -> bytes:
+        return self._store.get_blob(entry.sha)
+
+    def _content(self, entry: TreeEntry | None) -> bytes | None:
+        return None if entry is None else self._blob(entry)
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode(errors="replace")
+
+
+def is_fixed(path: str, answer: Answer) -> bool:
+    """Return whether the answer says that no patch may change this file."""
+    return path in answer.pristine or bool(answer.only and path not in answer.only)
 
 
 def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Collection[str]) -> bool:
@@ -128,7 +256,7 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
             contain the code itself.
     """
     pure = PurePosixPath(path)
-    if path in answer.pristine or (answer.only and path not in answer.only):
+    if is_fixed(path, answer):
         return True
     if pure.name == "conftest.py" or is_surrounding(path, base):
         return True

@@ -19,7 +19,7 @@ from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance
-from m3agent.evals.grade.matching import Outcomes, is_junk
+from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
@@ -166,10 +166,10 @@ async def _validate(
     answer = await grader.answer(instance, image)
     decided = instance.model_copy(update={"answer": answer})
     reference = answer.patch.encode(errors="surrogateescape")
-    before = Outcomes((await grader.run(decided, b"", image)).outcomes)
-    passing = [name for name in answer.fail_to_pass if not is_junk(name) and before.passed(name)]
+    before = (await grader.run(decided, b"", image)).found
+    passing = [name for name in answer.fail_to_pass if before.counts(name) and before.passed(name)]
     each = [await grader.tried(decided, reference, image) for _ in range(runs)]
-    flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), [Outcomes(run.outcomes) for _, run in each])
+    flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), [run.found for _, run in each])
     kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
     steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
     grades = [judge(steady.answer, run, trees, run.test_seconds) for trees, run in each]
@@ -191,7 +191,7 @@ async def _validate(
         fail_to_pass=answer.fail_to_pass,
         pass_to_pass=kept,
         flaky=tuple(flaky),
-        before=len([name for name in answer.fail_to_pass if not is_junk(name)]) - len(passing),
+        before=sum(map(before.counts, answer.fail_to_pass)) - len(passing),
         reference=tuple(grade.verdict for grade in grades),
         harmless=harmless.verdict,
         official=both,

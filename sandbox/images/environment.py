@@ -96,6 +96,34 @@ async def find_environment(
     return await stoppable(work)
 
 
+def with_suites(
+    api: Any,
+    workspace: Workspace,
+    suites: Sequence[SuiteNeeds],
+    state: Path,
+    say: Say,
+    stop: threading.Event,
+) -> str:
+    """Return the default image with what test suites need, and nothing else. Blocking; may take minutes.
+
+    What cannot be installed is a note.
+
+    Args:
+        api: The engine's client.
+        workspace: The repository's files.
+        suites: What its test suites need.
+        state: Folder for logs, locks and times of last use.
+        say: Receives progress lines for the user.
+        stop: Ends the work early.
+
+    Raises:
+        EnvironmentBuildFailed: `stop` was set.
+        ImageMissing: There is no image to start from.
+    """
+    finder = _Finder(api, workspace, state, say, stop)
+    return finder.with_suites(suites, find_image(api, None, say))
+
+
 async def image_of_tree(workspace: Workspace, image: str, state: Path, say: Say) -> str:
     """Return the image for another tree of a repository that has an environment.
 
@@ -240,6 +268,12 @@ class _Finder:
             )
             image = self._with_build(job, image)
         return self._with_suites(suites, image, base, indexes)
+
+    def with_suites(self, suites: Sequence[SuiteNeeds], start: Image) -> str:
+        indexes = find_indexes(os.environ, Path.home())
+        packages = tuple({name: None for suite in suites for name in suite.preparation.system_packages})
+        below = self._with_toolchains(packages, start, read_declared(self.files), indexes)
+        return self._with_suites(suites, below.name, None, indexes) or below.name
 
     def _python(
         self,

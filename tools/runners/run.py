@@ -19,8 +19,9 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
 from m3agent.tools.base import readable
@@ -34,6 +35,7 @@ MOST_REPORT = 64 << 20
 """Most bytes of a report that are read."""
 ENVIRONMENT = {"CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
 """Variables of every command. `CI` turns questions and watch modes off, also in jest and vitest."""
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 RANK = ("passed", "skipped", "failed", "error")
 """Outcomes from the best to the worst: of results with the same id, the worst counts."""
 NOT_ENDED = "the test process ended during this test"
@@ -50,6 +52,7 @@ async def run_suite(
     *,
     limits: Limits,
     log: Path | None = None,
+    env: Mapping[str, str] = NO_VARIABLES,
 ) -> TestReport:
     """Run a suite, or a part of it.
 
@@ -61,6 +64,7 @@ async def run_suite(
         wanted: Ids, files or folders, without the suite's name; empty for all tests. Others may run as well.
         limits: Time limits.
         log: File for the complete output of the last command.
+        env: Variables of every command, unless the command itself sets them.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing, hanging or unbuildable test does not raise.
@@ -72,7 +76,7 @@ async def run_suite(
 
     async def execute(command: Command) -> Output:
         left = limits.total - (time.monotonic() - started)
-        return await _execute(sandbox, command, work, max(1.0, left), log)
+        return await _execute(sandbox, command, work, max(1.0, left), log, env)
 
     units: list[Unit] = []
     build = runner.build(suite, tree, targets, work)
@@ -93,7 +97,9 @@ async def run_suite(
     )
 
 
-async def _execute(sandbox: Sandbox, command: Command, work: str, left: float, log: Path | None) -> Output:
+async def _execute(
+    sandbox: Sandbox, command: Command, work: str, left: float, log: Path | None, env: Mapping[str, str]
+) -> Output:
     key = secrets.token_bytes(32)
     files = dict(command.files)
     if command.key_file is not None:
@@ -104,7 +110,7 @@ async def _execute(sandbox: Sandbox, command: Command, work: str, left: float, l
     result = await sandbox.exec(
         list(command.argv),
         cwd=command.cwd,
-        env={**ENVIRONMENT, **command.env},
+        env={**ENVIRONMENT, **env, **command.env},
         timeout=left if command.seconds is None else min(left, command.seconds),
         log=log,
         keep=MOST_REPORT if command.report is None else 32 << 10,

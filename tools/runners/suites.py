@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
+from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.runners.automake import AutomakeRunner
@@ -117,6 +118,16 @@ def find_suites(tree: Tree) -> tuple[Suite, ...]:
     """Return all suites of a tree, those nearest to the root first."""
     found = [suite for each in RUNNERS.values() for suite in each.detect(tree)]
     return tuple(sorted(found, key=lambda suite: (suite.root.count("/") + bool(suite.root), suite.root)))
+
+
+def needs_of(tree: Tree) -> tuple[SuiteNeeds, ...]:
+    """Return all suites of a tree with what their environments need."""
+    found = []
+    for suite in find_suites(tree):
+        runner = RUNNERS[suite.runner]
+        needs = runner.prepare(suite, tree)
+        found.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
+    return tuple(found)
 
 
 def described(suites: Collection[Suite]) -> str:

@@ -279,3 +279,35 @@ def test_official_tables_replace_a_recipe_without_importing_their_package(folder
     assert environment.requirements_files == ("requirements/dev.txt",)
     assert environment.variables == {"SETUPTOOLS_SCM_PRETEND_VERSION": "1.2.0"}
     assert instance.answer.test_command == "pytest -rA tests/test_calc.py"
+
+
+NO_PYTHON = TESTS.replace("tests/test_calc.py", "web/add.test.js")
+NAMES = {"FAIL_TO_PASS": ["adds"], "PASS_TO_PASS": []}
+
+
+@pytest.mark.parametrize(
+    ("row", "runner"),
+    [
+        ({}, "pytest"),
+        ({"environment": {"test_cmd": "make test"}}, "pytest"),
+        ({"test_patch": NO_PYTHON}, "pytest"),  # its ids name files of Python
+        ({**NAMES, "test_patch": NO_PYTHON, "environment": {"test_cmd": "tox -e py39"}}, "pytest"),
+        ({**NAMES, "test_patch": NO_PYTHON, "environment": {"test_cmd": "npx jest"}}, ""),
+        ({**NAMES, "test_patch": NO_PYTHON}, ""),
+        ({**NAMES, "test_patch": NO_PYTHON, "environment": {"test_cmd": "bin/test"}}, ""),
+        ({**NAMES, "environment": {"test_cmd": "bin/test"}}, "sympy"),
+        ({**NAMES, "test_patch": ""}, ""),
+        ({"environment": {"test_runner": "go"}}, "go"),
+        ({"environment": {"test_runner": "unittest"}}, "unittest"),
+    ],
+)
+def test_only_rows_of_python_get_a_runner_of_python(folder: Path, row: dict[str, Any], runner: str) -> None:
+    assert read(folder, **row).answer.runner == runner
+
+
+@pytest.mark.parametrize("name", ["nunit", "command"])
+def test_a_runner_that_cannot_be_graded_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(
+        DataError, match=rf"row 1, field environment.test_runner: '{name}' is no runner .* go, .* vitest"
+    ):
+        read(folder, environment={"test_runner": name})

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from m3agent.evals.data.instance import Environment, Instance, Source, Task
 from m3agent.evals.data.results import Verdict
+from m3agent.evals.environments import environments as environments_module
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.environments.recipe import EXACT, dependency_layer, era_of, in_era, instance_layer
+from m3agent.evals.environments.recipe import (
+    EXACT,
+    dependency_layer,
+    era_of,
+    in_era,
+    instance_layer,
+    prebuilt_layer,
+)
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.debian import DEBIAN, RELEASED, just_built, nearest
+from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
 
@@ -42,6 +55,36 @@ def test_the_nearest_python_is_the_newest_that_is_not_newer(wanted: str, found: 
 
 def test_every_python_of_a_base_has_its_day() -> None:
     assert set(DEBIAN) <= set(RELEASED)
+
+
+def test_a_prebuilt_image_keeps_its_toolchains() -> None:
+    path = prebuilt_layer("/usr/local/go/bin:/usr/bin").env["PATH"].split(":")
+    assert path[:2] == ["/opt/miniconda3/envs/testbed/bin", "/opt/miniconda3/bin"]
+    assert path[-1] == "/usr/local/go/bin" and path.count("/usr/bin") == 1
+
+
+MODULE = {"go.mod": "module a\n", "add_test.go": "package a\n"}
+
+
+@pytest.mark.parametrize(
+    ("files", "suites"),
+    [(MODULE, ["go:."]), ({**MODULE, "test_calc.py": ""}, None), ({"calc.py": ""}, None)],
+    ids=["another language", "Python as well", "no tests"],
+)
+async def test_code_without_tests_in_python_gets_what_its_tests_need(
+    files: dict[str, str], suites: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_suites(_: object, workspace: Workspace, needs: Sequence[SuiteNeeds], *__: object) -> str:
+        assert workspace.entries(workspace.base).keys() == files.keys()
+        return " ".join(one.name for one in needs)
+
+    monkeypatch.setattr(environments_module, "connect", MagicMock)
+    monkeypatch.setattr(environments_module, "find_image", lambda *_: Image("the default"))
+    monkeypatch.setattr(environments_module, "make_room", lambda *_, **__: None)
+    monkeypatch.setattr(environments_module, "with_suites", with_suites)
+    instance = small_instance(tmp_path, files, patch="", test_patch="")
+    image = await Environments(tmp_path / "state", print).image(instance.task)
+    assert image == (" ".join(suites) if suites else "the default")
 
 
 @pytest.mark.integration

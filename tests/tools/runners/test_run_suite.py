@@ -152,7 +152,7 @@ async def test_a_suite_in_a_sandbox(
     workspace_of: Callable[[dict[str, str | bytes]], Workspace], one_backend: Backend
 ) -> None:
     files: dict[str, str | bytes] = {
-        "good.sh": 'echo "one passed"; grep -q good.sh "${2%/*}/extra/data.json" && echo "$CI$UNIT passed"; echo end\n',
+        "good.sh": 'echo "one passed"; grep -q good.sh "${2%/*}/extra/data.json" && echo "$CI$UNIT$MORE passed"; echo end\n',
         "bad.sh": 'echo "two failed"; echo end; exit 0\n',
         "early.sh": 'echo "three passed"; return\n',
         "broken.sh": 'echo "four passed\n',
@@ -163,7 +163,10 @@ async def test_a_suite_in_a_sandbox(
     async with new_sandbox(one_backend, SandboxSpec(), workspace, print) as sandbox:
         runner = Shell()
         report = await run_suite(sandbox, runner, Suite("shell"), tree, limits=Limits(30, 2))
-        part = await run_suite(sandbox, runner, Suite("shell"), tree, ["good.sh::one"], limits=Limits(30, 2))
+        env = {"MORE": "-row", "UNIT": "the command's own counts"}
+        part = await run_suite(
+            sandbox, runner, Suite("shell"), tree, ["good.sh::one"], limits=Limits(30, 2), env=env
+        )
     assert report.passed == ("early.sh::three", "good.sh::1good.sh", "good.sh::one")
     assert report.failed == ("bad.sh::two",)
     assert {ident: report.errors[ident] for ident in report.errored} == {
@@ -171,4 +174,4 @@ async def test_a_suite_in_a_sandbox(
         "early.sh": NO_REPORT,
     }
     assert (report.complete, report.timed_out) == (False, True)
-    assert (part.passed, part.complete) == (("good.sh::1good.sh", "good.sh::one"), True)
+    assert (part.passed, part.complete) == (("good.sh::1good.sh-row", "good.sh::one"), True)
