@@ -130,7 +130,7 @@ def _touched(paths: Iterable[str], suites: Sequence[Suite]) -> set[str]:
         folder = _folder(path, suites)
         python = path.endswith(".py") and any(suite.runner == PYTEST for suite in suites)
         for suite in suites:
-            around = not suite.root or _nested(suite.root, folder)
+            around = suite.root in ("", folder)
             if (python if suite.runner == PYTEST else around) or not (folder or python):
                 found.add(suite.name)
     return found

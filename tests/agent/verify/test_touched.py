@@ -91,7 +91,7 @@ def test_a_deleted_file_counts(tmp_path: Path) -> None:
         # or what its manifest is called
         ({"tool/go.mod": "module example.com/acme\n", "web/a.js": "'example.com/acme/x'\n"}, "tool web"),
         ({"tool/npm/package.json": '{"name": "@acme/tool-kit"}', "web/a.js": "import '@acme/tool-kit/x'\n"}, "tool web"),
-        ({"tool/py/setup.py": "setup(name='fast-lib')\n", "service/a.py": "import fast_lib\n"}, "service tool"),
+        ({"tool/py/pyproject.toml": "name = 'fast-lib'\n", "service/a.py": "import fast_lib\n"}, "service tool"),
         ({"tool/setup.cfg": "console_scripts =\n  runner = pkg.cli:main\n", "web/a.js": "spawn('runner')\n"}, "tool web"),
         # or a file between them does
         ({"scripts/build.sh": "cd tool\n", "web/a.js": "exec('../scripts/build.sh')\n"}, "tool web"),
@@ -108,7 +108,9 @@ def test_a_deleted_file_counts(tmp_path: Path) -> None:
         ({"web/logo.bin": "\0 tool\n"}, "tool"),
         ({"package.json": '{"workspaces": ["tool", "web"]}', "web/a.js": "require('./package.json')\n"}, "tool"),
         ({"Makefile": "all:\n\tcd tool; go build\n", ".github/ci.yml": "cd tool; make\n"}, "tool"),
-        ({"tests/test_tool.py": "pass\n", "web/a.js": "'tests'\n"}, "tool"),
+        ({"tests/test_it.py": "'tool'\n", "web/a.js": "'tests'\n"}, "service tool"),
+        ({"assets/web/x.txt": "tool\n", "web/a.js": "'web'\n"}, "tool"),
+        ({"src/x.txt": "tool\n", "service/a.py": "'src'\n"}, "tool"),
         ({"tool/gen.go": "'../web/add.js' and service\n"}, "tool"),
     ],
 )  # fmt: skip
@@ -132,19 +134,21 @@ def test_dependents_of_python_code(tmp_path: Path, more: dict[str, str], expecte
 def test_a_module_at_the_root_is_named_without_a_folder(tmp_path: Path) -> None:
     files = {**BASE, "run.py": "\n", "web/a.js": "exec('cd .. && python -m run')\n"}
     assert chosen(tmp_path, files, {"run.py": "new\n"}) == "service web"
+    files = {**BASE, "setup.py": "\n", "web/a.js": "setup()\n"}
+    assert chosen(tmp_path, files, {"setup.py": "new\n"}) == "service"
 
 
-def test_references_count_with_and_without_the_patch(tmp_path: Path) -> None:
-    reference = {"web/a.js": "'../tool'\n"}
-    without = {"web/a.js": "''\n"}
-    assert chosen(tmp_path, {**BASE, **without}, {"tool/add.go": "new\n", **reference}) == "tool web"
-    named = {"service/run.py": "'tool'\n"}
-    assert chosen(tmp_path, {**BASE, **named}, {"tool/add.go": "new\n", "web/a.js": "new\n"}) == ALL
-    removed = chosen(tmp_path, {**BASE, "tool/gen.go": "'../web'\n"}, {"web/add.js": "", "tool/gen.go": None})
-    assert removed == "tool web"
-    through = {"scripts/build.sh": "cd tool\n", "web/a.js": "'../scripts/build.sh'\n"}
-    patch = {"tool/add.go": "new\n", "service/calc.py": "new\n"}
-    assert chosen(tmp_path, {**BASE, **through}, patch) == ALL
+def test_a_new_file_in_a_folder_that_others_name(tmp_path: Path) -> None:
+    files = {**BASE, "web/a.js": "exec('python -m jobs', {cwd: '..'})\n"}
+    assert chosen(tmp_path, files, {"jobs/new.py": "new\n"}) == "service web"
+
+
+def test_a_reference_that_the_patch_removes_counts(tmp_path: Path) -> None:
+    files = {**BASE, "web/a.js": "'../tool'\n", "service/run.py": "'web'\n"}
+    assert chosen(tmp_path, files, {"tool/add.go": "new\n", "web/a.js": "''\n"}) == ALL
+    assert chosen(tmp_path, files, {"tool/add.go": "new\n", "web/a.js": None}) == ALL
+    through = {**BASE, "web/a.js": "'../jobs'\n", "jobs/build.py": "'tool'\n"}
+    assert chosen(tmp_path, through, {"tool/add.go": "new\n", "jobs/build.py": None}) == ALL
 
 
 def test_packages_of_one_language(tmp_path: Path) -> None:
@@ -163,6 +167,10 @@ def test_packages_of_one_language(tmp_path: Path) -> None:
     assert chosen(tmp_path, files, {"packages/core/x.js": "new\n"}) == both
     assert chosen(tmp_path, files, {"packages/app/x.js": "new\n"}) == "node-test:packages/app"
     assert chosen(tmp_path, files, {"packages/docs/x.js": "new\n"}) == "node-test:packages/docs"
+    own = {**files, "packages/docs/x.js": "'packages'\n"}
+    assert chosen(tmp_path, own, {"packages/core/x.js": "new\n"}) == both
+    walking = {**files, "packages/docs/x.js": "glob(root + '/packages/*')\n"}
+    assert chosen(tmp_path, walking, {"packages/core/x.js": "new\n"}) == f"{both} node-test:packages/docs"
     extended = {**files, "packages/docs/tsconfig.json": '"../tsconfig.json"'}
     assert chosen(tmp_path, extended, {"packages/core/x.js": "new\n"}) == f"{both} node-test:packages/docs"
 
@@ -171,8 +179,20 @@ def test_suites_in_each_others_folders_run_together(tmp_path: Path) -> None:
     files = {**BASE, "tool/sub/go.mod": "module sub\n", "tool/sub/a_test.go": "package sub\n"}
     assert chosen(tmp_path, files, {"tool/sub/a.go": "new\n"}) == "go:tool/sub tool"
     assert chosen(tmp_path, files, {"tool/add.go": "new\n"}) == "go:tool/sub tool"
-    dependent = {**files, "tool/sub/a.go": "'../../web'\n"}
-    assert chosen(tmp_path, dependent, {"web/add.js": "new\n"}) == "go:tool/sub tool web"
+    for dependent in ({"tool/sub/a.go": "'../../web'\n"}, {"tool/add.go": "'../web'\n"}):
+        found = chosen(tmp_path, {**files, **dependent}, {"web/add.js": "new\n"})
+        assert found == "go:tool/sub tool web"
+
+
+def test_a_suite_in_the_folder_of_a_dependent_runs(tmp_path: Path) -> None:
+    front = {"front/package.json": TESTED, "front/a.test.js": "require('../web')\n"}
+    files = {**BASE, **front, "front/in/package.json": TESTED, "front/in/b.test.js": ""}
+    assert chosen(tmp_path, files, {"web/add.js": "new\n"}) == "node-test:front node-test:front/in web"
+    assert chosen(tmp_path, files, {"front/x.js": "new\n"}) == "node-test:front node-test:front/in"
+
+
+def test_without_a_change_all_suites_run(tmp_path: Path) -> None:
+    assert chosen(tmp_path, BASE, {}) == ALL
 
 
 def test_a_suite_at_the_root_always_runs(tmp_path: Path) -> None:
