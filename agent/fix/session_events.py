@@ -166,6 +166,7 @@ def log_verification(
             round=number,
             by=by,
             scope=None if evidence.scope is None else dataclasses.asdict(evidence.scope),
+            left_out=list(evidence.left_out),
             own_only=evidence.own_only,
             tampering=list(evidence.tampering),
             review=[dataclasses.asdict(found) for found in evidence.review],

@@ -427,7 +427,8 @@ class Verify(Event):
         round: Number of the verification in the session, from 1.
         by: Whether the completion gate asked for it, or the end of the session.
         scope: The tests that the verdict rests on if the suite is large: tests, selected, ran, others, everything and
-            complete, as `m3agent.agent.verify.scope.Scope` defines them. None if all tests ran.
+            complete, as `m3agent.agent.verify.scope.Scope` defines them. None for other suites.
+        left_out: Names of the repository's test suites that did not run, because the patch does not affect them.
         own_only: Whether only tests that the patch adds or changes show the fix.
         tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
         review: Lines of the patch that a person must read before its verdict can be believed: path, line, text, what.
@@ -449,6 +450,7 @@ class Verify(Event):
     round: int = 1
     by: Literal["gate", "end"] = "end"
     scope: dict[str, Any] | None = None
+    left_out: list[str] = field(default_factory=list)
     own_only: bool = False
     tampering: list[str] = field(default_factory=list)
     review: list[dict[str, Any]] = field(default_factory=list)

@@ -38,8 +38,9 @@ class TreeRuns:
         new_sandbox: Starts a sandbox for a workspace.
         folder: Where the logs of the test runs go.
         timeout: Timeout of a run whose selection has no time, in seconds.
-        suites: The suites of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
-        kept: Complete results of `run_once`, by tree and selection.
+        suites: The suites that run, of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
+        among: All suites of the base tree, which decide how ids start; empty if they are `suites`.
+        kept: Complete results of `run_once`, by tree, suites and selection.
     """
 
     store: TreeStore
@@ -47,6 +48,7 @@ class TreeRuns:
     folder: Path
     timeout: float = TEST_TIMEOUT
     suites: Sequence[Suite] = ()
+    among: Sequence[Suite] = ()
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
 
     async def run_once(
@@ -54,7 +56,8 @@ class TreeRuns:
     ) -> TestReport:
         """Run tests of one tree, unless an earlier run of the same tests has a complete result. Otherwise like `run`."""
         parts = selection.targets, selection.only, selection.ignore, selection.skip
-        key = tree, selection.seconds, *(frozenset(part) for part in parts)
+        names = frozenset(suite.name for suite in self.suites)
+        key = tree, names, selection.seconds, *(frozenset(part) for part in parts)
         if key not in self.kept:
             report = await self.run(tree, name, selection, added=added)
             if not report.complete:
@@ -126,6 +129,7 @@ class TreeRuns:
             log=self.folder / f"{name}.log",
             record=record,
             guarded=added,
+            among=self.among,
         )
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:

@@ -20,6 +20,9 @@ The check uses the tests of the old tree:
 - It undoes changes to files that decide how tests run: pytest's configuration, Python's start-up files, and new modules
   that shadow modules of Python or pytest.
 
+If the repository has several test suites, only those run that the patch touches, and those that depend on them
+(`m3agent.agent.verify.touched`). Results of the others count neither way.
+
 If no test is fixed or broken, the tests that the patch adds to or changes in existing files count. They must be red on the
 old code and green on the new code. A changed test must also be green on both without its change: a test that was red could
 have been weakened. If an added or changed test is red on the new code, the patch has failed.
@@ -49,6 +52,7 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.util.concurrency import all_of
@@ -63,6 +67,7 @@ from m3agent.agent.verify.review import Finding, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
 from m3agent.agent.verify.stability import COMPARED_RUNS, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
+from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.trees import (
     changes_undone,
@@ -72,7 +77,7 @@ from m3agent.agent.verify.trees import (
 )
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import CONFIGURATION
-from m3agent.tools.runners.suites import file_of, files_of_tests
+from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, suite_of, suites_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 
@@ -95,6 +100,7 @@ class Verification:
             tests run.
         errors: Error text of each red test on the new code.
         scope: The tests that the verdict rests on, if the suite is large.
+        left_out: Names of the suites that did not run, because the patch does not affect them.
         weakened: Tests that an earlier verdict of the session named red and that the patch weakened, each with how.
         own_only: Whether only tests that the patch adds or changes show the fix.
         tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
@@ -124,6 +130,7 @@ class Verification:
     errors: Mapping[str, str] = field(default_factory=dict)
     weakened: tuple[str, ...] = ()
     scope: Scope | None = None
+    left_out: tuple[str, ...] = ()
     own_only: bool = False
     tampering: tuple[str, ...] = ()
     review: tuple[Finding, ...] = ()
@@ -155,16 +162,36 @@ async def verify(
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    compared, further = await _compare(workspace, patch, runs, reruns, baseline, seconds)
+    suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
+    chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
+    left_out = tuple(suite.name for suite in suites if suite not in chosen)
+    elsewhere = set[str]()
+
+    async def of_chosen(given: Callable[[], Awaitable[TestReport | None]]) -> TestReport | None:
+        """Return the part of the baseline that is about the suites that run."""
+        whole = await given()
+        if whole is None or not left_out:
+            return whole
+        elsewhere.update(ident for ident in whole.red if suite_of(ident) in left_out)
+        return of_suites(whole, {suite.name for suite in chosen})
+
+    if left_out:
+        runs = replace(runs, suites=chosen, among=suites)
+    known = None if baseline is None else partial(of_chosen, baseline)
+    compared, further = await _compare(workspace, patch, runs, reruns, known, seconds)
     builds = await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
-    compared = replace(compared, review=compared.review + builds)
-    found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue)
+    compared = replace(compared, review=compared.review + builds, left_out=left_out)
+    found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, elsewhere)
     found = _with_copies(found, further.copies)
     if further.repeats is not None:
         found = _with_repeats(found, further.repeats)
     found = _for_review(found)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
+    if left_out:
+        ran = ", ".join(suite.name for suite in chosen if suite.name not in found.after.not_run)
+        which = f"{f'ran {ran}; ' if ran else ''}not affected by the patch and not run: {', '.join(left_out)}"
+        found = replace(found, reason=f"{found.reason}; {which}")
     return replace(found, seconds=round(time.monotonic() - started, 3))
 
 
@@ -233,12 +260,15 @@ def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection
     return Selection(targets_of(files)) if files else EVERYTHING
 
 
-def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue: str) -> Verification:
+def _distrust(
+    compared: Verification, workspace: Workspace, patch: Patch, issue: str, elsewhere: Collection[str]
+) -> Verification:
     """Change a verdict that the patch itself may have brought about.
 
     Args:
         compared: What the test runs say.
         workspace, patch, issue: As for `verify`.
+        elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
     """
     if compared.tampering and compared.verdict != "failed":
         reason = f"the code under test tampered with the test run: {compared.tampering[0]}"
@@ -246,7 +276,7 @@ def _distrust(compared: Verification, workspace: Workspace, patch: Patch, issue:
     if compared.verdict != "verified":
         return compared
     if compared.own_only:
-        theirs = [ident for ident in compared.still_red if ident not in compared.new_tests]
+        theirs = {*compared.still_red, *elsewhere} - {*compared.new_tests}
         related = related_tests(workspace, patch.base, issue, theirs)
         if related:
             names = f"{min(related)}{f' and {len(related) - 1} more' if len(related) > 1 else ''}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.kinds import Backend
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.runners.suites import suites_of
+from m3agent.tools.runners.suites import suite_of, suites_of
 
 REGULAR = 0o100644
 FILES: dict[str, str | bytes] = {
@@ -30,9 +30,16 @@ FILES: dict[str, str | bytes] = {
     "tool/add_test.go": 'package tool\n\nimport "testing"\n\nfunc TestAdd(t *testing.T) {\n'
     '\tif Add(2, 3) != 5 {\n\t\tt.Fatal("not 5")\n\t}\n}\n',
 }
+CLIENT: dict[str, str | bytes] = {
+    "client/package.json": '{"dependencies": {"web": "file:../web"}, "scripts": {"test": "node --test"}}\n',
+    "client/sum.test.js": "const test = require('node:test');\nconst { equal } = require('node:assert');\n"
+    "const { add } = require('../web/add.js');\ntest('sums', () => equal(add(5, 0), 5));\n",
+}
+"""A package that uses the front end's code. Its test passes before the patch."""
 PYTHON = "pytest:.::service/test_calc.py::test_add"
 JAVASCRIPT = "node-test:web::web/add.test.js::adds"
 GO = "go:tool::tool/add_test.go::TestAdd"
+SERVICE, WEB, TOOL = "pytest:.", "node-test:web", "go:tool"
 
 pytestmark = [
     pytest.mark.languages,
@@ -43,38 +50,77 @@ pytestmark = [
 ]
 
 
+Verified = Callable[[Mapping[str, str | bytes], Mapping[str, str]], Awaitable[Verification]]
+
+
+@pytest.fixture
+def verified(
+    workspace_of: Callable[[dict[str, str | bytes]], Workspace], one_backend: Backend, tmp_path: Path
+) -> Verified:
+    """Return what verifies changes of files, with the files before them."""
+
+    async def run(files: Mapping[str, str | bytes], changes: Mapping[str, str]) -> Verification:
+        workspace = workspace_of(dict(files))
+        edits = [(path, REGULAR, text.encode()) for path, text in changes.items()]
+        patch = workspace.patch(workspace.commit_changes(workspace.base, edits, []))
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(one_backend, SandboxSpec(), of, print)
+
+        suites = suites_of(workspace.store, workspace.base)
+        return await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path, suites=suites))
+
+    return run
+
+
+def ran_in(found: Verification) -> set[str]:
+    """Return the suites with a result on both trees."""
+    both = [{suite_of(ident) for ident in report.ids} for report in (found.before, found.after)]
+    assert both[0] == both[1]
+    return both[0]
+
+
+RIGHT = {
+    path: str(FILES[path]).replace("a - b", "a + b")
+    for path in ("service/calc.py", "tool/add.go", "web/add.js")
+}
+
+
 @pytest.mark.parametrize(
-    ("changed", "fixed", "verdict"),
+    ("changes", "ran", "fixed", "verdict"),
     [
-        (["service/calc.py"], [PYTHON], "verified"),
-        (["tool/add.go", "web/add.js"], [GO, JAVASCRIPT], "verified"),
-        (["tool/add.go", "break"], [GO], "failed"),
+        (["service/calc.py"], [SERVICE], [PYTHON], "verified"),
+        (["tool/add.go"], [TOOL], [GO], "verified"),
+        (["tool/add.go", "web/add.js"], [TOOL, WEB], [GO, JAVASCRIPT], "verified"),
+        (["web/add.js", "notes.txt"], [SERVICE, TOOL, WEB], [JAVASCRIPT], "verified"),
+        (["tool/add.go", "break"], [TOOL, WEB], [GO], "failed"),
     ],
-    ids=["one", "two", "one fixed and one broken"],
+    ids=["one", "another one", "two", "a shared file", "one fixed and one broken"],
 )
-async def test_the_tests_of_each_part_count(
-    changed: list[str],
-    fixed: list[str],
-    verdict: str,
-    workspace_of: Callable[[dict[str, str | bytes]], Workspace],
-    one_backend: Backend,
-    tmp_path: Path,
+async def test_the_suites_that_a_patch_affects_run(
+    changes: list[str], ran: list[str], fixed: list[str], verdict: str, verified: Verified
 ) -> None:
-    workspace = workspace_of(FILES)
-    contents = {
-        path: str(FILES[path]).replace("a - b", "a + b").encode() for path in changed if path != "break"
-    }
-    if "break" in changed:
-        contents["web/add.js"] = b"exports.sum = (a, b) => a - b;\n"
-    edits = [(path, REGULAR, content) for path, content in contents.items()]
-    patch = workspace.patch(workspace.commit_changes(workspace.base, edits, []))
-
-    def fresh(of: Workspace) -> Sandbox:
-        return new_sandbox(one_backend, SandboxSpec(), of, print)
-
-    suites = suites_of(workspace.store, workspace.base)
-    assert [suite.name for suite in suites] == ["pytest:.", "go:tool", "node-test:web"]
-    runs = TreeRuns(workspace.store, fresh, tmp_path, suites=suites)
-    found: Verification = await verify(workspace, patch, runs)
+    contents = {path: RIGHT.get(path, "") for path in changes if path != "break"}
+    if "break" in changes:
+        contents["web/add.js"] = "exports.sum = (a, b) => a - b;\n"
+    found = await verified(FILES, contents)
     assert (found.verdict, sorted(found.fixed)) == (verdict, sorted(fixed)), found.reason
-    assert {ident.partition("::")[0] for ident in found.after.ids} == {suite.name for suite in suites}
+    assert ran_in(found) == set(ran)
+    assert {*found.left_out} == {SERVICE, TOOL, WEB} - {*ran}
+
+
+@pytest.mark.parametrize(
+    ("code", "verdict", "broken"),
+    [
+        (RIGHT["web/add.js"], "verified", ()),
+        ("exports.add = (a, b) => b && a + b;\n", "failed", ("node-test:client::client/sum.test.js::sums",)),
+    ],
+    ids=["right", "wrong for the dependent"],
+)
+async def test_the_suite_of_a_dependent_runs_too(
+    code: str, verdict: str, broken: tuple[str, ...], verified: Verified
+) -> None:
+    found = await verified({**FILES, **CLIENT}, {"web/add.js": code})
+    assert (found.verdict, found.fixed, found.broken) == (verdict, (JAVASCRIPT,), broken), found.reason
+    assert ran_in(found) == {"node-test:client", WEB}
+    assert {*found.left_out} == {SERVICE, TOOL}

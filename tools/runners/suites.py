@@ -192,6 +192,27 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
     )
 
 
+def of_suites(report: TestReport, names: Collection[str]) -> TestReport:
+    """Return the part of a report that is about some of a repository's several suites, given by their names."""
+
+    def ids(given: Iterable[str]) -> tuple[str, ...]:
+        return tuple(ident for ident in given if suite_of(ident) in names)
+
+    def table(given: Mapping[str, str]) -> dict[str, str]:
+        return {ident: text for ident, text in given.items() if suite_of(ident) in names}
+
+    return replace(
+        report,
+        passed=ids(report.passed),
+        failed=ids(report.failed),
+        errored=ids(report.errored),
+        skipped=ids(report.skipped),
+        errors=table(report.errors),
+        registrations=table(report.registrations),
+        not_run=table(report.not_run),
+    )
+
+
 class TestFiles:
     """Which files of a repository belong to its tests, and which decide how they run.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import is_surrounding, is_test_file
-from m3agent.tools.runners.suites import file_of
+from m3agent.tools.runners.suites import file_of, suites_of
+from m3agent.tools.selection import EVERYTHING
 from m3agent.tools.test_report import TestReport
 from tests.fakes.machine import Command, Done, memory_sandbox
 from tests.fakes.suite import Run, Suite
@@ -369,11 +370,61 @@ def ids(names: str) -> tuple[str, ...]:
     return tuple(f"test_calc.py::{name}" for name in names.split())
 
 
+TOOL = {"tool/go.mod": "module tool\n", "tool/add.go": "package tool\n", "tool/add_test.go": "package tool\n"}
+ADD, DOUBLE = "pytest:.::test_calc.py::add", "pytest:.::test_calc.py::double"
+ONLY_PYTHON = "ran pytest:.; not affected by the patch and not run: go:tool"
+
+
 async def test_a_suite_whose_toolchain_is_missing_does_not_count(trial: Trial) -> None:
-    tool = {"tool/go.mod": "module tool\n", "tool/add_test.go": "package tool\n"}
-    result = await trial({"calc.py": FIXED}, more=tool)
-    assert (result.verdict, result.fixed) == ("verified", ("pytest:.::test_calc.py::add",))
+    result = await trial({"calc.py": FIXED, "tool/add.go": "new\n"}, more=TOOL)
+    assert (result.verdict, result.fixed) == ("verified", (ADD,))
     assert result.reason.startswith(f"{STEADY}; the tests of go:tool could not run here: ")
+    assert result.left_out == ()
+
+
+async def test_a_suite_that_the_patch_does_not_affect_does_not_run(trial: Trial) -> None:
+    result = await trial({"calc.py": FIXED}, more=TOOL)
+    assert (result.verdict, result.fixed, result.left_out) == ("verified", (ADD,), ("go:tool",))
+    assert (result.reason, result.after.not_run) == (f"{STEADY}; {ONLY_PYTHON}", {})
+    other = await trial({"tool/add.go": "new\n"}, more=TOOL)
+    assert (other.verdict, other.left_out, other.after.ran) == ("unverified", ("pytest:.",), 0)
+    assert other.reason.endswith("; not affected by the patch and not run: pytest:.")
+
+
+async def test_results_of_a_suite_that_did_not_run_count_neither_way(trial: Trial) -> None:
+    """The baseline has all suites."""
+    go = "go:tool::tool/add_test.go"
+    baseline = replace(
+        report(), passed=(f"{go}::TestA", DOUBLE), failed=(f"{go}::TestB", ADD), not_run={"go:tool": "why"}
+    )
+    result = await trial({"calc.py": FIXED}, more=TOOL, baseline=baseline)
+    assert (result.verdict, result.fixed, result.broken, result.still_red) == ("verified", (ADD,), (), ())
+    assert (result.before.ids, result.before.not_run) == ({ADD, DOUBLE}, {})
+    assert result.reason == f"{STEADY}; {ONLY_PYTHON}"
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("wrong", "failed"), ("other", "verified")])
+async def test_a_red_test_that_the_issue_is_about_in_a_suite_that_did_not_run(
+    trial: Trial, name: str, verdict: Verdict
+) -> None:
+    """Only the patch's own tests show a fix, and the patch cannot have fixed the test of the issue."""
+    red = f"go:tool::tool/add_test.go::{name}"
+    baseline = replace(report(), passed=(ADD.replace("add", "sum"), DOUBLE), failed=(red,))
+    changes = {"calc.py": FIXED, "test_new.py": "shown a+b\n"}
+    result = await trial(changes, tests=GREEN, more=TOOL, baseline=baseline)
+    assert (result.verdict, result.own_only) == (verdict, True)
+    assert (red in result.reason) == (verdict == "failed")
+
+
+async def test_the_same_tests_of_other_suites_run_again(trial: Trial) -> None:
+    workspace, patch = patched(
+        trial.folder, {"calc.py": CODE, "test_calc.py": GREEN, **TOOL}, {"calc.py": FIXED}
+    )
+    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    few = replace(runs, suites=suites_of(workspace.store, patch.base)[:1])
+    first = await few.run_once(patch.tree, "few", EVERYTHING)
+    assert await few.run_once(patch.tree, "few", EVERYTHING) is first
+    assert await runs.run_once(patch.tree, "all", EVERYTHING) is not first
 
 
 async def test_a_fix_is_verified(trial: Trial) -> None:

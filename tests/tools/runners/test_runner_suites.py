@@ -20,6 +20,7 @@ from m3agent.tools.runners.suites import (
     file_of,
     files_of_tests,
     find_suites,
+    of_suites,
     prefix_of,
     suite_of,
     suites_of,
@@ -182,3 +183,27 @@ def test_files_that_can_hold_tests() -> None:
 
 def test_the_version_has_all_runners() -> None:
     assert "class Pytest" in suites.version()
+
+
+def test_the_part_of_a_report_that_is_about_some_suites() -> None:
+    report = replace(
+        EMPTY,
+        passed=("lua:web::a::x", "lua:api::a::x"),
+        failed=("lua:web::a::y",),
+        errored=("lua:api",),
+        skipped=("lua:api::b::z",),
+        errors={"lua:web::a::y": "E", "lua:api": "F"},
+        registrations={"lua:web::a": "{}", "lua:api::a": "{}"},
+        not_run={"lua:web": "lua is missing", "lua:api": "lua is missing"},
+        seconds=2.0,
+    )
+    api = of_suites(report, {"lua:api"})
+    assert (api.passed, api.failed, api.errored, api.skipped) == (
+        ("lua:api::a::x",),
+        (),
+        ("lua:api",),
+        ("lua:api::b::z",),
+    )
+    assert (api.errors, api.registrations) == ({"lua:api": "F"}, {"lua:api::a": "{}"})
+    assert (api.not_run, api.seconds) == ({"lua:api": "lua is missing"}, 2.0)
+    assert of_suites(report, {"lua:web", "lua:api"}) == report

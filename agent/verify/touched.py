@@ -1,0 +1,203 @@
+"""Decide which test suites run for a patch: those that it touches, and those that depend on them.
+
+A patch touches the suites in whose folder a changed file lies, and pytest's suite if the file is Python. A suite at the
+repository's root runs for every patch, except pytest's, which has no folder of its own. A file in no suite's folder that is
+not Python may be for all of them: then all suites run.
+
+No rule knows the dependencies of all languages and build systems. So a suite counts as a dependent of another if one of its
+files *names* the other: by its folder, or as its manifests do. Files outside of the suites' folders pass dependencies on:
+if a script names `tool`, what names the script depends on `tool` as well. A name that means something else costs time
+only; a dependent that is not found could make a patch look verified. So these rules prefer the former.
+
+The suites are those of the base tree, and references of the base tree and of the patched tree count. So a patch cannot make
+fewer suites run by what it removes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.base import Suite
+from m3agent.tools.runners.python import CONFIGURATION, PYTEST, is_test_file
+
+MOST_BYTES = 64_000_000
+"""Most bytes that are searched for names. If a repository has more, all suites run."""
+MOST_FILES = 20_000
+"""Most files that are searched for names."""
+SILENT = (".md", ".lock", "-lock.json", "-lock.yaml", "go.sum", "npm-shrinkwrap.json")
+"""Ends of the names of files that are not searched: prose, and lists of what a manifest names as well."""
+MANIFESTS = frozenset(
+    {
+        "Cargo.toml",
+        "CMakeLists.txt",
+        "build.gradle",
+        "build.gradle.kts",
+        "composer.json",
+        "go.mod",
+        "meson.build",
+        "mix.exs",
+        "package.json",
+        "pom.xml",
+        "pyproject.toml",
+        "settings.gradle",
+        "settings.gradle.kts",
+        "setup.cfg",
+        "setup.py",
+    }
+)
+"""Names of files that name what they describe. Files `*.gemspec` do so too."""
+_NAMED = (
+    re.compile(
+        rb"""(?:\bname["']?\s*[:=]\s*|^module\s+|<artifactId>|\bproject\(\s*|\bapp:\s*:)["']?(@?\w[\w@./-]*)""",
+        re.MULTILINE,
+    ),
+    re.compile(rb"""([\w.-]+)\s*=\s*["']?[\w.]+:[A-Za-z_]"""),  # a program of a Python project
+)
+
+
+@dataclass(eq=False)
+class _Part:
+    """A suite, or a file outside of the suites' folders.
+
+    Attributes:
+        key: Name of the suite, or path of the file.
+        root: Root of the suite.
+        names: How other parts name it, wherever they are.
+        steps: Steps of the file's path: other names, if they are not among the `own` of a part that uses them.
+        own: Names that a suite uses for its own files. Another part is meant only if they stand behind `..`.
+        texts: Contents of its files.
+    """
+
+    key: str
+    root: str = ""
+    names: set[bytes] = field(default_factory=set)
+    steps: set[bytes] = field(default_factory=set)
+    own: set[bytes] = field(default_factory=set)
+    texts: list[bytes] = field(default_factory=list)
+
+    def depends_on(self, others: Sequence[_Part]) -> bool:
+        """Return whether it names one of these parts, or is a suite in the folder of one of them or around it."""
+        names = {name for other in others for name in other.names}
+        names |= {name.replace(b"-", b"_") for name in names}  # how Python and Rust import it
+        behind = {name for other in others for name in other.steps & self.own} - names
+        names |= {name for other in others for name in other.steps - self.own}
+        return (
+            any(_nested(self.root, other.root) for other in others)
+            or self._has(names, rb"(?<!\w)")
+            or self._has(behind, rb"\.\.[^\w\n]{1,8}")  # `../name`, `'..', 'name'`
+        )
+
+    def _has(self, names: Collection[bytes], before: bytes) -> bool:
+        return any(
+            name in text and re.search(before + re.escape(name) + rb"(?!\w)", text)
+            for text in self.texts
+            for name in names
+        )
+
+
+def suites_to_run(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> tuple[Suite, ...]:
+    """Return the suites whose tests a patch can influence, in the given order.
+
+    Args:
+        workspace: Holds the trees.
+        patch: The patch.
+        suites: The suites of the base tree.
+    """
+    touched = _touched(patch.paths, suites)
+    if len(touched) in (0, len(suites)):
+        return tuple(suites)
+    parts = _parts(workspace, patch, suites)
+    if parts is None:
+        return tuple(suites)
+    changed = {*patch.paths}
+    new = [part for part in parts if part.key in touched or part.key in changed]
+    while new:
+        touched |= {part.key for part in new}
+        parts = [part for part in parts if part.key not in touched]
+        new = [part for part in parts if part.depends_on(new)]
+    return tuple(suite for suite in suites if suite.name in touched)
+
+
+def _touched(paths: Iterable[str], suites: Sequence[Suite]) -> set[str]:
+    """Return the names of the suites that changed files touch."""
+    found = set[str]()
+    for path in paths:
+        folder = _folder(path, suites)
+        python = path.endswith(".py") and any(suite.runner == PYTEST for suite in suites)
+        for suite in suites:
+            around = suite.root in ("", folder)
+            if (python if suite.runner == PYTEST else around) or not (folder or python):
+                found.add(suite.name)
+    return found
+
+
+def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[_Part] | None:
+    """Return the suites with a folder, pytest's suite, and the files in no suite's folder; None if there is too much text."""
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    files = [*base.items(), *((path, patched[path]) for path in patch.paths if path in patched)]
+    files = [(path, entry) for path, entry in files if not path.endswith(SILENT)]
+    if len(files) > MOST_FILES:
+        return None
+    of_suites = {suite.name: _Part(suite.name, suite.root) for suite in suites if suite.root}
+    of_python = {suite.name: _Part(suite.name, own={b"src"}) for suite in suites if suite.runner == PYTEST}
+    of_files = dict[str, _Part]()
+    for part in of_suites.values():
+        *above, name = os.fsencode(part.root).split(b"/")
+        part.names = {name, b"../*", *(step + b"/*" for step in above[-1:])}
+        part.own = {*above, name, b"src"}
+    size = 0
+    contents = workspace.store.each_blob([entry.sha for _, entry in files])
+    for (path, _), content in zip(files, contents, strict=True):
+        size += len(content)
+        if size > MOST_BYTES:
+            return None
+        folder, pure = _folder(path, suites), PurePosixPath(path)
+        users = [part for part in of_suites.values() if _within(path, part.root)]
+        if not folder:
+            users = [of_files.setdefault(path, _file(pure))]
+        if pure.name in MANIFESTS or pure.suffix == ".gemspec":
+            for part in users:
+                part.names.update(name for pattern in _NAMED for name in pattern.findall(content))
+        if pure.suffix == ".py" or (not folder and pure.name in CONFIGURATION):
+            users += of_python.values()
+            if folder and is_test_file(path):  # a Python test in the folder of another suite is about that
+                for part in of_python.values():
+                    part.texts.append(os.fsencode(PurePosixPath(folder).name))
+        for part in users:
+            if part.key not in of_files:
+                part.own.add(os.fsencode(pure.name))
+            if b"\0" not in content[:8000]:
+                part.texts.append(content)
+    return [*of_suites.values(), *of_python.values(), *of_files.values()]
+
+
+def _file(path: PurePosixPath) -> _Part:
+    """Return a file outside of the suites' folders, without its text."""
+    part = _Part(str(path))
+    if path.suffix == ".py" and is_test_file(part.key):
+        return part  # nothing uses a test
+    part.steps = {os.fsencode(step) for step in path.parts}
+    if path.name == "Makefile":
+        part.names.add(b"make -C")
+    if path.suffix == ".py" and len(path.parts) == 1 and path.name != "setup.py":
+        part.names.add(os.fsencode(path.stem))  # `python -m name`, where no folder is named
+    return part
+
+
+def _folder(path: str, suites: Iterable[Suite]) -> str:
+    """Return the root of the innermost suite with a folder that has a file; empty if there is none."""
+    return max((suite.root for suite in suites if _within(path, suite.root)), key=len, default="")
+
+
+def _within(path: str, root: str) -> bool:
+    return bool(root) and path.startswith(f"{root}/")
+
+
+def _nested(one: str, other: str) -> bool:
+    """Return whether two folders are the same, or one lies in the other."""
+    return bool(one and other) and (f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/"))
