@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Protocol, cast
 from m3agent.serving.embedded.candidates import Propose
 from m3agent.serving.embedded.localise import Scores, localise, localise_plain
 from m3agent.serving.embedded.mutants import propose_python
+from m3agent.serving.embedded.operators.base import Mutation
 from m3agent.serving.embedded.probe.commands import is_code
 from m3agent.serving.embedded.probe.tree import is_test
 from m3agent.serving.embedded.request import NamedSuite
 from m3agent.serving.embedded.rewrites import propose_plain
 from m3agent.serving.embedded.source import SourceFile
-from m3agent.serving.embedded.syntax import PlainSource
+from m3agent.serving.embedded.syntax import PlainSource, go_bodies
 
 PYTEST = "pytest"
 FAMILIES = {
@@ -83,6 +84,10 @@ class Language(Protocol):
         """Return the input of the mode `judge` that is the same for all candidates."""
         ...
 
+    def surroundings(self, source: Source, mutation: Mutation) -> list[Any]:
+        """Return what the mode `judge` needs to know about the place of a change, as the end of a candidate."""
+        ...
+
     def may_change(self, path: str) -> bool:
         """Return whether a file is code of this language and no test."""
         ...
@@ -129,6 +134,10 @@ class Python:
             "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
             **{key: spectrum[key] for key in same},
         }
+
+    def surroundings(self, source: Source, mutation: Mutation) -> list[Any]:
+        """Return nothing: the judge compiles the whole file."""
+        return []
 
     def may_change(self, path: str) -> bool:
         """Return whether a file is a module and no test."""
@@ -185,6 +194,14 @@ class Curly:
         """Return which tests fail and pass, by which names they are selected, and how long they take."""
         same = ("green", "names", "suite_seconds", "first_seconds")
         return {"failing": spectrum["failed_ids"], **{key: spectrum[key] for key in same}}
+
+    def surroundings(self, source: Source, mutation: Mutation) -> list[Any]:
+        """Return for Go the body of the function that a change is in, so that many changes share one program."""
+        if self.runner != "go":
+            return []
+        start, end = mutation.edits[0].start, mutation.edits[-1].end
+        bodies = go_bodies(source.path, source.text)
+        return [list(body) for body in bodies if body[0] < start and end < body[1]][:1]
 
     def may_change(self, path: str) -> bool:
         """Return whether a file is code and no test."""

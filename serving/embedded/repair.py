@@ -439,6 +439,7 @@ class Repair:
                     [
                         files.index(one.path),
                         [[edit.start, edit.end, edit.text] for edit in one.mutation.edits],
+                        *self._language.surroundings(sources[one.path], one.mutation),
                     ]
                     for one in batch
                 ],

@@ -137,6 +137,33 @@ class File:
         return sorted(known, key=lambda name: (abs(known[name] - line_of(node)), name))
 
     @cached_property
+    def _conditions(self) -> dict[str, frozenset[str]]:
+        """The short conditions of the file without `&&` and `||`, with the names in each."""
+        nodes = (
+            node for node in self.tree.nodes() if node.is_named and node.type != "parenthesized_expression"
+        )
+        texts = (self.tree.text_of(node) for node in nodes if is_condition(node))
+        short = (text for text in texts if len(text) <= 60 and not re.search(r"&&|\|\||\n", text))
+        return {text: frozenset(re.findall(r"[A-Za-z_$][\w$]*", text)) for text in short}
+
+    def conditions_like(self, node: Node) -> list[str]:
+        """Return other conditions of the file whose names occur around a condition, those with most names first."""
+        text = self.tree.text_of(node)
+        words = set(re.findall(r"[A-Za-z_$][\w$]*", text))
+        known = {*words, *self.names(node)}
+        shared = {
+            other: len(words & names)
+            for other, names in self._conditions.items()
+            if other not in text and words & names and not {n for n in names if n in self.all_names} - known
+        }
+        return sorted(shared, key=lambda other: (-shared[other], len(other), other))[:MOST_NAMES]
+
+    @cached_property
+    def all_names(self) -> frozenset[str]:
+        """The variables of all functions."""
+        return frozenset(name for names in self._names.values() for name in names)
+
+    @cached_property
     def called(self) -> list[str]:
         """The names of called functions, sorted."""
         calls = (field(node, "function") for node in self.tree.nodes() if node.type == "call_expression")
@@ -248,6 +275,9 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
         yield start, end, f"!({text})", "negation", 1.6
     elif node.type != "unary_expression":
         yield start, end, f"!{text}", "negation", 1.0
+    for other in file.conditions_like(node):
+        yield start, start, f"{other} && ", "missing condition", 1.8
+        yield start, start, f"{other} || ", "missing condition", 2.1
     if not is_field(node, "condition") and not (node.parent and is_field(node.parent, "condition")):
         return
     yield start, end, "true", "condition", 2.4

@@ -7,7 +7,7 @@ import importlib.util
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -112,6 +112,19 @@ class SyntaxTree:
                 lines = (node.start_point[0] + 1, node.end_point[0] + 1)
                 found.setdefault(self.text_of(name), []).append(lines)
         return found
+
+
+@lru_cache(maxsize=32)
+def go_bodies(path: str, text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return the start and end of the body of each Go function that is not inside another one, and its result type."""
+    tree = SyntaxTree(path, text)
+    found = []
+    for node in tree.nodes():
+        body = field(node, "body") if node.type in ("function_declaration", "method_declaration") else None
+        if body is not None:
+            result = field(node, "result")
+            found.append((*tree.span(body), "" if result is None else tree.text_of(result)))
+    return tuple(found)
 
 
 def line_of(node: Node) -> int:

@@ -5,7 +5,7 @@ from the others. The tests in the files (in Go: packages) with failing tests jud
 """
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
-# ruff: noqa: B905, PTH100, PTH110, PTH112, PTH118, PTH120, PTH123, PTH207, PTH211, UP031
+# ruff: noqa: B905, PTH100, PTH108, PTH110, PTH112, PTH118, PTH120, PTH123, PTH207, PTH211, UP031
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from m3agent.serving.embedded.probe.tree import Tree, pack, processors, too_big_to_copy
@@ -34,6 +35,10 @@ FAILING = 8
 PASSING = 40
 """Most failing and passing tests of which the lines are recorded."""
 PROFILE_SECONDS = 40.0
+TOGETHER = 100
+"""Most candidates in one Go program."""
+ROUNDS_OF_BUILDS = 4
+"""Most builds of a program: each finds candidates that do not compile."""
 STATUS = "exit status"
 """Name of a test that stands for the exit status of the command."""
 CODE = re.compile(r"\.(?:go|[cm]?[jt]sx?)$")
@@ -423,6 +428,137 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def changed(text: str, edits: list[Any]) -> str:
+    """Return `text` with edits, each a start, an end and a new text."""
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+class Programs:
+    """Go test programs that contain many candidates; a variable of the environment chooses one.
+
+    Building a program takes about a second, and running it a few milliseconds. So each function gets the changed bodies
+    of its candidates as closures in front of its own body. Candidates that do not compile are left out.
+    """
+
+    VARIABLE = "M3_CANDIDATE"
+
+    def __init__(self, bench: Bench, files: list[str], candidates: dict[int, list[Any]]) -> None:
+        self.held = set(candidates)
+        self.broken: set[int] = set()
+        self._bench = bench
+        self._programs: dict[str, str] = {}
+        self._packages = {unit: bench.run(["go", "list", unit], 20)[1].strip() for unit in bench.units}
+        folder = tempfile.mkdtemp(prefix="programs-", dir=os.path.dirname(bench.tree.place))
+        originals: dict[str, str] = {}
+        for number in sorted({candidates[index][0] for index in candidates}):
+            path = os.path.join(bench.tree.place, files[number])
+            with open(path, encoding="utf-8", newline="") as file:
+                originals[path] = file.read()
+        added: list[str] = []
+        try:
+            for path, text in originals.items():
+                added.append(os.path.join(os.path.dirname(path), "m3_candidate.go"))
+                package = re.search(r"^package \w+", text, re.MULTILINE)
+                with open(added[-1], "w") as file:
+                    file.write(
+                        (package[0] if package else "package main")
+                        + '\n\nimport (\n"os"\n"strconv"\n)\n\n'
+                        + 'var m3Candidate, _ = strconv.Atoi(os.Getenv("%s"))\n' % self.VARIABLE
+                    )
+            for _ in range(ROUNDS_OF_BUILDS):
+                places = {}
+                for path, text in originals.items():
+                    own = {
+                        index: one
+                        for index, one in candidates.items()
+                        if index in self.held and os.path.join(bench.tree.place, files[one[0]]) == path
+                    }
+                    joined, places[path] = side_by_side(text, own)
+                    with open(path, "w", encoding="utf-8", newline="") as file:
+                        file.write(joined)
+                output = self._build(folder)
+                if not output:
+                    break
+                bad = set()
+                for name, line in re.findall(r"^(?:\./)?([^\s:]+\.go):(\d+):", output, re.MULTILINE):
+                    rows = places.get(os.path.normpath(os.path.join(bench.folder, name)), [])
+                    bad |= {index for index, first, last in rows if first <= int(line) <= last}
+                self.held -= bad
+                self.broken |= bad
+                if not bad:
+                    break
+        finally:
+            for path, text in originals.items():
+                with open(path, "w", encoding="utf-8", newline="") as file:
+                    file.write(text)
+            for path in added:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        if len(self._programs) < len(bench.units):
+            self.held = set()
+
+    def _build(self, folder: str) -> str:
+        """Build all programs; return the errors of the first one that does not build, or an empty text."""
+        self._programs = {}
+        for unit in self._bench.units:
+            path = os.path.join(folder, re.sub(r"\W", "-", unit))
+            flags = ["-vet=off", "-ldflags=-s -w", "-gcflags=./...=-e"]
+            status, output = self._bench.run(["go", "test", "-c", *flags, "-o", path, unit], 300)
+            if status:
+                return output or "no output"
+            self._programs[unit] = path
+        return ""
+
+    def outcomes(
+        self, bench: Bench, index: int, seconds: float, names: Sequence[str] = ()
+    ) -> tuple[dict[str, str], str]:
+        """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
+        found = {STATUS: "passed"}
+        only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
+        for unit, path in self._programs.items():
+            if not os.path.exists(path):
+                continue  # a package without tests
+            cwd = os.path.join(bench.folder, unit)
+            status, output = bench.run([path, "-test.v", *only], seconds, cwd, **{self.VARIABLE: str(index)})
+            for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
+                known = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
+                found[self._packages[unit] + " " + name] = known
+            if status is None or (status and found[STATUS] == "passed"):
+                found[STATUS] = "timeout" if status is None else "failed"
+        return found, ""
+
+
+def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list[tuple[int, int, int]]]:
+    """Put changed bodies of functions in front of their own ones.
+
+    Args:
+        text: A Go file.
+        candidates: Each has a file, edits, and the body of a function: start, end, type of the result.
+
+    Returns:
+        The file, and for each candidate its first and last line.
+    """
+    by_body: dict[tuple[int, int, str], list[int]] = {}
+    for index, (_, _, body) in sorted(candidates.items()):
+        by_body.setdefault(tuple(body), []).append(index)
+    joined, at = "", 0
+    places = []
+    for (start, end, result), indexes in sorted(by_body.items()):
+        joined += text[at : start + 1]
+        for index in indexes:
+            edits = [[first - start, last - start, new] for first, last, new in candidates[index][1]]
+            body = changed(text[start:end], edits)
+            call = "return func() %s %s()" % (result, body) if result else "func() %s()\nreturn" % body
+            joined += "\nif m3Candidate == %d {\n" % index
+            first = joined.count("\n")
+            joined += call + "\n}\n"
+            places.append((index, first, joined.count("\n")))
+        at = start + 1
+    return joined + text[at:], places
+
+
 class Trial:
     """Try candidates in private copies, one for each processor."""
 
@@ -438,34 +574,36 @@ class Trial:
             Bench(asked, os.path.join(work, "w%d" % number))
             for number in range(min(processors(), max(1, len(self.candidates))))
         ]
-        self._next = 0
         self._lock = threading.Lock()
 
     def run(self) -> None:
         """Try until the candidates or the time run out, or enough candidates pass."""
-        with ThreadPoolExecutor(len(self.benches)) as pool:
-            for done in [pool.submit(self._work, bench) for bench in self.benches]:
-                done.result()
+        step = TOGETHER if self.benches[0].runner == "go" else len(self.candidates)
+        for first in range(0, len(self.candidates), max(1, step)):
+            if first >= self.cutoff or time.monotonic() > self.deadline:
+                break
+            numbers = range(first, min(first + step, len(self.candidates)))
+            framed = {
+                number: self.candidates[number] for number in numbers if len(self.candidates[number]) > 2
+            }
+            programs = Programs(self.benches[0], self.asked["files"], framed) if framed else None
+            waiting = iter(numbers)
+            with ThreadPoolExecutor(len(self.benches)) as pool:
+                for done in [pool.submit(self._work, bench, waiting, programs) for bench in self.benches]:
+                    done.result()
 
-    def _work(self, bench: Bench) -> None:
+    def _work(self, bench: Bench, waiting: Iterator[int], programs: Programs | None) -> None:
         while time.monotonic() < self.deadline:
             with self._lock:
-                index = self._next
-                if index >= self.cutoff:
-                    return
-                self._next += 1
-            number, edits = self.candidates[index]
-            path = os.path.join(bench.tree.place, self.asked["files"][number])
-            with open(path, "rb") as file:
-                original = file.read()
-            text = original.decode("utf-8")
-            for start, end, new in sorted(edits, reverse=True):
-                text = text[:start] + new + text[end:]
-            with open(path, "wb") as file:
-                file.write(text.encode())
-            verdict, fixed = self._judge(bench)
-            with open(path, "wb") as file:
-                file.write(original)
+                index = next(waiting, self.cutoff)
+            if index >= self.cutoff:
+                return
+            if programs is not None and index in programs.broken:
+                verdict, fixed = "x", 0
+            elif programs is not None and index in programs.held:
+                verdict, fixed = self._judge(partial(programs.outcomes, bench, index))
+            else:
+                verdict, fixed = self._changed(bench, index)
             if bench.tree.small:
                 bench.tree.restore()
             with self._lock:
@@ -475,17 +613,29 @@ class Trial:
                 if verdict == "P":
                     self.cutoff = min(self.cutoff, self.asked["stops"][index])
 
-    def _judge(self, bench: Bench) -> tuple[str, int]:
-        """Return the verdict on the changed copy, and the number of failing tests that pass."""
+    def _changed(self, bench: Bench, index: int) -> tuple[str, int]:
+        """Judge a candidate by changing its file."""
+        number, edits = self.candidates[index][:2]
+        path = os.path.join(bench.tree.place, self.asked["files"][number])
+        with open(path, "rb") as file:
+            original = file.read()
+        with open(path, "wb") as file:
+            file.write(changed(original.decode("utf-8"), edits).encode())
+        found = self._judge(lambda seconds, names=(): bench.outcomes(seconds, bench.units, names))
+        with open(path, "wb") as file:
+            file.write(original)
+        return found
+
+    def _judge(self, outcomes: Callable[..., tuple[dict[str, str], str]]) -> tuple[str, int]:
+        """Return the verdict on a candidate, and the number of failing tests that pass."""
         names = self.asked["names"]
-        whole = 4 * self.asked["suite_seconds"] + 5
         if names:
-            ended, _ = bench.outcomes(4 * self.asked["first_seconds"] + 5, bench.units, names)
+            ended, _ = outcomes(4 * self.asked["first_seconds"] + 5, names)
             if ended[STATUS] == "timeout":
                 return "t", 0
             if not any(ended.get(name) == "passed" for name in self.red - {STATUS}):
                 return "f", 0
-        ended, _ = bench.outcomes(whole, bench.units)
+        ended, _ = outcomes(4 * self.asked["suite_seconds"] + 5)
         fixed = sum(ended.get(name) == "passed" for name in self.red)
         if ended[STATUS] == "timeout":
             return "t", 0
