@@ -192,7 +192,7 @@ class Curly:
 
     def evidence(self, spectrum: Mapping[str, Any]) -> dict[str, Any]:
         """Return which tests fail and pass, by which names they are selected, and how long they take."""
-        same = ("green", "names", "suite_seconds", "first_seconds")
+        same = ("green", "first", "names", "suite_seconds", "first_seconds")
         return {"failing": spectrum["failed_ids"], **{key: spectrum[key] for key in same}}
 
     def surroundings(self, source: Source, mutation: Mutation) -> list[Any]:

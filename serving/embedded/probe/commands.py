@@ -34,6 +34,9 @@ GO_VARIABLES = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
 FAILING = 8
 PASSING = 40
 """Most failing and passing tests of which the lines are recorded."""
+FIRST_UNITS = 3
+FIRST_NAMES = 24
+"""Most units, and failing tests in them, that run first for each candidate."""
 PROFILE_SECONDS = 40.0
 TOGETHER = 100
 """Most candidates in one Go program."""
@@ -375,28 +378,30 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     before, output = bench.outcomes(asked["seconds"], bench.units)
     took = time.monotonic() - started
     red = [name for name, outcome in before.items() if outcome not in ("passed", "skipped")]
-    names = top_level(bench.runner, red)
     bench.tree.restore()
+    first = bench.units[:: max(1, len(bench.units) // FIRST_UNITS)][:FIRST_UNITS]
+    own, _ = bench.outcomes(asked["seconds"], first)
+    names = top_level(bench.runner, [name for name in red if name in own])[:FIRST_NAMES]
     started = time.monotonic()
-    chosen, _ = bench.outcomes(4 * took + 5, bench.units, names) if names else ({}, "")
-    first = time.monotonic() - started
-    by_name = bool(names) and all(chosen.get(name) not in (None, "passed", "skipped") for name in red)
+    chosen, _ = bench.outcomes(4 * took + 5, first, names) if names else ({}, "")
+    first_seconds = time.monotonic() - started
+    by_name = any(chosen.get(name) not in (None, "passed", "skipped") for name in red if name != STATUS)
     bad = [[name] for name in names[:FAILING]] if by_name else [[]]
     good = [name for name, outcome in before.items() if outcome == "passed" and name != STATUS]
     fine = [name for name in top_level(bench.runner, good) if name not in names]
+    here = set(top_level(bench.runner, list(own)))
+    fine = [name for name in fine if name in here]
     step = max(1, len(fine) // PASSING)
     runs = [(name, True) for name in bad] + [([name], False) for name in fine[::step][:PASSING] if by_name]
     counts: dict[str, dict[int, list[int]]] = {}
     until = time.monotonic() + PROFILE_SECONDS
-    for unit in bench.units if bench.runner == "go" else ():
+    for unit in first if bench.runner == "go" else ():
         bench.go_program(unit)
 
     def record(run: tuple[list[str], bool]) -> list[tuple[bool, dict[str, set[int]]]]:
         if time.monotonic() > until:
             return []
-        return [
-            (run[1], bench.lines(unit, run[0], 2 * took + 10, not run[1])) for unit in bench.units[:FAILING]
-        ]
+        return [(run[1], bench.lines(unit, run[0], 2 * took + 10, not run[1])) for unit in first]
 
     with ThreadPoolExecutor(processors()) as pool:
         recorded = [pair for pairs in pool.map(record, runs) for pair in pairs if pair[1]]
@@ -412,10 +417,11 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         "failed": [[name, "failed", 0.0, "", bench.frames(output)] for name in red[:1]],
         "failed_ids": red,
         "names": names if by_name else [],
+        "first": first,
         "green": [name for name, outcome in before.items() if outcome == "passed"],
         "traced": [sum(failing for failing, _ in recorded), sum(not failing for failing, _ in recorded)],
         "suite_seconds": round(took, 3),
-        "first_seconds": round(first, 3),
+        "first_seconds": round(first_seconds, 3),
         "lines": {
             rel: [[number, *pair, []] for number, pair in sorted(table.items()) if pair[0]]
             for rel, table in counts.items()
@@ -512,14 +518,13 @@ class Programs:
         return ""
 
     def outcomes(
-        self, bench: Bench, index: int, seconds: float, names: Sequence[str] = ()
+        self, bench: Bench, index: int, seconds: float, units: Sequence[str], names: Sequence[str] = ()
     ) -> tuple[dict[str, str], str]:
         """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
         found = {STATUS: "passed"}
         only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
-        for unit, path in self._programs.items():
-            if not os.path.exists(path):
-                continue  # a package without tests
+        for unit in units:
+            path = self._programs[unit]
             cwd = os.path.join(bench.folder, unit)
             status, output = bench.run([path, "-test.v", *only], seconds, cwd, **{self.VARIABLE: str(index)})
             for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
@@ -621,7 +626,7 @@ class Trial:
             original = file.read()
         with open(path, "wb") as file:
             file.write(changed(original.decode("utf-8"), edits).encode())
-        found = self._judge(lambda seconds, names=(): bench.outcomes(seconds, bench.units, names))
+        found = self._judge(bench.outcomes)
         with open(path, "wb") as file:
             file.write(original)
         return found
@@ -630,12 +635,12 @@ class Trial:
         """Return the verdict on a candidate, and the number of failing tests that pass."""
         names = self.asked["names"]
         if names:
-            ended, _ = outcomes(4 * self.asked["first_seconds"] + 5, names)
+            ended, _ = outcomes(4 * self.asked["first_seconds"] + 5, self.asked["first"], names)
             if ended[STATUS] == "timeout":
                 return "t", 0
             if not any(ended.get(name) == "passed" for name in self.red - {STATUS}):
                 return "f", 0
-        ended, _ = outcomes(4 * self.asked["suite_seconds"] + 5)
+        ended, _ = outcomes(4 * self.asked["suite_seconds"] + 5, self.asked["units"])
         fixed = sum(ended.get(name) == "passed" for name in self.red)
         if ended[STATUS] == "timeout":
             return "t", 0
