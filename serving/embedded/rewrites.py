@@ -207,8 +207,8 @@ def paired(name: str) -> list[str]:
                     found.append(changed)
     if re.search("[Ll]astIndex", name):
         found.append(name.replace("lastIndex", "index").replace("LastIndex", "Index"))
-    elif re.search("^[Ii]ndex", name):
-        found.append(name.replace("index", "lastIndex").replace("Index", "LastIndex"))
+    elif re.match("[Ii]ndex", name):
+        found.append(("lastI" if name[0] == "i" else "LastI") + name[1:])
     return list(dict.fromkeys(found))
 
 

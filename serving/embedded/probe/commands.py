@@ -337,12 +337,15 @@ def named_lines(text: str, words: set[str]) -> set[int]:
             continue
         match = definition.match(line)
         depth = len(line) - len(line.lstrip())
-        if inside is not None and depth <= inside and not line.strip().startswith(("}", ")")):
+        ends = inside is not None and depth == inside and line.strip().startswith(("}", ")"))
+        if inside is not None and depth <= inside and not ends:
             inside = None
         if inside is None and match and match[2] in words and re.search(r"[{(=]", line):
             inside = depth
         if inside is not None:
             found.add(number)
+        if ends:
+            inside = None
     return found
 
 
