@@ -82,6 +82,16 @@ WITH_SIGNS = frozenset(
 )
 """Nodes with an operator that can be another one."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
+OPPOSITES = {
+    "==": "!=",
+    "!=": "==",
+    "===": "!==",
+    "!==": "===",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+}
 LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
 PAIRS = """
     first last, start end, begin end, min max, floor ceil, floor round, ceil round, lower upper, left right, prefix suffix,
@@ -212,6 +222,16 @@ def paired(name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def opposite(condition: str) -> str:
+    """Return a condition that is true if a condition without `&&` and `||` is false."""
+    if condition.startswith("!"):
+        return condition[1:]
+    parts = re.split(r" ([!=]==?|[<>]=?) ", condition)
+    if len(parts) == 3:
+        return f"{parts[0]} {OPPOSITES[parts[1]]} {parts[2]}"
+    return f"!{condition}" if re.fullmatch(r"[\w$.]+(\(.*\))?", condition) else f"!({condition})"
+
+
 def signs(file: File, node: Node) -> Iterator[Change]:
     """Yield other operators, jumps and truth values."""
     start, end = file.tree.span(node)
@@ -275,9 +295,11 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
         yield start, end, f"!({text})", "negation", 1.6
     elif node.type != "unary_expression":
         yield start, end, f"!{text}", "negation", 1.0
-    for other in file.conditions_like(node):
-        yield start, start, f"{other} && ", "missing condition", 1.8
-        yield start, start, f"{other} || ", "missing condition", 2.1
+    for near in file.conditions_like(node):
+        for other in (near, opposite(near)):
+            if other not in text:
+                yield start, start, f"{other} && ", "missing condition", 1.8
+                yield start, start, f"{other} || ", "missing condition", 2.1
     if not is_field(node, "condition") and not (node.parent and is_field(node.parent, "condition")):
         return
     yield start, end, "true", "condition", 2.4

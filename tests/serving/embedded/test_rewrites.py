@@ -70,6 +70,7 @@ JS_CASES = [
     ("missing await", "a = load(b);", "a = await load(b);"),
     ("missing guard", "if (p.ok) return a;", "if (p && p.ok) return a;"),
     ("missing condition", "if (a < b) return b > 1 || xs;", "if (b > 1 && a < b) return b > 1 || xs;"),
+    ("missing condition", "if (a < b) return b > 1 || xs;", "if (b <= 1 && a < b) return b > 1 || xs;"),
     ("condition removed", "if (a) { b = 1; }", "{ b = 1; }"),
     ("variable", "return a;", "return b;"),
 ]
