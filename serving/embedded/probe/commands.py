@@ -132,7 +132,10 @@ class Bench:
         options = self._options()
         if self.runner == "node-test":
             only = ["--test-name-pattern=" + pattern] if names else []
-            return ["node", *options, "--test", "--test-reporter=tap", *only, *units]
+            several = (
+                ["--test"] if len(units) > 1 else []
+            )  # a process for each file, which one file does not need
+            return ["node", *options, *several, "--test-reporter=tap", *only, *units]
         start = ["node", self._program(self.runner)]
         if self.runner == "jest":
             only = ["-t", pattern] if names else []
