@@ -49,7 +49,7 @@ NO_CODE = re.compile(
     r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|e2e|testdata|node_modules|vendor)/"
     r"|[._-](?:test|spec|e2e|config)\.\w+$|(?:^|/)(?:test|spec)\.\w+$|(?:^|/)test-[^/]*$|\.d\.[cm]?ts$"
 )
-FRAME = re.compile(r"(/[^\s:()'\"]+\.(?:go|[cm]?[jt]sx?)):(\d+)")
+FRAME = re.compile(r"([^\s:()'\"]+\.(?:go|[cm]?[jt]sx?)):(\d+)")
 TAP = re.compile(r"^ *(not ok|ok) \d+(?: -)? (.*)$", re.MULTILINE)
 SAID = re.compile("expected|actual|got|want|[!=]=", re.IGNORECASE)
 """Lines of an output that say what a failing test expected."""
@@ -261,7 +261,8 @@ class Bench:
         """Return ``[file, line, ""]`` of source code that an output names, the innermost call last."""
         found: list[list[Any]] = []
         for path, line in FRAME.findall(output):
-            rel = self.tree.rel("/" + path.lstrip("/"))  # addresses of files have three
+            path = re.sub("^/+", "/", path)  # addresses of files have three
+            rel = self.tree.rel(os.path.normpath(os.path.join(self.folder, path)))
             if rel is not None and is_code(rel) and [rel, int(line), ""] not in found:
                 found.append([rel, int(line), ""])
         return found[::-1]

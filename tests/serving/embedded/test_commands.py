@@ -151,6 +151,7 @@ def test_frames_of_the_copy_are_found_innermost_last(tmp_path: Path) -> None:
     bench = Bench(asked, str(copy))
     said = f"at add (file://{copy}/lib/a.js:4:2)\nat run ({copy}/lib/b.js:9:1)\nat {copy}/a.test.js:1:1"
     assert bench.frames(said) == [["lib/b.js", 9, ""], ["lib/a.js", 4, ""]]
+    assert bench.frames("./lib/a.go:3:37: undefined: c\na_test.go:7: wrong") == [["lib/a.go", 3, ""]]
 
 
 def test_the_cache_of_a_go_environment_is_known() -> None:
