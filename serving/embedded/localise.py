@@ -17,6 +17,8 @@ OTHER_FRAME = 0.15
 NAMED_IN_ISSUE = 0.25
 QUOTED_IN_ISSUE = 0.4
 SAME_FUNCTION = 0.1
+RAISED_HERE = 0.4
+"""For the function in which a program failed: a Go program that panics does not say which lines ran."""
 DEFINITION = 0.6
 IMPORTED = 0.2
 LINES = 700
@@ -74,6 +76,7 @@ def localise_plain(spectrum: Mapping[str, Any], sources: Mapping[str, PlainSourc
     """
     scores = _measured(spectrum, sources)
     words = issue_words(issue)
+    deepest = {(path, line) for *_, frames in spectrum["failed"] for path, line, _ in frames[-1:]}
     for path, source in sources.items():
         lines = scores[path]
         _quoted(source.text, lines, issue)
@@ -81,10 +84,13 @@ def localise_plain(spectrum: Mapping[str, Any], sources: Mapping[str, PlainSourc
             functions = SyntaxTree(path, source.text).functions()
         except SyntaxError:
             continue
-        for name in words.intersection(functions):
-            for first, last in functions[name]:
+        for name, spans in functions.items():
+            for first, last in spans:
+                raised = any(own == path and first <= line <= last for own, line in deepest)
                 for line in range(first, last + 1):
-                    if line in lines:
+                    if raised:
+                        lines[line] = lines.get(line, 0.0) + RAISED_HERE
+                    if line in lines and name in words:
                         lines[line] += NAMED_IN_ISSUE
     used: dict[str, float] = {}
     texts = {path: source.text.split("\n") for path, source in sources.items()}

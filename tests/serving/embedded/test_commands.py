@@ -231,5 +231,6 @@ def test_constants_count_through_the_lines_that_use_them() -> None:
     assert plain[9] == 1.0  # the frame
     assert 0 < plain[1] < plain[5]
     assert 2 not in plain
+    assert plain[10] > 0  # in the function with the frame, though no test is known to have run it
     named = localise_plain(spectrum, sources, "`first()` is wrong")["m.js"]
     assert named[5] / named[9] > plain[5] / plain[9]
