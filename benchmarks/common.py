@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
+from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.test_report import TestReport
@@ -23,12 +25,16 @@ TIDY_UP = 30
 
 @dataclass(frozen=True)
 class Fixed:
-    """How one `m3agent fix` ended. exit: 124 if it exceeded its time limit; said: last line of its standard error."""
+    """How one `m3agent fix` ended.
+
+    exit: 124 if it exceeded its time limit; said: last line of its standard error; text: all of its standard error.
+    """
 
     patch: bytes
     exit: int
     seconds: float
     said: str
+    text: str = ""
 
 
 def git(folder: Path, *args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -44,6 +50,19 @@ def commit_all(folder: Path, message: str) -> None:
         done = git(folder, *args)
         if done.returncode:
             raise SystemExit(f"git {args[0]} failed in {folder}: {done.stderr.decode(errors='replace')}")
+
+
+def write_out(store: TreeStore, tree: str, folder: Path) -> None:
+    """Write the files of a tree into a folder, byte for byte."""
+    for entry in store.list_tree(tree):
+        path = folder / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = store.get_blob(entry.sha)
+        if stat.S_ISLNK(entry.mode):
+            path.symlink_to(content.decode())
+        elif stat.S_ISREG(entry.mode):
+            path.write_bytes(content)
+            path.chmod(stat.S_IMODE(entry.mode))
 
 
 def say(text: str) -> None:
@@ -73,7 +92,7 @@ def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     took = round(time.monotonic() - started, 1)
     lines = said.decode(errors="replace").strip().splitlines()
     last = f"over its {seconds:g} s" if late else lines[-1].strip() if lines else "nothing said"
-    return Fixed(patch, 124 if late else process.returncode, took, last)
+    return Fixed(patch, 124 if late else process.returncode, took, last, "\n".join(lines))
 
 
 def run_tests(

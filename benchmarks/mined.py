@@ -28,7 +28,7 @@ sys.path.append(
     str(Path(__file__).resolve().parent.parent)
 )  # makes the other modules importable when this runs as a file
 
-from benchmarks.common import Fixed, commit_all, run_fix, run_tests
+from benchmarks.common import Fixed, commit_all, run_fix, run_tests, write_out
 from benchmarks.holdback import Files, functions_of, without_checks, without_functions
 from benchmarks.mining import Repair, mine, open_history
 
@@ -144,8 +144,7 @@ def attempt(store: TreeStore, task: Task, seconds: float) -> Fixed:
     with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
         repo, issue = Path(name) / "repo", Path(name) / "ISSUE.md"
         repo.mkdir()
-        store.git("read-tree", task.base, index="checkout")
-        store.git("checkout-index", "-a", "-f", index="checkout", work_tree=repo)
+        write_out(store, task.base, repo)
         commit_all(repo, "as it was")
         issue.write_text(task.repair.message + "\n")
         return run_fix(issue, repo, seconds)

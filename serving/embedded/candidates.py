@@ -1,15 +1,21 @@
 """Order the candidates for trial, and rank those that pass."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from m3agent.serving.embedded.localise import Scores
-from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
+from m3agent.serving.embedded.mutants import SUSPICION, rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
 from m3agent.serving.embedded.scope import Kinds
-from m3agent.serving.embedded.source import SourceFile, splice
+from m3agent.serving.embedded.source import splice
+
+Propose = Callable[[str, str, Mapping[int, float], Kinds, Hints, int], list[tuple[float, Mutation]]]
+"""Propose changes of a file, best first, with the suspicion of their lines.
+
+The arguments are path, text, suspected lines, types of values at run time, hints, and the number of changes.
+"""
 
 DOUBTFUL: Mapping[str, float] = {
     "statement deleted": 1.6,
@@ -56,13 +62,14 @@ class PatchCandidate:
         added = sum(len(edit.text) - (edit.end - edit.start) for edit in self.mutation.edits)
         return self.mutation.cost + extra + SUSPICION / 2 * (1 - self.suspicion) + max(0, added) / 200
 
-    def changed(self, source: SourceFile) -> str:
-        """Return the whole text of the file with this change."""
-        return splice(source.text, self.mutation.edits)
+    def changed(self, text: str) -> str:
+        """Return the text of the file with this change."""
+        return splice(text, self.mutation.edits)
 
 
 @lru_cache(maxsize=32)
 def _proposed(
+    propose: Propose,
     path: str,
     text: str,
     lines: tuple[tuple[int, float], ...],
@@ -71,7 +78,7 @@ def _proposed(
     most: int,
 ) -> tuple[tuple[float, Mutation], ...]:
     held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
-    return tuple(propose(SourceFile(path, text), dict(lines), held, hints, most))
+    return tuple(propose(path, text, dict(lines), held, hints, most))
 
 
 def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
@@ -82,12 +89,19 @@ def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]],
 
 
 def candidates(
-    sources: Mapping[str, SourceFile], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
+    propose: Propose,
+    texts: Mapping[str, str],
+    scores: Scores,
+    kinds: Kinds,
+    hints: Hints,
+    most: int,
+    seed: int,
 ) -> list[PatchCandidate]:
     """Return the best candidates, in order of trial.
 
     Args:
-        sources: The files by path.
+        propose: Proposes changes of a file.
+        texts: The files by path.
         scores: Suspicion by file and line.
         kinds: Types of values seen at run time.
         hints: Facts from the issue and the tests.
@@ -95,11 +109,11 @@ def candidates(
         seed: Decides the order of equal ranks.
     """
     found: list[PatchCandidate] = []
-    position = {path: number for number, path in enumerate(sources)}
+    position = {path: number for number, path in enumerate(texts)}
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
         suspects = tuple(sorted(lines.items()))
-        proposals = _proposed(path, sources[path].text, suspects, _frozen(own), hints, most)
+        proposals = _proposed(propose, path, texts[path], suspects, _frozen(own), hints, most)
         found += [PatchCandidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
     def key(candidate: PatchCandidate) -> tuple[float, int, int, tuple[object, ...]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from m3agent.serving.embedded.source import FUNCTIONS, SourceFile
+from m3agent.serving.embedded.syntax import PlainSource, SyntaxTree
 
 Scores = dict[str, dict[int, float]]
 """Suspicion from 0 to 1, by file and line."""
@@ -16,6 +17,8 @@ OTHER_FRAME = 0.15
 NAMED_IN_ISSUE = 0.25
 QUOTED_IN_ISSUE = 0.4
 SAME_FUNCTION = 0.1
+RAISED_HERE = 0.4
+"""For the function in which a program failed: a Go program that panics does not say which lines ran."""
 DEFINITION = 0.6
 IMPORTED = 0.2
 LINES = 700
@@ -55,22 +58,72 @@ def localise(spectrum: Mapping[str, Any], sources: Mapping[str, SourceFile], iss
     that the issue names, and lines that it quotes. Definitions outside of functions are scored by the
     suspicion of the code that uses their names.
     """
-    scores: Scores = {path: {} for path in sources}
+    scores = _measured(spectrum, sources)
+    words = issue_words(issue)
+    for path, source in sources.items():
+        _functions(source, scores[path], words, spectrum)
+        _quoted(source.text, scores[path], issue)
+    used = _names_used(sources, scores)
+    for path, source in sources.items():
+        _definitions(source, scores[path], used, spectrum["imported"].get(path, ()))
+    return _normalised(scores)
+
+
+def localise_plain(spectrum: Mapping[str, Any], sources: Mapping[str, PlainSource], issue: str) -> Scores:
+    """Score the lines of `sources`, which are not Python, as `localise` does.
+
+    Functions are those that tree-sitter finds. A constant outside of functions is scored by the lines that name it.
+    """
+    scores = _measured(spectrum, sources)
+    words = issue_words(issue)
+    deepest = {(path, line) for *_, frames in spectrum["failed"] for path, line, _ in frames[-1:]}
+    for path, source in sources.items():
+        lines = scores[path]
+        _quoted(source.text, lines, issue)
+        try:
+            functions = SyntaxTree(path, source.text).functions()
+        except SyntaxError:
+            continue
+        for name, spans in functions.items():
+            for first, last in spans:
+                raised = any(own == path and first <= line <= last for own, line in deepest)
+                for line in range(first, last + 1):
+                    if raised:
+                        lines[line] = lines.get(line, 0.0) + RAISED_HERE
+                    if line in lines and name in words:
+                        lines[line] += NAMED_IN_ISSUE
+    used: dict[str, float] = {}
+    texts = {path: source.text.split("\n") for path, source in sources.items()}
+    for path, lines in scores.items():
+        for line, score in lines.items():
+            for name in re.findall(r"\w+", texts[path][line - 1]) if line <= len(texts[path]) else ():
+                used[name] = max(used.get(name, 0.0), score)
+    for path, rows in texts.items():
+        for number, row in enumerate(rows, start=1):
+            defined = re.match(r"(?:export )?(?:const|var|let)\s+(\w+)\b.*=|\t(\w+)\b[^:({]*(?:=|:\s)", row)
+            value = DEFINITION * used.get((defined[1] or defined[2]) if defined else "", 0.0)
+            if value and number not in scores[path]:
+                scores[path][number] = value
+    return _normalised(scores)
+
+
+def _measured(spectrum: Mapping[str, Any], paths: Iterable[str]) -> Scores:
+    """Return the lines' Ochiai coefficients, raised for the frames of failures."""
+    scores: Scores = {path: {} for path in paths}
     all_failed = spectrum["traced"][0]
     for path, rows in spectrum["lines"].items():
         if path in scores:
             scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed, _ in rows}
     _frames(spectrum, scores)
-    words, quotes = issue_words(issue), quoted_code(issue)
-    for path, source in sources.items():
-        _functions(source, scores[path], words, spectrum)
-        for number, text in enumerate(source.text.split("\n"), start=1):
-            if number in scores[path] and any(quote in text for quote in quotes):
-                scores[path][number] += QUOTED_IN_ISSUE
-    used = _names_used(sources, scores)
-    for path, source in sources.items():
-        _definitions(source, scores[path], used, spectrum["imported"].get(path, ()))
-    return _normalised(scores)
+    return scores
+
+
+def _quoted(text: str, lines: dict[int, float], issue: str) -> None:
+    """Raise the score of lines that the issue quotes."""
+    quotes = quoted_code(issue)
+    for number, line in enumerate(text.split("\n"), start=1):
+        if number in lines and any(quote in line for quote in quotes):
+            lines[number] += QUOTED_IN_ISSUE
 
 
 def _frames(spectrum: Mapping[str, Any], scores: Scores) -> None:

@@ -108,6 +108,13 @@ def propose(
     return found
 
 
+def propose_python(
+    path: str, text: str, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int
+) -> list[tuple[float, Mutation]]:
+    """Parse a module, and return what `propose` returns."""
+    return propose(SourceFile(path, text), suspects, kinds, hints, most)
+
+
 def _preferred(source: SourceFile, mutation: Mutation, hints: Hints) -> Mutation:
     """Reduce the cost of a mutation that adds what the issue writes as code."""
     if not hints.words:

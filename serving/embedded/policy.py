@@ -55,7 +55,7 @@ def respond(body: Mapping[str, Any], budget: Budget) -> Reply:
 
 def replay(conversation: Conversation, budget: Budget) -> Replayed:
     """Run the repair over the history of a conversation."""
-    repair = Repair(conversation.issue, conversation.tools, budget)
+    repair = Repair(conversation.issue, conversation.tools, budget, conversation.suites)
     steps = repair.steps()
     step = next(steps, None)
     tried = 0

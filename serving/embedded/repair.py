@@ -11,16 +11,25 @@ import math
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from m3agent.serving.embedded.candidates import PatchCandidate, candidates, minimal_edit
-from m3agent.serving.embedded.localise import issue_words, localise
+from m3agent.serving.embedded.languages import (
+    FAMILIES,
+    Curly,
+    Language,
+    Python,
+    Source,
+    failing_suites,
+    language_of,
+)
+from m3agent.serving.embedded.localise import issue_words
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
-from m3agent.serving.embedded.probe.tree import is_test
-from m3agent.serving.embedded.source import SourceFile
+from m3agent.serving.embedded.request import NamedSuite
+from m3agent.serving.embedded.syntax import available
 
 ROOM = 24_000
 """Most characters of packed data in one result: tools cut results longer than about 30,000."""
@@ -30,14 +39,8 @@ FIRST_BATCH = 600
 """Candidates in the first call."""
 LATER_BATCH = 1500
 """Candidates in each later call."""
-BATCH_SECONDS = 45
-"""Seconds of judging per call; more if the suite is slow."""
-CHOICE = 120
 CHOICE_COST = 0.8
-"""Limit of further candidates to choose from after the first one that passes.
-
-At most `CHOICE` more are judged, and only if they cost at most this much more.
-"""
+"""Further candidates are judged after the first one that passes only if they cost at most this much more."""
 SUITE_SECONDS = 90
 """Seconds for the run of the suite without the tracer."""
 FIRST_RUN_SECONDS = 100
@@ -48,8 +51,6 @@ READS = 32
 COMPARISONS = frozenset(("<", "<=", ">", ">=", "==", "!="))
 ROUNDS = 3
 """Most searches, each from the files as the previous one changed them."""
-ATTEMPTS = 3
-"""Most passing candidates that are tried in the repository itself."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class State:
     changes: list[str] = field(default_factory=list)
     outcome: str = ""
     unchanged: bool = True
+    judged: str = Python.judged
 
     def report(self) -> str:
         """Return in plain words what was done and why it ended."""
@@ -108,7 +110,7 @@ class State:
         if self.tried:
             lines.append(
                 f"Tried {self.tried} candidate changes in {self.seconds:.0f} s; "
-                f"{self.plausible} of them passed every test that can be run here."
+                f"{self.plausible} of them passed {self.judged}."
             )
         lines += self.changes
         lines.append(self.outcome or "The search has not ended yet.")
@@ -164,13 +166,21 @@ def unpack(text: str) -> bytes:
 class Repair:
     """One attempt at one issue."""
 
-    def __init__(self, issue: str, tools: Mapping[str, frozenset[str]], budget: Budget) -> None:
+    def __init__(
+        self,
+        issue: str,
+        tools: Mapping[str, frozenset[str]],
+        budget: Budget,
+        suites: Sequence[NamedSuite] = (),
+    ) -> None:
         self.issue = issue
         self.tools = tools
         self.budget = budget
         self.state = State()
-        self._framework = "pytest"
+        self.suites = suites
+        self._language: Language = Python()
         self._red: list[str] | None = None
+        self._others = 0  # failing tests of suites that are not repaired
 
     def steps(self) -> Steps:
         """Yield calls until the repair has ended; the report is then complete."""
@@ -187,8 +197,8 @@ class Repair:
 
     def _first_run(self) -> Generator[RepairStep, str, bool]:
         run: TestRun | None = None
-        for framework in ("pytest", "unittest"):
-            arguments = {"test_file": ".", "framework": framework, "timeout": FIRST_RUN_SECONDS}
+        for framework in ("",) if self.suites else ("pytest", "unittest"):
+            arguments = self._all_tests(framework, FIRST_RUN_SECONDS)
             result = yield self._step(
                 "I run the tests first: the tests that fail judge a repair.",
                 "test_runner",
@@ -199,7 +209,7 @@ class Repair:
                 self.state.outcome = f"the tests cannot be run: {first_words(result)}"
                 return False
             if run.ran:
-                self._framework = framework
+                self._language = Python(framework)
                 break
         if run is None or not run.ran:
             self.state.outcome = "there are no tests here, so no repair can be judged."
@@ -208,7 +218,34 @@ class Repair:
             self.state.outcome = "all tests pass, so no repair can be judged."
             return False
         self._know(run)
-        return True
+        return not self.suites or self._choose(run)
+
+    def _choose(self, run: TestRun) -> bool:
+        """Take the language of failing tests; return whether the engine can change it."""
+        failing = failing_suites(sorted(run.red), self.suites)
+        known = {suite: language_of(suite, red) for suite, red in failing.items()}
+        suite, language = next(
+            ((suite, one) for suite, one in known.items() if one is not None), (None, None)
+        )
+        if language is None or suite is None:
+            able = ", ".join(["Python", *dict.fromkeys(FAMILIES.values())])
+            runners = ", ".join(dict.fromkeys(suite.runner for suite in known))
+            self.state.outcome = f"the failing tests run with {runners}, and I can change only {able}."
+        elif isinstance(language, Curly) and not available():
+            self.state.outcome = f"to change {language.name} I need m3agent's extra outlines (tree-sitter)."
+        else:
+            self._language = language
+            self._others = sum(len(red) for other, red in failing.items() if other != suite)
+            self.state.judged = language.judged
+            if isinstance(language, Curly):
+                self.state.failing = failing[suite]
+            return True
+        return False
+
+    def _all_tests(self, framework: str, timeout: int) -> dict[str, Any]:
+        """Return the arguments of `test_runner` for all tests."""
+        named = {"framework": framework} if framework else {}
+        return {"test_file": ".", **named, "timeout": timeout}
 
     def _know(self, run: TestRun) -> None:
         """Remember which tests fail in the repository itself, if the run reported all of them.
@@ -225,21 +262,26 @@ class Repair:
         if measured is None:
             return True
         spectrum, private = measured
-        if not number:
-            state.failing = spectrum["failed_ids"]
+        state.failing = state.failing or spectrum["failed_ids"]
         if not spectrum["failed_ids"]:
-            state.outcome = (
-                state.outcome or "no test fails when they are run one by one, so there is nothing to repair."
-            )
+            state.outcome = state.outcome or self._language.harmless
             return True
         sources = yield from self._read(spectrum)
         if not sources:
-            state.outcome = "the failing tests run no Python file of this repository that I could read."
+            state.outcome = (
+                f"the failing tests run no {self._language.name} file of this repository that I could read."
+            )
             return True
-        scores = localise(spectrum, sources, self.issue)
+        scores = self._language.scores(spectrum, sources, self.issue)
         hints = self._hints(spectrum)
         ranked = candidates(
-            sources, scores, spectrum["kinds"], hints, self.budget.candidates, self.budget.seed
+            self._language.propose,
+            {path: source.text for path, source in sources.items()},
+            scores,
+            spectrum["kinds"],
+            hints,
+            self.budget.candidates,
+            self.budget.seed,
         )
         full, partial = yield from self._search(ranked, sources, spectrum, private)
         if full:
@@ -276,13 +318,9 @@ class Repair:
             self.state.outcome = f"the measuring program did not answer: {first_words(result)}"
         return None
 
-    def _extra(self) -> list[str]:
-        return ["-o", "python_files=test*.py *_test.py"] if self._framework == "unittest" else []
-
     def _spectrum(self) -> Generator[RepairStep, str, tuple[dict[str, Any], bool] | None]:
         asked = {
-            "targets": ["."],
-            "extra": self._extra(),
+            **self._language.tests(),
             "test_seconds": 5.0,
             "seconds": SUITE_SECONDS,
             "room": ROOM,
@@ -290,30 +328,33 @@ class Repair:
         }
         found = yield from self._probe(
             "Next I measure in a private copy which lines failing and passing tests run.",
-            "spectrum",
+            self._language.measure,
             asked,
             300,
         )
         if found is None:
             return None
         self.state.seconds += found["seconds"]
+        if "problem" in found:
+            self.state.outcome = found["problem"]
+            return None
         spectrum: dict[str, Any] = json.loads(unpack(found["packed"]))
         return spectrum, bool(found["private"])
 
-    def _read(self, spectrum: Mapping[str, Any]) -> Generator[RepairStep, str, dict[str, SourceFile]]:
+    def _read(self, spectrum: Mapping[str, Any]) -> Generator[RepairStep, str, dict[str, Source]]:
         """Read the suspected files, most suspected first."""
         weights: dict[str, float] = {}
         for path, rows in spectrum["lines"].items():
             weights[path] = sum(failed / (failed + passed) for _, failed, passed, _ in rows)
         for _, _, _, _, frames in spectrum["failed"]:
             for path, _, _ in frames:
-                if path.endswith(".py") and not is_test(path):
+                if self._language.may_change(path):
                     weights[path] = weights.get(path, 0.0) + 1.0
         for path in spectrum["imported"]:
             weights.setdefault(path, 0.0)
         sizes = {path: len(lines) for path, lines in spectrum["imported"].items()}
         wanted = sorted(weights, key=lambda path: (-weights[path], -sizes.get(path, 0), path))[:FILES]
-        sources: dict[str, SourceFile] = {}
+        sources: dict[str, Source] = {}
         partly = ""
         for _ in range(READS):
             if not wanted:
@@ -329,7 +370,7 @@ class Repair:
                     break
                 # Files that do not parse are left out.
                 with contextlib.suppress(SyntaxError, ValueError, zlib.error):
-                    sources[path] = SourceFile(path, unpack(partly).decode())
+                    sources[path] = self._language.source(path, unpack(partly).decode())
                 wanted.remove(path)
                 partly = ""
         return sources
@@ -346,13 +387,14 @@ class Repair:
         )
         wanted = {name for _, _, _, error, _ in spectrum["failed"] for name in expected_exceptions(error)}
         words = issue_words(self.issue) | {text for text in quoted if text in COMPARISONS}
+        quoted += re.findall(r"'([^'\n]{1,24})'", spectrum.get("said", ""))
         strings = tuple(dict.fromkeys(quoted))[:16]
         return Hints(numbers[:12], strings, frozenset(words), frozenset(errors), frozenset(wanted))
 
     def _search(
         self,
         ranked: list[PatchCandidate],
-        sources: Mapping[str, SourceFile],
+        sources: Mapping[str, Source],
         spectrum: Mapping[str, Any],
         private: bool,
     ) -> Generator[RepairStep, str, tuple[list[PatchCandidate], list[tuple[PatchCandidate, int]]]]:
@@ -364,7 +406,7 @@ class Repair:
         state = self.state
         full: list[PatchCandidate] = []
         partial: list[tuple[PatchCandidate, int]] = []
-        ends = stops(ranked)
+        ends = stops(ranked, self._language.choice)
         waiting = list(range(len(ranked)))
         size = FIRST_BATCH
         used = 0.0
@@ -379,21 +421,25 @@ class Repair:
             numbers = waiting[: fitting([ranked[number] for number in waiting[:allowed]])]
             batch = [ranked[number] for number in numbers]
             asked = {
-                "targets": ["."],
-                "extra": self._extra(),
-                **evidence(spectrum),
+                **self._language.tests(),
+                **self._language.evidence(spectrum),
                 "private": private,
                 "files": files,
                 "watching": spectrum["watching"],
                 "watched": [watched.get((one.path, one.mutation.line), []) for one in batch],
                 "stops": [bisect_left(numbers, ends[number]) for number in numbers],
                 "seconds": round(
-                    min(max(BATCH_SECONDS, 3 * spectrum["suite_seconds"]), self.budget.seconds - used), 1
+                    min(
+                        max(self._language.batch_seconds, 3 * spectrum["suite_seconds"]),
+                        self.budget.seconds - used,
+                    ),
+                    1,
                 ),
                 "candidates": [
                     [
                         files.index(one.path),
                         [[edit.start, edit.end, edit.text] for edit in one.mutation.edits],
+                        *self._language.surroundings(sources[one.path], one.mutation),
                     ]
                     for one in batch
                 ],
@@ -401,7 +447,7 @@ class Repair:
             place = f"{batch[0].path}:{batch[0].mutation.line}"
             found = yield from self._probe(
                 f"{len(batch)} candidates to judge, first at {place} ({batch[0].mutation.operator}).",
-                "judge",
+                self._language.judge,
                 asked,
                 600,
             )
@@ -426,11 +472,11 @@ class Repair:
         return full, partial
 
     def _settle(
-        self, full: list[PatchCandidate], sources: Mapping[str, SourceFile], spectrum: Mapping[str, Any]
+        self, full: list[PatchCandidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
     ) -> Generator[RepairStep, str, bool]:
         """Write the best of the passing candidates and run the tests; if they fail, try the next one."""
         state = self.state
-        chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[:ATTEMPTS]
+        chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[: self._language.attempts]
         for candidate in chosen:
             source = sources[candidate.path]
             applied = yield from self._apply(candidate, sources)
@@ -440,7 +486,7 @@ class Repair:
                 state.outcome = "The tests passed with it in my own runs."
                 return True
             timeout = int(min(1800, max(120, 6 * spectrum["suite_seconds"])))
-            arguments = {"test_file": ".", "framework": self._framework, "timeout": timeout}
+            arguments = self._all_tests(self._language.framework, timeout)
             result = yield self._step("The change is made: do all tests pass now?", "test_runner", arguments)
             run = read_test_run(result)
             if run is None or not run.ran:
@@ -451,15 +497,19 @@ class Repair:
             if run is None or not run.ran:
                 state.outcome = "The tests passed with it in my own runs; the last test run gave no results."
                 return True
-            if not run.red and run.passed:
+            if run.failed <= self._others and run.passed:
                 state.outcome = "All tests pass with it."
+                if run.failed:
+                    state.outcome = (
+                        f"All tests pass with it except {run.failed} that other runners report, as before."
+                    )
                 if state.plausible > 1:
                     state.outcome += (
                         f" Of the {state.plausible} changes that pass, I took the smallest, most ordinary "
                         "one that is closest to the failure; the tests alone cannot tell them apart."
                     )
                 return True
-            old, new = minimal_edit(candidate.changed(source), source.text)
+            old, new = minimal_edit(candidate.changed(source.text), source.text)
             arguments = {"path": candidate.path, "old": old, "new": new}
             yield self._step("It fails outside my copy; I revert it.", "file_edit", arguments)
             state.changes.pop()
@@ -470,10 +520,10 @@ class Repair:
         return True
 
     def _apply(
-        self, candidate: PatchCandidate, sources: Mapping[str, SourceFile]
+        self, candidate: PatchCandidate, sources: Mapping[str, Source]
     ) -> Generator[RepairStep, str, bool]:
         source = sources[candidate.path]
-        old, new = minimal_edit(source.text, candidate.changed(source))
+        old, new = minimal_edit(source.text, candidate.changed(source.text))
         result = yield self._step(
             f"I take this one: {candidate.mutation.operator} at {candidate.path}:{candidate.mutation.line}.",
             "file_edit",
@@ -485,20 +535,9 @@ class Repair:
         self.state.unchanged = False
         self.state.changes.append(
             f"Changed {candidate.path}, line {candidate.mutation.line} ({candidate.mutation.operator}):\n"
-            + diff_lines(source.text, candidate.changed(source))
+            + diff_lines(source.text, candidate.changed(source.text))
         )
         return True
-
-
-def evidence(spectrum: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input of the probe's mode ``judge`` that is the same for all candidates."""
-    same = ("doubted", "passed", "whole", "slowest", "beside", "suite_seconds")
-    return {
-        "first": spectrum["groups"],
-        "failing": spectrum["failed_ids"],
-        "hung": [node for node, outcome, *_ in spectrum["failed"] if outcome == "timeout"],
-        **{key: spectrum[key] for key in same},
-    }
 
 
 def fitting(batch: list[PatchCandidate]) -> int:
@@ -511,17 +550,17 @@ def fitting(batch: list[PatchCandidate]) -> int:
     return len(batch)
 
 
-def stops(ranked: list[PatchCandidate]) -> list[int]:
+def stops(ranked: list[PatchCandidate], choice: int) -> list[int]:
     """Return, for each candidate, the number of the candidate to stop before if it passes.
 
-    `ranked` is in order of trial.
+    `ranked` is in order of trial. At most `choice` candidates follow one that passes.
     """
     found: list[int] = []
     end = 0
     for number, candidate in enumerate(ranked):
         while end < len(ranked) and ranked[end].order <= candidate.order + CHOICE_COST:
             end += 1
-        found.append(min(end, number + 1 + CHOICE))
+        found.append(min(end, number + 1 + choice))
     return found
 
 

@@ -20,6 +20,14 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class NamedSuite:
+    """A suite of tests that the first message names: its runner, and its folder (empty for the root)."""
+
+    runner: str
+    folder: str
+
+
+@dataclass(frozen=True)
 class Conversation:
     """The contents of a request.
 
@@ -27,11 +35,13 @@ class Conversation:
         issue: Text of the issue.
         tools: Names of the offered tools, with their parameters' names.
         exchanges: The tool calls so far.
+        suites: The suites that the first messages name; none if all tests are Python's.
     """
 
     issue: str
     tools: Mapping[str, frozenset[str]]
     exchanges: tuple[Exchange, ...]
+    suites: tuple[NamedSuite, ...] = ()
 
 
 def text_of(content: object) -> str:
@@ -43,16 +53,29 @@ def text_of(content: object) -> str:
     return ""
 
 
-def _issue(messages: Sequence[Mapping[str, Any]]) -> str:
+def _task(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of the first messages, which describe the task."""
     texts = []
     for message in messages:
         if message["role"] == "assistant":
             break
         if message["role"] == "user":
             texts.append(text_of(message.get("content")))
-    text = "\n".join(texts)
+    return "\n".join(texts)
+
+
+def _issue(text: str) -> str:
     marked = re.findall(r"<issue>\n?(.*?)</issue>", text[-200_000:], re.DOTALL)
     return str(marked[-1]) if marked else text[-ISSUE_TAIL:]
+
+
+def _suites(text: str) -> tuple[NamedSuite, ...]:
+    """Return the suites of the last sentence before the issue that names some: `go in tools (tools/go.mod), ...`."""
+    named = re.findall(
+        r"^The tool test_runner runs these tests: (.*)\.$", text.rpartition("<issue>")[0], re.MULTILINE
+    )
+    found = re.findall(r"(?:^|, )([\w-]+)(?: in ([^()]+))? \([^()]*\)", named[-1] if named else "")
+    return tuple(NamedSuite(runner, folder) for runner, folder in found)
 
 
 def _tools(tools: object) -> dict[str, frozenset[str]]:
@@ -87,4 +110,5 @@ def read(body: Mapping[str, Any]) -> Conversation:
                 arguments = {}
             given = arguments if isinstance(arguments, dict) else {}
             exchanges.append(Exchange(function.get("name"), given, results.get(call.get("id"))))
-    return Conversation(_issue(messages), _tools(body.get("tools")), tuple(exchanges))
+    task = _task(messages)
+    return Conversation(_issue(task), _tools(body.get("tools")), tuple(exchanges), _suites(task))

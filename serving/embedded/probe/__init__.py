@@ -16,13 +16,17 @@ _PARTS = {
     "spectrum": ("tree", "session", "tracing", "spectrum"),
     "judge": ("tree", "session", "swap", "jobs", "judge"),
     "read": ("tree", "reading"),
+    "profile": ("tree", "commands"),
+    "try": ("tree", "commands"),
 }
 _PURPOSES = {
     "spectrum": "measure which lines failing and passing tests run",
     "judge": "let the tests judge candidate changes in a private copy",
     "read": "read files exactly",
+    "profile": "measure which lines the failing tests of another language run",
+    "try": "let the tests of another language judge candidate changes in private copies",
 }
-_ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read"}
+_ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read", "profile": "profile", "try": "attempt"}
 
 
 @cache

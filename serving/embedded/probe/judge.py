@@ -29,25 +29,10 @@ from m3agent.serving.embedded.probe.session import (
     warm_up,
 )
 from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_functions, spliced
-from m3agent.serving.embedded.probe.tree import Tree
+from m3agent.serving.embedded.probe.tree import Tree, processors
 
-WORKERS = 8
-"""Most private copies in which candidates are tried in parallel."""
 OTHERS_SECONDS = 4.0
 """Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
-
-
-def processors() -> int:
-    """Return the number of processors that this sandbox may use."""
-    count = len(os.sched_getaffinity(0))
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            count = min(count, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass  # no control group limits it
-    return max(1, min(WORKERS, count))
 
 
 class Task:

@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import math
 import os
 import shutil
 import tempfile
 import time
-import zlib
 from typing import Any
 
 from m3agent.serving.embedded.probe.session import (
@@ -27,11 +24,10 @@ from m3agent.serving.embedded.probe.session import (
     warm_up,
 )
 from m3agent.serving.embedded.probe.tracing import Tracer
-from m3agent.serving.embedded.probe.tree import Tree, is_test, too_big_to_copy
+from m3agent.serving.embedded.probe.tree import Tree, is_test, pack, too_big_to_copy
 
 FAILING = 40
 HUNG = 4
-FILES = 40
 PASSING = 150
 """Most tests of each kind that run under the tracer; passing tests beside failing ones come first."""
 
@@ -219,22 +215,6 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
         shutil.rmtree(folder, ignore_errors=True)
     seconds = round(time.monotonic() - started, 2)
     return {"mode": "spectrum", "private": private, "seconds": seconds, "packed": pack(result, asked["room"])}
-
-
-def pack(result: dict[str, Any], room: int) -> str:
-    """Compress `result` into at most `room` characters; drop the least suspected files if necessary."""
-    while True:
-        # Files in which only the import runs code matter too: they define what the others use.
-        result["imported"] = dict(sorted(result["imported"].items(), key=lambda item: len(item[1]))[:FILES])
-        result["kinds"] = {
-            key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]
-        }
-        text = base64.b64encode(zlib.compress(json.dumps(result, separators=(",", ":")).encode(), 9)).decode()
-        if len(text) <= room or not result["lines"]:
-            return text
-        ranked = sorted(result["lines"], key=lambda rel: (-len(result["lines"][rel]), rel))
-        result["lines"] = {rel: result["lines"][rel] for rel in ranked[: len(ranked) // 2]}
-        result["imported"] = {rel: rows for rel, rows in result["imported"].items() if rel in result["lines"]}
 
 
 def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""The probe's view of the work tree: which files are tests, private copies, and restoring a copy."""
+"""What the modes share: the work tree and its tests, private copies, processors, and reports to the policy."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
-# ruff: noqa: PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120
+# ruff: noqa: PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import sys
+import zlib
 from typing import Any
 
 SKIPPED = frozenset(
@@ -36,12 +38,45 @@ COPY_BYTES = 300 * 1024 * 1024
 """Above this many files or bytes, there is no private copy."""
 RESCAN_FILES = 400
 """Most files of a copy that is restored after each candidate."""
+FILES = 40
+"""Most files of which the lines that run during import are reported."""
+WORKERS = 8
+"""Most private copies in which candidates are tried in parallel."""
 
 
 def report(result: dict[str, Any]) -> None:
     """Write `result` as the line that the policy reads."""
     sys.stdout.write("\nM3-REPAIR " + json.dumps(result, separators=(",", ":")) + "\n")
     sys.stdout.flush()
+
+
+def pack(result: dict[str, Any], room: int) -> str:
+    """Compress `result` into at most `room` characters; drop the least suspected files if necessary."""
+    while True:
+        # Files in which only the import runs code matter too: they define what the others use.
+        result["imported"] = dict(sorted(result["imported"].items(), key=lambda item: len(item[1]))[:FILES])
+        result["kinds"] = {
+            key: seen for key, seen in result["kinds"].items() if key.rsplit(":", 1)[0] in result["lines"]
+        }
+        text = base64.b64encode(zlib.compress(json.dumps(result, separators=(",", ":")).encode(), 9)).decode()
+        if len(text) <= room or not result["lines"]:
+            return text
+        ranked = sorted(result["lines"], key=lambda rel: (-len(result["lines"][rel]), rel))
+        result["lines"] = {rel: result["lines"][rel] for rel in ranked[: len(ranked) // 2]}
+        result["imported"] = {rel: rows for rel, rows in result["imported"].items() if rel in result["lines"]}
+
+
+def processors() -> int:
+    """Return the number of processors that this sandbox may use."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            count = min(count, -(-int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no control group limits it
+    return max(1, min(WORKERS, count))
 
 
 def is_test(rel: str) -> bool:

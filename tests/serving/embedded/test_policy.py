@@ -332,7 +332,7 @@ def test_a_batch_cut_by_time_loses_no_candidate(
 ) -> None:
     """Each candidate is judged once and in order, however short the batches are."""
     report = calendar.ask().text
-    monkeypatch.setattr("m3agent.serving.embedded.repair.BATCH_SECONDS", 1.5)
+    monkeypatch.setattr("m3agent.serving.embedded.languages.Python.batch_seconds", 1.5)
     cut = bench_of(tmp_path, CALENDAR)
     assert cut.converse().text.splitlines()[2:] == report.splitlines()[2:]
     assert len(cut.messages) >= len(calendar.messages)

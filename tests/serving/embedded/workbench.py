@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from m3agent.serving.embedded.languages import Python
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
-from m3agent.serving.embedded.repair import Budget, evidence
+from m3agent.serving.embedded.repair import Budget
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
 from m3agent.tools.run_tests import standard_input, text_of
@@ -178,7 +179,7 @@ class Workbench:
             "judge",
             targets=["."],
             extra=[],
-            **evidence(spectrum),
+            **Python().evidence(spectrum),
             private=spectrum["private"],
             files=[path],
             watching=watching,

@@ -1,0 +1,678 @@
+"""Modes ``profile`` and ``try``: measure and judge with the commands of other languages' test runners.
+
+Each run of tests is a command in a private copy, with a report on standard output: JSON from ``go test`` and jest, TAP
+from the others. The tests in the files (in Go: packages) with failing tests judge each candidate.
+"""
+
+# Runs inside the sandbox: os.path starts faster than pathlib.
+# ruff: noqa: B905, PTH100, PTH108, PTH110, PTH112, PTH118, PTH120, PTH123, PTH207, PTH211, UP031
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from m3agent.serving.embedded.probe.tree import Tree, pack, processors, too_big_to_copy
+
+GO_CACHE = "/opt/m3agent-go/cache"
+"""Folder of the compiled standard library in an environment for Go."""
+GO_VARIABLES = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+FAILING = 8
+PASSING = 40
+"""Most failing and passing tests of which the lines are recorded."""
+FIRST_UNITS = 3
+FIRST_NAMES = 24
+"""Most units, and failing tests in them, that run first for each candidate."""
+PROFILE_SECONDS = 40.0
+TOGETHER = 100
+"""Most candidates in one Go program."""
+ROUNDS_OF_BUILDS = 4
+"""Most builds of a program: each finds candidates that do not compile."""
+STATUS = "exit status"
+"""Name of a test that stands for the exit status of the command."""
+CODE = re.compile(r"\.(?:go|[cm]?[jt]sx?)$")
+NO_CODE = re.compile(
+    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|e2e|testdata|node_modules|vendor)/"
+    r"|[._-](?:test|spec|e2e|config)\.\w+$|(?:^|/)(?:test|spec)\.\w+$|(?:^|/)test-[^/]*$|\.d\.[cm]?ts$"
+)
+FRAME = re.compile(r"([^\s:()'\"]+\.(?:go|[cm]?[jt]sx?)):(\d+)")
+TAP = re.compile(r"^ *(not ok|ok) \d+(?: -)? (.*)$", re.MULTILINE)
+SAID = re.compile("expected|actual|got|want|[!=]=", re.IGNORECASE)
+"""Lines of an output that say what a failing test expected."""
+LOADING = re.compile(
+    r"-r|-c|-u|-C|--(?:require|import|loader|experimental-loader|config|ui|extension|conditions)"
+)
+"""Options of a test script, each with a value, that decide how files are loaded."""
+
+
+def is_code(rel: str) -> bool:
+    """Tell whether `rel` is source code that a repair may change."""
+    return bool(CODE.search(rel)) and not NO_CODE.search(rel)
+
+
+class Bench:
+    """A private copy of the work tree, in which the failing tests' files or packages run.
+
+    Args:
+        asked: The request: root, folder and runner of the suite, and the units (files, in Go packages) to run.
+        place: Folder of the copy.
+    """
+
+    def __init__(self, asked: dict[str, Any], place: str) -> None:
+        root = os.path.abspath(asked["root"])
+        self.tree = Tree(root, place)
+        for folder, _, _ in os.walk(place):
+            packages = os.path.join(root, os.path.relpath(folder, place), "node_modules")
+            if os.path.isdir(packages):
+                os.symlink(packages, os.path.join(folder, "node_modules"))
+        self.runner: str = asked["runner"]
+        self.units: list[str] = asked["units"]
+        self.folder = os.path.join(place, asked["folder"]) if asked["folder"] else place
+        self.env = {**os.environ, "CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8", "PWD": self.folder}
+        self.env.pop("NODE_TEST_CONTEXT", None)
+        if self.runner == "go":
+            self._prepare_go()
+
+    def _prepare_go(self) -> None:
+        cache = os.path.join(tempfile.gettempdir(), "m3-go-cache")
+        self.env.update(GO_VARIABLES, GOCACHE=cache)
+        if os.path.isdir(GO_CACHE) and not os.path.exists(cache):  # the environment's own is read-only
+            shutil.copytree(GO_CACHE, cache, copy_function=os.symlink)
+        vendored = os.path.exists(os.path.join(self.folder, "vendor", "modules.txt"))
+        in_workspace = self.run(["go", "env", "GOWORK"], 20)[1].strip() not in ("", "off")
+        if not vendored and not in_workspace:
+            self.env["GOFLAGS"] = "-mod=mod"
+
+    def run(
+        self, command: Sequence[str], seconds: float, cwd: str = "", **env: str
+    ) -> tuple[int | None, str]:
+        """Run a command; return its exit status, None if it ran out of time, and its output."""
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd or self.folder,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            status: int | None = None
+            try:
+                status = process.wait(max(0.1, seconds))
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            output.seek(0)
+            return status, output.read(16 << 20).decode("utf-8", "replace")
+
+    def command(self, units: Sequence[str], names: Sequence[str] = ()) -> list[str]:
+        """Return the command that runs units, or only the tests in them with these names."""
+        pattern = "^(?:%s)$" % "|".join(re.escape(name) for name in names) if names else ""
+        if self.runner == "go":
+            only = ["-run", pattern.replace("?:", "")] if names else []
+            return ["go", "test", "-json", "-vet=off", "-count=1", "-ldflags=-s -w", *only, *units]
+        options = self._options()
+        if self.runner == "node-test":
+            only = ["--test-name-pattern=" + pattern] if names else []
+            several = (
+                ["--test"] if len(units) > 1 else []
+            )  # a process for each file, which one file does not need
+            return ["node", *options, *several, "--test-reporter=tap", *only, *units]
+        start = ["node", self._program(self.runner)]
+        if self.runner == "jest":
+            only = ["-t", pattern] if names else []
+            return [*start, *options, "--ci", "--json", *only, "--runTestsByPath", *units]
+        if self.runner == "vitest":
+            only = ["-t", pattern] if names else []
+            return [*start, "run", *options, "--reporter=tap-flat", *only, *units]
+        if self.runner == "ava":
+            return [*start, *options, "--tap", *units]
+        only = ["--grep", pattern] if names else []
+        return [*start, *options, "--reporter", "tap", *only, *units]
+
+    def _program(self, name: str) -> str:
+        """Return the installed program of a package, from the suite's folder upwards."""
+        folder = self.folder
+        while True:
+            found = os.path.join(folder, "node_modules", ".bin", name)
+            if os.path.exists(found) or folder == os.path.dirname(folder):
+                return os.path.realpath(found)
+            folder = os.path.dirname(folder)
+
+    def _options(self) -> list[str]:
+        """Return the options, in the scripts that start the runner, that decide how files are loaded."""
+        word = "--test" if self.runner == "node-test" else self.runner
+        try:
+            with open(os.path.join(self.folder, "package.json"), encoding="utf-8") as file:
+                scripts = [str(text) for text in (json.load(file).get("scripts") or {}).values()]
+        except (OSError, ValueError, AttributeError):
+            return []
+        found: list[str] = []
+        for script in scripts:
+            for part in re.split(r"&&|\|\||;", script):
+                try:
+                    words = shlex.split(part)
+                except ValueError:
+                    continue
+                if word not in words:
+                    continue
+                if "tsx" in words[: words.index(word)]:
+                    found += ["--import", "tsx"]
+                for option, value in zip(words, [*words[1:], ""]):
+                    if LOADING.fullmatch(option.partition("=")[0]):
+                        found += [option] if "=" in option else [option, value]
+                return found
+        return found
+
+    def outcomes(
+        self, seconds: float, units: Sequence[str], names: Sequence[str] = ()
+    ) -> tuple[dict[str, str], str]:
+        """Run tests; return the outcome of each by name, and what they printed."""
+        status, output = self.run(self.command(units, names), seconds)
+        found, said = read_report(self.runner, output)
+        found[STATUS] = "timeout" if status is None else "failed" if status else "passed"
+        return found, said
+
+    def lines(
+        self, unit: str, names: Sequence[str], seconds: float, whole: bool = False
+    ) -> dict[str, set[int]]:
+        """Return the lines of source files that the tests of a unit run, by file; empty if that is unknown.
+
+        With `whole`, only the lines that run from the first to the last character, as far as that is known.
+        """
+        with tempfile.TemporaryDirectory(prefix="m3-lines-") as folder:
+            if self.runner == "go":
+                program = self.go_program(unit)
+                profile = os.path.join(folder, "profile")
+                if program:
+                    only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
+                    self.run(
+                        [program, *only, "-test.coverprofile=" + profile],
+                        seconds,
+                        os.path.join(self.folder, unit),
+                    )
+                return self._go_lines(profile)
+            self.run(self.command([unit], names), seconds, NODE_V8_COVERAGE=folder)
+            found: dict[str, set[int]] = {}
+            for path in glob.glob(os.path.join(folder, "*.json")):
+                with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+                    for script in json.load(file)["result"]:
+                        self._script_lines(script, all if whole else any, found)
+            return found
+
+    def go_program(self, unit: str) -> str:
+        """Build a package's test program with coverage once; return its path, or an empty text if it does not build."""
+        path = os.path.join(os.path.dirname(self.tree.place), "covered-" + re.sub(r"\W", "-", unit))
+        if not os.path.exists(path):
+            build = ["go", "test", "-c", "-vet=off", "-cover", "-coverpkg=./...", "-o", path, unit]
+            self.run(build, 120)
+        return path if os.path.exists(path) else ""
+
+    def _go_lines(self, profile: str) -> dict[str, set[int]]:
+        found: dict[str, set[int]] = {}
+        module = self.run(["go", "list", "-m"], 20)[1].split("\n")[0]
+        with contextlib.suppress(OSError), open(profile, encoding="utf-8") as file:
+            for line in file:
+                block = re.match(r"(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ ([1-9]\d*)$", line)
+                if block and block[1].startswith(module + "/"):
+                    rel = self.tree.rel(os.path.join(self.folder, block[1][len(module) + 1 :]))
+                    if rel is not None and is_code(rel):
+                        found.setdefault(rel, set()).update(range(int(block[2]), int(block[3]) + 1))
+        return found
+
+    def _script_lines(
+        self, script: dict[str, Any], enough: Callable[[bytearray], bool], found: dict[str, set[int]]
+    ) -> None:
+        rel = self.tree.rel(script["url"].replace("file://", ""))
+        if rel is None or not is_code(rel) or not re.search(r"\.[cm]?js$", rel):
+            return  # a file that was compiled first has other positions
+        with open(os.path.join(self.tree.place, rel), encoding="utf-8") as file:
+            text = file.read()
+        ran = bytearray(len(text))
+        for function in script["functions"]:
+            for part in function["ranges"]:
+                start, end = part["startOffset"], min(part["endOffset"], len(text))
+                ran[start:end] = bytes([part["count"] > 0]) * (end - start)
+        at = 0
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip() and enough(ran[at + len(line) - len(line.lstrip()) : at + len(line)]):
+                found.setdefault(rel, set()).add(number)
+            at += len(line) + 1
+
+    def frames(self, output: str) -> list[list[Any]]:
+        """Return ``[file, line, ""]`` of source code that an output names, the innermost call last."""
+        found: list[list[Any]] = []
+        for path, line in FRAME.findall(output):
+            path = re.sub("^/+", "/", path)  # addresses of files have three
+            rel = self.tree.rel(os.path.normpath(os.path.join(self.folder, path)))
+            if rel is not None and is_code(rel) and [rel, int(line), ""] not in found:
+                found.append([rel, int(line), ""])
+        return found[::-1]
+
+    def named(self, tests: Sequence[str]) -> dict[str, set[int]]:
+        """Return the lines of functions whose names occur in the failing units' test files, by file.
+
+        Of Go's test files, only the functions with the names `tests` count, if there are any. This takes the place of the lines that tests run, where those cannot be recorded.
+        """
+        words: set[str] = set()
+        for unit in self.units:
+            path = os.path.join(self.folder, unit)
+            for name in glob.glob(os.path.join(path, "*_test.go")) or [path]:
+                with contextlib.suppress(OSError, UnicodeDecodeError), open(name, encoding="utf-8") as file:
+                    text = file.read()
+                    own = named_lines(text, set(tests)) if self.runner == "go" and tests else None
+                    for number, line in enumerate(text.split("\n"), start=1):
+                        if own is None or number in own:
+                            words.update(re.findall(r"\w+", line))
+        found: dict[str, set[int]] = {}
+        for folder, folders, files in os.walk(self.folder):
+            folders[:] = [name for name in folders if name != "node_modules"]
+            for name in files:
+                rel = self.tree.rel(os.path.join(folder, name))
+                if rel is not None and is_code(rel):
+                    with contextlib.suppress(OSError, UnicodeDecodeError):
+                        with open(os.path.join(folder, name), encoding="utf-8") as file:
+                            lines = named_lines(file.read(), words)
+                        if lines:
+                            found[rel] = lines
+        return found
+
+
+def read_report(runner: str, output: str) -> tuple[dict[str, str], str]:
+    """Read a runner's report.
+
+    Returns:
+        The outcome of each test by name, the worst of tests with the same name; and what the tests printed, as text.
+    """
+    found: list[tuple[str, str]] = []
+    said: list[str] = []
+    for line in output.split("\n") if runner in ("go", "jest") else ():
+        try:
+            event = json.loads(line) if line.startswith("{") else None
+        except ValueError:
+            event = None
+        if event is None:
+            said.append(line + "\n")
+        elif "Action" in event:
+            said.append(event.get("Output", ""))
+            outcome = {"pass": "passed", "fail": "failed", "skip": "skipped"}.get(event["Action"])
+            if outcome and "Test" in event:
+                found.append((event["Package"] + " " + event["Test"], outcome))
+        for file in (event or {}).get("testResults", ()):
+            for test in file["assertionResults"]:
+                known = test["status"] in ("passed", "failed")
+                found.append((test["fullName"], test["status"] if known else "skipped"))
+                said += [message + "\n" for message in test.get("failureMessages") or ()]
+    for state, name in TAP.findall("" if said else output):
+        name, _, note = name.partition(" # ")
+        skipped = re.match("skip|todo", note, re.IGNORECASE)
+        found.append((name.strip(), "skipped" if skipped else "passed" if state == "ok" else "failed"))
+    outcomes: dict[str, str] = {}
+    for name, outcome in found:
+        if outcomes.get(name) != "failed":
+            outcomes[name] = outcome
+    return outcomes, "".join(said) or output
+
+
+def named_lines(text: str, words: set[str]) -> set[int]:
+    """Return the lines of the functions, methods and constants in `text` that have one of these names."""
+    definition = re.compile(
+        r"^(\s*)(?:export |default |async |static |public |private |get |set )*"
+        r"(?:func (?:\([^)]*\) )?|function\*? |class |const |let |var |type )?(?:\w+\.)*(\w+)\s*(?:\[[^\]]*\])?(?:\(|=|:)?"
+    )
+    found: set[int] = set()
+    inside: int | None = None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        match = definition.match(line)
+        depth = len(line) - len(line.lstrip())
+        ends = inside is not None and depth == inside and line.strip().startswith(("}", ")"))
+        if inside is not None and depth <= inside and not ends:
+            inside = None
+        if inside is None and match and match[2] in words and re.search(r"[{(=]", line):
+            inside = depth
+        if inside is not None:
+            found.add(number)
+        if ends:
+            inside = None
+    return found
+
+
+def top_level(runner: str, names: Sequence[str]) -> list[str]:
+    """Return the names by which a runner selects these tests."""
+    if runner == "go":
+        names = [name.partition(" ")[2].partition("/")[0] for name in names if name != STATUS]
+    return sorted(set(names) - {STATUS})
+
+
+def profile(asked: dict[str, Any]) -> dict[str, Any]:
+    """Run the failing units; measure which lines their failing and passing tests run.
+
+    ``asked`` contains root, folder, runner, units, seconds and room.
+    """
+    started = time.monotonic()
+    root = os.path.abspath(asked["root"])
+    if too_big_to_copy(root):
+        return {"mode": "profile", "problem": "the repository is too big for a private copy.", "seconds": 0.0}
+    work = tempfile.mkdtemp(prefix="m3-probe-")
+    try:
+        result = measured(Bench(asked, os.path.join(work, "w")), asked)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    seconds = round(time.monotonic() - started, 2)
+    return {"mode": "profile", "private": True, "seconds": seconds, "packed": pack(result, asked["room"])}
+
+
+def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the failing tests, their frames and lines, in the form of the mode ``spectrum``."""
+    bench.outcomes(asked["seconds"], bench.units)  # fills caches, so that the next run has the usual duration
+    started = time.monotonic()
+    before, output = bench.outcomes(asked["seconds"], bench.units)
+    took = time.monotonic() - started
+    red = [name for name, outcome in before.items() if outcome not in ("passed", "skipped")]
+    bench.tree.restore()
+    first = bench.units[:: max(1, len(bench.units) // FIRST_UNITS)][:FIRST_UNITS]
+    own, _ = bench.outcomes(asked["seconds"], first)
+    names = top_level(bench.runner, [name for name in red if name in own])[:FIRST_NAMES]
+    started = time.monotonic()
+    chosen, _ = bench.outcomes(4 * took + 5, first, names) if names else ({}, "")
+    first_seconds = time.monotonic() - started
+    by_name = any(chosen.get(name) not in (None, "passed", "skipped") for name in red if name != STATUS)
+    bad = [[name] for name in names[:FAILING]] if by_name else [[]]
+    good = [name for name, outcome in before.items() if outcome == "passed" and name != STATUS]
+    fine = [name for name in top_level(bench.runner, good) if name not in names]
+    here = set(top_level(bench.runner, list(own)))
+    fine = [name for name in fine if name in here]
+    step = max(1, len(fine) // PASSING)
+    runs = [(name, True) for name in bad] + [([name], False) for name in fine[::step][:PASSING] if by_name]
+    counts: dict[str, dict[int, list[int]]] = {}
+    until = time.monotonic() + PROFILE_SECONDS
+    for unit in first if bench.runner == "go" else ():
+        bench.go_program(unit)
+
+    def record(run: tuple[list[str], bool]) -> list[tuple[bool, dict[str, set[int]]]]:
+        if time.monotonic() > until:
+            return []
+        return [(run[1], bench.lines(unit, run[0], 2 * took + 10, not run[1])) for unit in first]
+
+    with ThreadPoolExecutor(processors()) as pool:
+        recorded = [pair for pairs in pool.map(record, runs) for pair in pairs if pair[1]]
+    if not any(failing for failing, _ in recorded):
+        recorded.append((True, bench.named(names)))  # a test that panics writes no profile
+    for failing, lines in recorded:
+        for rel, numbers in lines.items():
+            for number in numbers:
+                counts.setdefault(rel, {}).setdefault(number, [0, 0])[0 if failing else 1] += 1
+    said = [line.strip() for line in output.split("\n") if SAID.search(line)]
+    return {
+        "passed": len(good),
+        "failed": [[name, "failed", 0.0, "", bench.frames(output)] for name in red[:1]],
+        "failed_ids": red,
+        "names": names if by_name else [],
+        "first": first,
+        "green": [name for name, outcome in before.items() if outcome == "passed"],
+        "traced": [sum(failing for failing, _ in recorded), sum(not failing for failing, _ in recorded)],
+        "suite_seconds": round(took, 3),
+        "first_seconds": round(first_seconds, 3),
+        "lines": {
+            rel: [[number, *pair, []] for number, pair in sorted(table.items()) if pair[0]]
+            for rel, table in counts.items()
+            if any(pair[0] for pair in table.values())
+        },
+        "said": "\n".join(said)[:2000].replace('\\"', "'").replace('"', "'"),
+        "watching": [],
+        "imported": {},
+        "kinds": {},
+    }
+
+
+def changed(text: str, edits: list[Any]) -> str:
+    """Return `text` with edits, each a start, an end and a new text."""
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+class Programs:
+    """Go test programs that contain many candidates; a variable of the environment chooses one.
+
+    Building a program takes about a second, and running it a few milliseconds. So each function gets the changed bodies
+    of its candidates as closures in front of its own body. Candidates that do not compile are left out.
+    """
+
+    VARIABLE = "M3_CANDIDATE"
+
+    def __init__(self, bench: Bench, files: list[str], candidates: dict[int, list[Any]]) -> None:
+        self.held = set(candidates)
+        self.broken: set[int] = set()
+        self._bench = bench
+        self._programs: dict[str, str] = {}
+        self._packages = {unit: bench.run(["go", "list", unit], 20)[1].strip() for unit in bench.units}
+        folder = tempfile.mkdtemp(prefix="programs-", dir=os.path.dirname(bench.tree.place))
+        originals: dict[str, str] = {}
+        for number in sorted({candidates[index][0] for index in candidates}):
+            path = os.path.join(bench.tree.place, files[number])
+            with open(path, encoding="utf-8", newline="") as file:
+                originals[path] = file.read()
+        added: list[str] = []
+        try:
+            for path, text in originals.items():
+                added.append(os.path.join(os.path.dirname(path), "m3_candidate.go"))
+                package = re.search(r"^package \w+", text, re.MULTILINE)
+                with open(added[-1], "w") as file:
+                    file.write(
+                        (package[0] if package else "package main")
+                        + '\n\nimport (\n"os"\n"strconv"\n)\n\n'
+                        + 'var m3Candidate, _ = strconv.Atoi(os.Getenv("%s"))\n' % self.VARIABLE
+                    )
+            for _ in range(ROUNDS_OF_BUILDS):
+                places = {}
+                for path, text in originals.items():
+                    own = {
+                        index: one
+                        for index, one in candidates.items()
+                        if index in self.held and os.path.join(bench.tree.place, files[one[0]]) == path
+                    }
+                    joined, places[path] = side_by_side(text, own)
+                    with open(path, "w", encoding="utf-8", newline="") as file:
+                        file.write(joined)
+                output = self._build(folder)
+                if not output:
+                    break
+                bad = set()
+                for name, line in re.findall(r"^(?:\./)?([^\s:]+\.go):(\d+):", output, re.MULTILINE):
+                    rows = places.get(os.path.normpath(os.path.join(bench.folder, name)), [])
+                    bad |= {index for index, first, last in rows if first <= int(line) <= last}
+                self.held -= bad
+                self.broken |= bad
+                if not bad:
+                    break
+        finally:
+            for path, text in originals.items():
+                with open(path, "w", encoding="utf-8", newline="") as file:
+                    file.write(text)
+            for path in added:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+        if len(self._programs) < len(bench.units):
+            self.held = set()
+
+    def _build(self, folder: str) -> str:
+        """Build all programs; return the errors of the first one that does not build, or an empty text."""
+        self._programs = {}
+        for unit in self._bench.units:
+            path = os.path.join(folder, re.sub(r"\W", "-", unit))
+            flags = ["-vet=off", "-ldflags=-s -w", "-gcflags=./...=-e"]
+            status, output = self._bench.run(["go", "test", "-c", *flags, "-o", path, unit], 300)
+            if status:
+                return output or "no output"
+            self._programs[unit] = path
+        return ""
+
+    def outcomes(
+        self, bench: Bench, index: int, seconds: float, units: Sequence[str], names: Sequence[str] = ()
+    ) -> tuple[dict[str, str], str]:
+        """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
+        found = {STATUS: "passed"}
+        only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
+        for unit in units:
+            path = self._programs[unit]
+            cwd = os.path.join(bench.folder, unit)
+            status, output = bench.run([path, "-test.v", *only], seconds, cwd, **{self.VARIABLE: str(index)})
+            for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
+                known = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
+                found[self._packages[unit] + " " + name] = known
+            if status is None or (status and found[STATUS] == "passed"):
+                found[STATUS] = "timeout" if status is None else "failed"
+        return found, ""
+
+
+def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list[tuple[int, int, int]]]:
+    """Put changed bodies of functions in front of their own ones.
+
+    Args:
+        text: A Go file.
+        candidates: Each has a file, edits, and the body of a function: start, end, type of the result.
+
+    Returns:
+        The file, and for each candidate its first and last line.
+    """
+    by_body: dict[tuple[int, int, str], list[int]] = {}
+    for index, (_, _, body) in sorted(candidates.items()):
+        by_body.setdefault(tuple(body), []).append(index)
+    joined, at = "", 0
+    places = []
+    for (start, end, result), indexes in sorted(by_body.items()):
+        joined += text[at : start + 1]
+        for index in indexes:
+            edits = [[first - start, last - start, new] for first, last, new in candidates[index][1]]
+            body = changed(text[start:end], edits)
+            call = "return func() %s %s()" % (result, body) if result else "func() %s()\nreturn" % body
+            joined += "\nif m3Candidate == %d {\n" % index
+            first = joined.count("\n")
+            joined += call + "\n}\n"
+            places.append((index, first, joined.count("\n")))
+        at = start + 1
+    return joined + text[at:], places
+
+
+class Trial:
+    """Try candidates in private copies, one for each processor."""
+
+    def __init__(self, asked: dict[str, Any], work: str) -> None:
+        self.asked = asked
+        self.candidates: list[list[Any]] = asked["candidates"]
+        self.red, self.green = set(asked["failing"]), set(asked["green"])
+        self.deadline = time.monotonic() + asked["seconds"]
+        self.cutoff = len(self.candidates)
+        self.verdicts = ["-"] * len(self.candidates)
+        self.found: list[dict[str, Any]] = []
+        self.benches = [
+            Bench(asked, os.path.join(work, "w%d" % number))
+            for number in range(min(processors(), max(1, len(self.candidates))))
+        ]
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Try until the candidates or the time run out, or enough candidates pass."""
+        step = TOGETHER if self.benches[0].runner == "go" else len(self.candidates)
+        for first in range(0, len(self.candidates), max(1, step)):
+            if first >= self.cutoff or time.monotonic() > self.deadline:
+                break
+            numbers = range(first, min(first + step, len(self.candidates)))
+            framed = {
+                number: self.candidates[number] for number in numbers if len(self.candidates[number]) > 2
+            }
+            programs = Programs(self.benches[0], self.asked["files"], framed) if framed else None
+            waiting = iter(numbers)
+            with ThreadPoolExecutor(len(self.benches)) as pool:
+                for done in [pool.submit(self._work, bench, waiting, programs) for bench in self.benches]:
+                    done.result()
+
+    def _work(self, bench: Bench, waiting: Iterator[int], programs: Programs | None) -> None:
+        while time.monotonic() < self.deadline:
+            with self._lock:
+                index = next(waiting, self.cutoff)
+            if index >= self.cutoff:
+                return
+            if programs is not None and index in programs.broken:
+                verdict, fixed = "x", 0
+            elif programs is not None and index in programs.held:
+                verdict, fixed = self._judge(partial(programs.outcomes, bench, index))
+            else:
+                verdict, fixed = self._changed(bench, index)
+            if bench.tree.small:
+                bench.tree.restore()
+            with self._lock:
+                self.verdicts[index] = verdict
+                if verdict in "Pp":
+                    self.found.append({"index": index, "fixed": fixed})
+                if verdict == "P":
+                    self.cutoff = min(self.cutoff, self.asked["stops"][index])
+
+    def _changed(self, bench: Bench, index: int) -> tuple[str, int]:
+        """Judge a candidate by changing its file."""
+        number, edits = self.candidates[index][:2]
+        path = os.path.join(bench.tree.place, self.asked["files"][number])
+        with open(path, "rb") as file:
+            original = file.read()
+        with open(path, "wb") as file:
+            file.write(changed(original.decode("utf-8"), edits).encode())
+        found = self._judge(bench.outcomes)
+        with open(path, "wb") as file:
+            file.write(original)
+        return found
+
+    def _judge(self, outcomes: Callable[..., tuple[dict[str, str], str]]) -> tuple[str, int]:
+        """Return the verdict on a candidate, and the number of failing tests that pass."""
+        names = self.asked["names"]
+        if names:
+            ended, _ = outcomes(4 * self.asked["first_seconds"] + 5, self.asked["first"], names)
+            if ended[STATUS] == "timeout":
+                return "t", 0
+            if not any(ended.get(name) == "passed" for name in self.red - {STATUS}):
+                return "f", 0
+        ended, _ = outcomes(4 * self.asked["suite_seconds"] + 5, self.asked["units"])
+        fixed = sum(ended.get(name) == "passed" for name in self.red)
+        if ended[STATUS] == "timeout":
+            return "t", 0
+        if any(ended.get(name) not in ("passed", "skipped") for name in self.green):
+            return "r", 0
+        return ("f" if not fixed else "P" if fixed == len(self.red) else "p"), fixed
+
+
+def attempt(asked: dict[str, Any]) -> dict[str, Any]:
+    """Try the candidates of `asked`; report one letter for each, as the mode ``judge`` does."""
+    started = time.monotonic()
+    work = tempfile.mkdtemp(prefix="m3-probe-")
+    try:
+        trial = Trial(asked, work)
+        trial.run()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for index in range(trial.cutoff, len(trial.verdicts)):
+        trial.verdicts[index] = "-"
+    found = sorted(
+        (each for each in trial.found if each["index"] < trial.cutoff), key=lambda each: each["index"]
+    )
+    seconds = round(time.monotonic() - started, 2)
+    return {"mode": "try", "verdicts": "".join(trial.verdicts), "found": found, "seconds": seconds}

@@ -1,0 +1,547 @@
+"""General edits of Go, JavaScript and TypeScript that reverse ordinary programming mistakes.
+
+Each operator gets a parsed file and one of its nodes, and yields edits with the kind of change and its cost: smaller for a
+more ordinary mistake, as for Python's operators (`m3agent.serving.embedded.operators`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from m3agent.serving.embedded.mutants import rank
+from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.scope import Kinds
+from m3agent.serving.embedded.source import Edit
+from m3agent.serving.embedded.syntax import (
+    FUNCTIONS,
+    NAMES,
+    SyntaxTree,
+    field,
+    function_of,
+    is_condition,
+    is_field,
+    line_of,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+OPERATORS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "<": (("<=", 0.6), (">", 0.9), (">=", 1.2)),
+    "<=": (("<", 0.6), (">=", 0.9), (">", 1.2)),
+    ">": ((">=", 0.6), ("<", 0.9), ("<=", 1.2)),
+    ">=": ((">", 0.6), ("<=", 0.9), ("<", 1.2)),
+    "==": (("!=", 0.8), (">=", 1.8), ("<=", 1.8)),
+    "!=": (("==", 0.8), (">", 1.8), ("<", 1.8)),
+    "===": (("!==", 0.8), (">=", 1.8), ("<=", 1.8)),
+    "!==": (("===", 0.8), (">", 1.8), ("<", 1.8)),
+    "&&": (("||", 0.8),),
+    "||": (("&&", 0.8), ("??", 1.8)),
+    "??": (("||", 1.2),),
+    "+": (("-", 0.9), ("*", 1.6)),
+    "-": (("+", 0.9), ("*", 1.8)),
+    "*": (("/", 1.2), ("+", 1.4)),
+    "/": (("*", 1.2), ("%", 1.6)),
+    "%": (("/", 1.4),),
+    "&": (("|", 1.2),),
+    "|": (("&", 1.2), ("||", 1.6)),
+    "^": (("&", 1.4), ("|", 1.4)),
+    "<<": ((">>", 1.2),),
+    ">>": (("<<", 1.2), (">>>", 1.8)),
+    "+=": (("-=", 1.0), ("=", 1.4)),
+    "-=": (("+=", 1.0), ("=", 1.4)),
+    "*=": (("/=", 1.2), ("+=", 1.4)),
+    "/=": (("*=", 1.2),),
+    "|=": (("&=", 1.2),),
+    "&=": (("|=", 1.2),),
+    "=": (("+=", 1.9),),
+    "++": (("--", 1.2),),
+    "--": (("++", 1.2),),
+    "break": (("continue", 1.6),),
+    "continue": (("break", 1.6),),
+}
+"""Other operators and keywords, each with the cost."""
+ONLY_JAVASCRIPT = frozenset({"??", ">>>"})
+COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "===", "!=="})
+WITH_SIGNS = frozenset(
+    {
+        "binary_expression",
+        "assignment_statement",
+        "assignment_expression",
+        "augmented_assignment_expression",
+        "update_expression",
+        "inc_statement",
+        "dec_statement",
+    }
+)
+"""Nodes with an operator that can be another one."""
+JUMPS = {"break_statement": "break", "continue_statement": "continue"}
+OPPOSITES = {
+    "==": "!=",
+    "!=": "==",
+    "===": "!==",
+    "!==": "===",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+}
+LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
+PAIRS = """
+    first last, start end, begin end, min max, floor ceil, floor round, ceil round, lower upper, left right, prefix suffix,
+    push unshift, push pop, shift pop, shift unshift, some every, any all, add delete, add remove, get set, keys values,
+    keys entries, slice splice, substring substr, slice substring, has get, filter map, find filter, length size, index last,
+    height width, next prev, before after, open close, read write, int uint, in out, old new, long short, parent child
+"""
+NUMBERS = frozenset({"number", "int_literal", "float_literal"})
+STRINGS = frozenset({"string", "interpreted_string_literal", "raw_string_literal"})
+FIELDS = frozenset({"property_identifier", "field_identifier"})
+REMOVABLE = frozenset(
+    {
+        "expression_statement",
+        "assignment_statement",
+        "inc_statement",
+        "dec_statement",
+        "return_statement",
+        "continue_statement",
+        "break_statement",
+    }
+)
+MOST_NAMES = 8
+"""Most other names that are tried in place of one."""
+
+Change = tuple[int, int, str, str, float]
+"""Start and end in the text, new text, kind of change, cost."""
+
+
+class File:
+    """A parsed file with the names and literals in it, collected once."""
+
+    def __init__(self, tree: SyntaxTree, hints: Hints) -> None:
+        self.tree = tree
+        self.hints = hints
+        self.nil = "nil" if tree.is_go else "null"
+
+    @cached_property
+    def _names(self) -> dict[int, dict[str, int]]:
+        """The variables that each function uses, by the function's first byte: the name, and its first line."""
+        found: dict[int, dict[str, int]] = defaultdict(dict)
+        for node in self.tree.nodes():
+            if node.type in NAMES and not is_field(node, "function", "constructor"):
+                function = function_of(node)
+                while function is not None:
+                    found[function.start_byte].setdefault(self.tree.text_of(node), line_of(node))
+                    function = function_of(function)
+        return found
+
+    def names(self, node: Node) -> list[str]:
+        """Return the variables of the function around a node, those whose first use is nearest first."""
+        function = function_of(node)
+        known = self._names.get(function.start_byte, {}) if function is not None else {}
+        return sorted(known, key=lambda name: (abs(known[name] - line_of(node)), name))
+
+    @cached_property
+    def _conditions(self) -> dict[str, frozenset[str]]:
+        """The short conditions of the file without `&&` and `||`, with the names in each."""
+        nodes = (
+            node for node in self.tree.nodes() if node.is_named and node.type != "parenthesized_expression"
+        )
+        texts = (self.tree.text_of(node) for node in nodes if is_condition(node))
+        short = (text for text in texts if len(text) <= 60 and not re.search(r"&&|\|\||\n", text))
+        return {text: frozenset(re.findall(r"[A-Za-z_$][\w$]*", text)) for text in short}
+
+    def conditions_like(self, node: Node) -> list[str]:
+        """Return other conditions of the file whose names occur around a condition, those with most names first."""
+        text = self.tree.text_of(node)
+        words = set(re.findall(r"[A-Za-z_$][\w$]*", text))
+        known = {*words, *self.names(node)}
+        shared = {
+            other: len(words & names)
+            for other, names in self._conditions.items()
+            if other not in text and words & names and not {n for n in names if n in self.all_names} - known
+        }
+        return sorted(shared, key=lambda other: (-shared[other], len(other), other))[:MOST_NAMES]
+
+    @cached_property
+    def all_names(self) -> frozenset[str]:
+        """The variables of all functions."""
+        return frozenset(name for names in self._names.values() for name in names)
+
+    @cached_property
+    def called(self) -> list[str]:
+        """The names of called functions, sorted."""
+        calls = (field(node, "function") for node in self.tree.nodes() if node.type == "call_expression")
+        return sorted(
+            {self.tree.text_of(name) for name in calls if name is not None and name.type == "identifier"}
+        )
+
+    @cached_property
+    def fields(self) -> dict[str, list[str]]:
+        """The names behind a dot by the text before it, and all of them by an empty text."""
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for node in self.tree.nodes():
+            if node.type in FIELDS and node.parent is not None:
+                before = field(node.parent, "object") or field(node.parent, "operand")
+                if before is not None:
+                    found[self.tree.text_of(before)][self.tree.text_of(node)] = None
+                    found[""][self.tree.text_of(node)] = None
+        return {before: list(names) for before, names in found.items()}
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """The texts of the file's short string literals, in order."""
+        texts = (self.tree.text_of(node) for node in self.tree.nodes() if node.type in STRINGS)
+        return list(dict.fromkeys(text for text in texts if len(text) <= 40))
+
+
+def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
+    """Return the names that are spelt most like `name`."""
+    return difflib.get_close_matches(name, [other for other in others if other != name], MOST_NAMES, 0.55)
+
+
+def paired(name: str) -> list[str]:
+    """Return `name` with a word replaced by its counterpart: `lastIndexOf`, `HasSuffix`."""
+    found = []
+    for pair in PAIRS.split(","):
+        for one, other in (pair.split(), pair.split()[::-1]):
+            for old, new in ((one, other), (one.title(), other.title())):
+                pattern = rf"(?<![a-z]){old}(?![a-z])" if old.islower() else rf"{old}(?![a-z])"
+                changed = re.sub(pattern, new, name)
+                if changed != name:
+                    found.append(changed)
+    if re.search("[Ll]astIndex", name):
+        found.append(name.replace("lastIndex", "index").replace("LastIndex", "Index"))
+    elif re.match("[Ii]ndex", name):
+        found.append(("lastI" if name[0] == "i" else "LastI") + name[1:])
+    return list(dict.fromkeys(found))
+
+
+def opposite(condition: str) -> str:
+    """Return a condition that is true if a condition without `&&` and `||` is false."""
+    if condition.startswith("!"):
+        return condition[1:]
+    parts = re.split(r" ([!=]==?|[<>]=?) ", condition)
+    if len(parts) == 3:
+        return f"{parts[0]} {OPPOSITES[parts[1]]} {parts[2]}"
+    return f"!{condition}" if re.fullmatch(r"[\w$.]+(\(.*\))?", condition) else f"!({condition})"
+
+
+def signs(file: File, node: Node) -> Iterator[Change]:
+    """Yield other operators, jumps and truth values."""
+    start, end = file.tree.span(node)
+    if node.parent is not None and (node.parent.type in WITH_SIGNS or node.type in JUMPS):
+        text = JUMPS.get(node.type, node.type)
+        for other, cost in OPERATORS.get(text, ()) if node.is_named == (node.type in JUMPS) else ():
+            if not (file.tree.is_go and other in ONLY_JAVASCRIPT):
+                kind = "comparison" if text in COMPARISONS else "operator"
+                yield start, start + len(text), other, kind, cost
+    elif node.type in LITERALS:
+        other, cost = LITERALS[node.type]
+        yield start, end, other, "truth value", cost
+
+
+def operands(file: File, node: Node) -> Iterator[Change]:
+    """Yield dropped and swapped operands, off by one, and swapped branches of a conditional expression."""
+    tree = file.tree
+    start, end = tree.span(node)
+    if node.type == "binary_expression":
+        left, sign, right = (field(node, name) for name in ("left", "operator", "right"))
+        if left is None or sign is None or right is None:
+            return
+        logical = sign.type in ("&&", "||", "??")
+        kind = "operand dropped" if logical else "missing or extra term"
+        if logical or sign.type in ("+", "-"):
+            yield start, end, tree.text_of(left), kind, 1.5 if logical else 1.3
+            yield start, end, tree.text_of(right), kind, 1.5 if logical else 2.2
+        elif sign.type in ("-", "/", "%"):
+            yield (
+                start,
+                end,
+                f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}",
+                "operands swapped",
+                1.8,
+            )
+        if sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
+            place = tree.offset(right.end_byte)
+            for text in (" + 1", " - 1"):
+                yield place, place, text, "off by one", 1.4
+    elif node.type == "ternary_expression":
+        test, one, other = (field(node, name) for name in ("condition", "consequence", "alternative"))
+        if test is None or one is None or other is None:
+            return
+        middle = tree.text_of(test)
+        swapped = f"{middle} ? {tree.text_of(other)} : {tree.text_of(one)}"
+        yield start, end, swapped, "branches swapped", 1.2
+        yield start, end, tree.text_of(one), "condition removed", 2.2
+        yield start, end, tree.text_of(other), "condition removed", 2.2
+
+
+def conditions(file: File, node: Node) -> Iterator[Change]:
+    """Yield negated conditions, and conditions that guard against a missing value."""
+    tree = file.tree
+    start, end = tree.span(node)
+    if node.type == "unary_expression" and node.children[0].type == "!":
+        yield start, tree.offset(node.children[1].start_byte), "", "negation", 0.8
+    if not node.is_named or node.type == "parenthesized_expression" or not is_condition(node):
+        return
+    text = tree.text_of(node)
+    if node.type == "binary_expression":
+        yield start, end, f"!({text})", "negation", 1.6
+    elif node.type != "unary_expression":
+        yield start, end, f"!{text}", "negation", 1.0
+    for near in file.conditions_like(node):
+        for other in (near, opposite(near)):
+            if other not in text:
+                yield start, start, f"{other} && ", "missing condition", 1.8
+                yield start, start, f"{other} || ", "missing condition", 2.1
+    if not is_field(node, "condition") and not (node.parent and is_field(node.parent, "condition")):
+        return
+    yield start, end, "true", "condition", 2.4
+    yield start, end, "false", "condition", 2.4
+    for name in dict.fromkeys(re.findall(r"(?<![\w.\"'`])([A-Za-z_$][\w$]*)(?=[.\[])", text)):
+        one, other = (f"{name} != nil", f"{name} == nil") if tree.is_go else (name, f"!{name}")
+        inner = f"({text})" if "||" in text or "??" in text or "?" in text else text
+        yield start, end, f"{one} && {inner}", "missing guard", 1.9
+        yield start, end, f"{other} || {text}", "missing guard", 2.1
+
+
+def numbers(file: File, node: Node) -> Iterator[Change]:
+    """Yield other numbers, and off by one for what is an index, a bound or an argument."""
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    if node.type in NUMBERS and re.fullmatch(r"\d+", text):
+        value = int(text)
+        for number, cost in (
+            (value + 1, 1.0),
+            (value - 1, 1.0),
+            (0, 1.2),
+            (1, 1.4),
+            (2 * value, 2.2),
+            (10, 2.4),
+        ):
+            if number != value:
+                yield start, end, str(number), "constant", cost
+        yield from ((start, end, f"{number}", "constant", 1.8) for number in file.hints.numbers)
+    elif node.type in NUMBERS:
+        yield from ((start, end, f"{number}", "constant", 1.8) for number in file.hints.numbers)
+    elif (
+        is_field(node, "index", "start", "end")
+        or (node.parent is not None and node.parent.type in ("arguments", "argument_list") and node.is_named)
+    ) and node.type in {
+        *NAMES,
+        "binary_expression",
+        "call_expression",
+        "member_expression",
+        "selector_expression",
+    }:
+        for sign in ("+", "-"):
+            yield end, end, f" {sign} 1", "off by one", 1.5
+
+
+def strings(file: File, node: Node) -> Iterator[Change]:
+    """Yield other texts of the file, texts that the issue or the failure quotes, and the empty text."""
+    if node.type not in STRINGS or (node.parent is not None and "import" in node.parent.type):
+        return
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    mark = text[:1]
+    for quoted in file.hints.strings:
+        if mark not in quoted and "\\" not in quoted:
+            yield start, end, f"{mark}{quoted}{mark}", "constant", 1.7
+    for other in similar(text, file.strings):
+        yield start, end, other, "constant", 2.0
+    alike = [other for other in file.strings if abs(len(other) - len(text)) <= 1]
+    for other in alike[: 2 * MOST_NAMES]:
+        yield start, end, other, "constant", 2.3
+    yield start, end, 2 * mark, "constant", 2.4
+
+
+def names(file: File, node: Node) -> Iterator[Change]:
+    """Yield other variables, functions and fields."""
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    if node.type in FIELDS and node.parent is not None and node.parent.type != "pair":
+        before = field(node.parent, "object") or field(node.parent, "operand")
+        if before is None:
+            return
+        owned = [name for name in file.fields.get(file.tree.text_of(before), ()) if name != text]
+        for other in paired(text):
+            yield start, end, other, "attribute", 1.1
+        for other in dict.fromkeys([*similar(text, owned), *owned[:MOST_NAMES]]):
+            yield start, end, other, "attribute", 1.7
+        for other in similar(text, file.fields.get("", [])):
+            yield start, end, other, "attribute", 2.0
+        if is_field(node.parent, "function"):
+            return
+        if not is_field(node.parent, "left"):
+            yield *file.tree.span(node.parent), file.tree.text_of(before), "attribute dropped", 2.3
+    elif node.type in NAMES or node.type in ("nil", "null", "undefined"):
+        if is_field(node, "name", "label", "type", "constructor") or (
+            node.parent is not None and ("param" in node.parent.type or node.parent.type in FUNCTIONS)
+        ):
+            return
+        if is_field(node, "function"):
+            for other in dict.fromkeys([*paired(text), *similar(text, file.called)]):
+                yield start, end, other, "function", 1.8
+            return
+        known = [name for name in file.names(node) if name not in (text, "_")]
+        for place, other in enumerate(dict.fromkeys([*similar(text, known)[:2], *known])):
+            if place == MOST_NAMES:
+                break
+            yield start, end, other, "variable", 1.7 + 0.06 * place
+        if node.parent is not None and node.parent.type in ("return_statement", "expression_list"):
+            yield start, end, file.nil, "constant for variable", 2.2
+
+
+def calls(file: File, node: Node) -> Iterator[Change]:
+    """Yield swapped and dropped arguments, dropped calls, and missing `await`."""
+    tree = file.tree
+    if node.type != "call_expression":
+        return
+    function, given = field(node, "function"), field(node, "arguments")
+    if function is None or given is None:
+        return
+    start, end = tree.span(node)
+    arguments = [child for child in given.named_children if child.type != "comment"]
+    for one, other in itertools.pairwise(arguments):
+        between = tree.text[tree.offset(one.end_byte) : tree.offset(other.start_byte)]
+        place = tree.offset(one.start_byte), tree.offset(other.end_byte)
+        yield *place, tree.text_of(other) + between + tree.text_of(one), "arguments swapped", 1.2
+    if len(arguments) == 1:
+        yield start, end, tree.text_of(arguments[0]), "call dropped", 2.0
+    before = field(function, "object") or field(function, "operand")
+    if before is not None:
+        yield start, end, tree.text_of(before), "call dropped", 2.1
+    if len(arguments) > 1:
+        place = tree.offset(arguments[-2].end_byte), tree.offset(arguments[-1].end_byte)
+        yield *place, "", "argument dropped", 2.2
+    above = function_of(node)
+    is_async = above is not None and above.children[0].type == "async"
+    if is_async and node.parent is not None and node.parent.type != "await_expression":
+        yield start, start, "await ", "missing await", 1.6
+
+
+def statements(file: File, node: Node) -> Iterator[Change]:
+    """Yield deleted statements and branches, and in Go the missing check of an error."""
+    tree = file.tree
+    start, end = tree.span(node)
+    if node.type in REMOVABLE and node.parent is not None and not is_field(node, "initializer", "update"):
+        yield start, end, "" if tree.is_go else ";", "statement deleted", 2.0
+    if node.type == "if_statement" and field(node, "alternative") is None:
+        body = field(node, "consequence")
+        yield start, end, "" if tree.is_go else ";", "statement deleted", 2.4
+        if body is not None and body.type in ("block", "statement_block"):
+            yield start, tree.offset(body.start_byte), "", "condition removed", 2.3
+    if node.type == "short_var_declaration" and re.search(r"\berr\s*:=", tree.text_of(node)):
+        after = tree.text[end : end + 80].lstrip()
+        function = function_of(node)
+        if function is not None and not after.startswith(("if err", "; ")):
+            values = zero_values(tree, function)
+            yield (
+                end,
+                end,
+                f"\nif err != nil {{\nreturn {', '.join([*values[:-1], 'err'])}\n}}",
+                "missing guard",
+                1.4,
+            )
+
+
+def guards(file: File, node: Node) -> Iterator[Change]:
+    """Yield checks of parameters at the start of a function."""
+    tree = file.tree
+    if node.type not in ("block", "statement_block") or not is_field(node, "body"):
+        return
+    function = node.parent
+    listed = field(function, "parameters") if function is not None and function.type in FUNCTIONS else None
+    if function is None or listed is None:
+        return
+    place = tree.offset(node.start_byte) + 1
+    body = tree.text_of(node)
+    for parameter in listed.named_children[:4]:
+        name = field(parameter, "name") or parameter
+        kind = field(parameter, "type")
+        if name.type != "identifier":
+            continue
+        text = tree.text_of(name)
+        if not tree.is_go and re.search(rf"\b{re.escape(text)}[.\[]", body):
+            for value in ("", f" {text}", " false", " ''"):
+                yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
+        elif kind is not None and tree.is_go:
+            tests = {
+                "pointer_type": f"{text} == nil",
+                "slice_type": f"len({text}) == 0",
+                "map_type": f"{text} == nil",
+            }
+            test = tests.get(kind.type, f'{text} == ""' if tree.text_of(kind) == "string" else "")
+            if test:
+                returned = f"return {', '.join(zero_values(tree, function))}".strip()
+                yield place, place, f"\nif {test} {{\n{returned}\n}}\n", "missing guard", 2.6
+
+
+def zero_values(tree: SyntaxTree, function: Node) -> list[str]:
+    """Return the zero values of a Go function's results."""
+    result = field(function, "result")
+    if result is None:
+        return []
+    kinds = [result] if result.type != "parameter_list" else result.named_children
+    found = []
+    for each in kinds:
+        kind = field(each, "type") or each
+        text = tree.text_of(kind)
+        if text == "string":
+            found.append('""')
+        elif text == "bool":
+            found.append("false")
+        elif re.fullmatch(r"u?int\d*|float\d+|byte|rune|time\.Duration", text):
+            found.append("0")
+        else:
+            found.append("nil" if kind.type != "type_identifier" or text == "error" else f"{text}{{}}")
+    return found
+
+
+REWRITES: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
+    signs,
+    operands,
+    conditions,
+    numbers,
+    strings,
+    names,
+    calls,
+    statements,
+    guards,
+)
+
+
+def propose_plain(
+    path: str, text: str, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int
+) -> list[tuple[float, Mutation]]:
+    """Return ``(suspicion, mutation)`` for the best distinct changes of a file, best first.
+
+    Args:
+        path: Path of the file.
+        text: Its text.
+        suspects: Lines and their suspicion; only nodes that begin on such a line are changed.
+        kinds: Not used: types of values at run time are known only for Python.
+        hints: Facts from the issue and the tests.
+        most: Number of mutations to return.
+    """
+    file = File(SyntaxTree(path, text), hints)
+    found: dict[Edit, tuple[float, Mutation]] = {}
+    for node in file.tree.nodes():
+        line = line_of(node)
+        suspicion = suspects.get(line, 0.0)
+        if suspicion <= 0:
+            continue
+        for rewrite in REWRITES:
+            for start, end, new, operator, cost in rewrite(file, node):
+                edit = Edit(start, end, new)
+                known = found.get(edit)
+                if text[start:end] != new and (known is None or cost < known[1].cost):
+                    found[edit] = suspicion, Mutation((edit,), line, operator, cost)
+    return sorted(found.values(), key=lambda one: rank(one[1].cost, one[0]))[:most]
