@@ -36,7 +36,8 @@ def diff(folder: Path, before: Mapping[str, str | bytes], after: Mapping[str, st
     git("init", "-q")
     write_files(folder, before)
     git("add", "-A", "-f")
-    git("commit", "-q", "-m", "before")
+    # fixtures of modules and sessions run before each test gets a git identity
+    git("-c", "user.name=Tester", "-c", "user.email=tester@example.invalid", "commit", "-q", "-m", "before")
     for name, content in after.items():
         if content is None:
             (folder / name).unlink()
