@@ -44,3 +44,17 @@ def test_a_canary_of_each_kind_fails_by_its_own_assertion(tmp_path: Path) -> Non
     number = str(len(KINDS))
     assert ["canaries", number, number] in lines
     assert ["forged", guard.PASSED] not in lines
+
+
+@pytest.mark.integration
+def test_a_failure_is_described_with_its_source(tmp_path: Path) -> None:
+    text = "def test_red():\n    value = 1\n    assert value == 2\n\ndef test_error(nothing):\n    pass\n"
+    write_files(tmp_path, {"test_red.py": text})
+    subprocess.run([sys.executable, "-c", CHILD], cwd=tmp_path, check=True, capture_output=True)
+    lines = json.loads((tmp_path / "lines.json").read_text())
+    texts = {line[1]: line for line in lines if line[0] == "result"}
+    red, error = texts["test_red.py::test_red"], texts["test_red.py::test_error"]
+    assert red[2] == "failed"
+    assert "test_red.py:3: in test_red\n    assert value == 2\nE   assert 1 == 2" in red[-1]
+    assert error[2] == "error"
+    assert "fixture 'nothing' not found" in error[-1]

@@ -34,7 +34,7 @@ METHODS = (types.FunctionType, property, staticmethod, classmethod)
 WRITABLE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes whose attributes can be set
 WATCHED = ("_pytest", "pytest", "pluggy", "unittest")
 """Packages whose functions determine the results."""
-MOST_CANARIES = 20  # pytest takes from 5 to 20 ms to describe a failed test
+MOST_CANARIES = 20
 MOST_FOUND = 20
 MOST_REACHED = 500
 REACHED = frozenset(
