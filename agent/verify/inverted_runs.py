@@ -96,8 +96,10 @@ class CopiesSeen:
         Args:
             review: Lines of the patch that a person must read.
         """
-        red = self.red if review else ()
-        return (*self.signs, *(f"{ident}, a copy with the same assertions, {NOT_PASSED}" for ident in red))
+        if not review:
+            return self.signs
+        red = (f"{ident}, a copy with the same assertions, {NOT_PASSED}" for ident in self.red)
+        return (*self.signs, *(f"{line.path}:{line.line} {line.what}" for line in self.lines), *red)
 
 
 async def run_copies(
@@ -105,8 +107,8 @@ async def run_copies(
 ) -> CopiesSeen:
     """Run inverted copies of tests. All of them fail if the tests are what they seem.
 
-    A test that passes with two other values than the one that it expects shows nothing. If only one other value could be
-    tried, or only one passes, a person must read the line: a comparison may allow a difference on purpose.
+    A test that passes with two other values than the one that it expects shows nothing, if one of them is very different. Else
+    a person must read the line: honest comparisons may allow a difference, on purpose or by mistake.
 
     Args:
         inverted: The tree with the copies.
@@ -128,14 +130,18 @@ async def run_copies(
         if not equal and not any(copy.line for copy in left.values()):
             return CopiesSeen()
     signs, lines = [], []
-    values = Counter((file_of(i), copy.line) for i, copy in left.items() if not copy.negated)
+    compared = {i: copy for i, copy in inverted.copies.items() if copy.line and not copy.negated}
+    different = {
+        (file_of(i), copy.line): i for i, copy in reversed(compared.items())
+    }  # the first has another value by far
+    values = Counter((file_of(i), copy.line) for i, copy in left.items() if i in compared)
     for ident, copy in sorted(left.items()):
         path = file_of(ident)
         if not copy.line:
             continue
         if copy.negated:
             signs.append(f"{path}:{copy.line} {NEGATED}")
-        elif values[path, copy.line] > 1:
+        elif values[path, copy.line] > 1 and different[path, copy.line] in left:
             signs.append(f"{path}:{copy.line} {EQUAL}")
         else:
             lines.append(Finding(path, copy.line, copy.text[:MOST_TEXT], EQUAL))

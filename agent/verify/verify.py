@@ -245,8 +245,8 @@ def _with_copies(compared: Verification, copies: CopiesSeen) -> Verification:
     """Return the verdict after inverted copies of the fixed tests ran."""
     if compared.verdict != "verified":
         return compared
-    compared = replace(compared, review=(*compared.review, *copies.lines))
     reasons = copies.reasons(compared.review)
+    compared = replace(compared, review=(*compared.review, *copies.lines))
     if not reasons:
         return compared
     reason = f"the fixed tests show nothing: {reasons[0]}"

@@ -184,7 +184,7 @@ async def check_that_tests_can_fail(
 
     copies = await run_copies(inverted, passed)
     review = (*trees.review, *copies.lines)
-    forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(review)))
+    forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=review), replace(run, signs=forged)
 
 
