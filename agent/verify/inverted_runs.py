@@ -79,8 +79,7 @@ class CopiesSeen:
     Attributes:
         signs: Reasons why the tests show nothing, as phrases.
         lines: Lines that a person must read.
-        red: Ids of copies with the assertions of the test itself that did not pass, though the test did. Copies in a file
-            where no copy passes do not count: perhaps that file cannot have copies.
+        red: Ids of copies with the assertions of the test itself that did not pass, though the test did.
     """
 
     signs: tuple[str, ...] = ()
@@ -103,7 +102,8 @@ class CopiesSeen:
 
 
 async def run_copies(
-    inverted: InvertedTree, passed: Callable[[Collection[str]], Awaitable[Collection[str]]]
+    inverted: InvertedTree,
+    run: Callable[[Collection[str]], Awaitable[tuple[Collection[str], Collection[str]]]],
 ) -> CopiesSeen:
     """Run inverted copies of tests. All of them fail if the tests are what they seem.
 
@@ -112,17 +112,16 @@ async def run_copies(
 
     Args:
         inverted: The tree with the copies.
-        passed: Runs the tests of the tree with these ids, and returns those that passed by the run's report.
+        run: Runs the tests of the tree with these ids. Returns those that passed by the run's report, and all with a result.
     """
     left = {ident: copy for ident, copy in inverted.copies.items() if not copy.kept}
     equal = {ident for ident, copy in inverted.copies.items() if not copy.line}
-    files = set[str]()
     for _ in range(TIMES):
-        green = set(await passed(sorted({*left, *equal})))
+        passed, ran = await run(sorted({*left, *equal}))
+        green = set(passed)
         if others := green - inverted.copies.keys():
             return CopiesSeen((f"{min(others)} {NOT_RUN}",))
-        files |= {file_of(ident) for ident in green}
-        equal = {ident for ident in equal - green if file_of(ident) in files}
+        equal = (equal - green) & {*ran}  # there was no time for others, or the file cannot have copies
         steady = {
             (file_of(ident), copy.test) for ident, copy in left.items() if not copy.line and ident in green
         }

@@ -224,7 +224,7 @@ async def _run_copies(
         return CopiesSeen()
     number = itertools.count(1)
 
-    async def passed(idents: Collection[str]) -> set[str]:
+    async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
         own = {
             ident for ident in idents if file_of(ident) in added
         }  # never in one process with the old tests
@@ -235,10 +235,11 @@ async def _run_copies(
             for name, group in groups.items()
             if group
         }
-        reports = await all_of(*(runs.run(inverted.tree, *run) for run in selections.items()))
-        return {ident for report in reports for ident in report.passed}
+        reports = await all_of(*(runs.run(inverted.tree, *each) for each in selections.items()))
+        passed = {ident for report in reports for ident in report.passed}
+        return passed, {ident for report in reports for ident in report.ids}
 
-    return await run_copies(inverted, passed)
+    return await run_copies(inverted, run)
 
 
 def _with_copies(compared: Verification, copies: CopiesSeen) -> Verification:

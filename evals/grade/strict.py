@@ -178,9 +178,10 @@ async def check_that_tests_can_fail(
         return trees, run
     with_copies = replace(trees, tree=inverted.tree)
 
-    async def passed(idents: Collection[str]) -> set[str]:
+    async def passed(idents: Collection[str]) -> tuple[set[str], Collection[str]]:
         of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
-        return {ident for ident, outcome in of_copies.outcomes.items() if outcome == "passed"}
+        outcomes = of_copies.outcomes
+        return {ident for ident, outcome in outcomes.items() if outcome == "passed"}, outcomes.keys()
 
     copies = await run_copies(inverted, passed)
     review = (*trees.review, *copies.lines)

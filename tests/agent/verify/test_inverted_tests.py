@@ -336,14 +336,14 @@ COPIES = {f"a.py::test_x_{number}": copy for number, copy in enumerate([SAME, NO
         (["12", "12"], "0"),  # the test depends on its name
         (["12", "0"], ""),  # or on chance
         (["012", "12"], ""),
-        ([""], ""),  # perhaps the file cannot have copies
+        (["", ""], "0"),
     ],
 )
 async def test_copies_count_if_they_pass_twice_beside_the_unchanged_one(runs: list[str], wanted: str) -> None:
     left = list(runs)
 
-    async def passed(idents: Collection[str]) -> list[str]:
-        return [ident for number in left.pop(0) if (ident := f"a.py::test_x_{number}") in idents]
+    async def passed(idents: Collection[str]) -> tuple[list[str], Collection[str]]:
+        return [ident for number in left.pop(0) if (ident := f"a.py::test_x_{number}") in idents], idents
 
     seen = await run_copies(InvertedTree("tree", COPIES), passed)
     assert seen.signs == (
@@ -358,11 +358,18 @@ async def test_copies_count_if_they_pass_twice_beside_the_unchanged_one(runs: li
 
 
 async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
-    async def passed(idents: Collection[str]) -> list[str]:
-        return ["a.py::test_x", *idents]
+    async def passed(idents: Collection[str]) -> tuple[list[str], Collection[str]]:
+        return ["a.py::test_x", *idents], idents
 
     seen = await run_copies(InvertedTree("tree", COPIES), passed)
     assert seen == CopiesSeen(("a.py::test_x is reported as passed in a run without it",))
+
+
+async def test_copies_without_a_result_show_nothing() -> None:
+    async def passed(_: Collection[str]) -> tuple[list[str], list[str]]:
+        return [], []
+
+    assert await run_copies(InvertedTree("tree", COPIES), passed) == CopiesSeen()
 
 
 def test_a_test_that_depends_on_its_name_counts_against_code_for_review_only() -> None:
