@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from m3agent.tools.execution_map import ExecutionMap
@@ -73,6 +73,20 @@ class TestReport:
     def ran(self) -> int:
         """Number of tests with a result."""
         return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
+
+    def only(self, wanted: Callable[[str], bool]) -> TestReport:
+        """Return the report without the outcomes of the tests whose ids are not wanted."""
+
+        def kept(ids: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(filter(wanted, ids))
+
+        return replace(
+            self,
+            passed=kept(self.passed),
+            failed=kept(self.failed),
+            errored=kept(self.errored),
+            skipped=kept(self.skipped),
+        )
 
 
 def joined(known: TestReport, more: TestReport) -> TestReport:

@@ -100,18 +100,9 @@ async def _run_part(
     if not part.only and wanted:
         part = replace(part, only=wanted)
 
-    def kept(idents: tuple[str, ...]) -> tuple[str, ...]:
-        # what cannot be built or loaded counts, because it may contain a selected test
-        return tuple(ident for ident in idents if part.has(ident) or "::" not in ident)
-
-    return replace(
-        report,
-        passed=kept(report.passed),
-        failed=kept(report.failed),
-        errored=kept(report.errored),
-        skipped=kept(report.skipped),
-        stopped=report.timed_out and part.seconds is not None,
-    )
+    # what cannot be built or loaded counts, because it may contain a selected test
+    report = report.only(lambda ident: part.has(ident) or "::" not in ident)
+    return replace(report, stopped=report.timed_out and part.seconds is not None)
 
 
 def part_of(selection: Selection, suite: Suite, suites: Sequence[Suite]) -> Selection | None:

@@ -27,7 +27,6 @@ most runs on the new tree is broken. Otherwise a patch that makes a test flaky w
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
@@ -135,14 +134,4 @@ def members(idents: Iterable[str]) -> dict[str, set[str]]:
 
 def without(report: TestReport, idents: Collection[str]) -> TestReport:
     """Return the report without these tests."""
-
-    def rest(ids: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(ident for ident in ids if ident not in idents)
-
-    return dataclasses.replace(
-        report,
-        passed=rest(report.passed),
-        failed=rest(report.failed),
-        errored=rest(report.errored),
-        skipped=rest(report.skipped),
-    )
+    return report.only(lambda ident: ident not in idents)

@@ -195,18 +195,14 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
 def of_suites(report: TestReport, names: Collection[str]) -> TestReport:
     """Return the part of a report that is about some of a repository's several suites, given by their names."""
 
-    def ids(given: Iterable[str]) -> tuple[str, ...]:
-        return tuple(ident for ident in given if suite_of(ident) in names)
+    def wanted(ident: str) -> bool:
+        return suite_of(ident) in names
 
     def table(given: Mapping[str, str]) -> dict[str, str]:
-        return {ident: text for ident, text in given.items() if suite_of(ident) in names}
+        return {ident: text for ident, text in given.items() if wanted(ident)}
 
     return replace(
-        report,
-        passed=ids(report.passed),
-        failed=ids(report.failed),
-        errored=ids(report.errored),
-        skipped=ids(report.skipped),
+        report.only(wanted),
         errors=table(report.errors),
         registrations=table(report.registrations),
         not_run=table(report.not_run),
