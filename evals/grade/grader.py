@@ -131,11 +131,15 @@ class Grader:
         return instance.answer.model_copy(update=found.model_dump())
 
     async def _known(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
-        """Return the results without a patch, or with the reference; the tests run once."""
+        """Return what is kept of the results without a patch, or with the reference; the tests run once.
+
+        Outcomes and texts are left out, because a grader may meet thousands of instances.
+        """
         key = f"{_key(instance, image)} {bool(patch)}"
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._runs:
-                self._runs[key] = await self.run(instance, patch, image)
+                run = await self.run(instance, patch, image)
+                self._runs[key] = replace(run, outcomes={}, errors={}, output="")
         return self._runs[key]
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
