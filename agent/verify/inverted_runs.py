@@ -130,9 +130,8 @@ async def run_copies(
             return CopiesSeen()
     signs, lines = [], []
     compared = {i: copy for i, copy in inverted.copies.items() if copy.line and not copy.negated}
-    different = {
-        (file_of(i), copy.line): i for i, copy in reversed(compared.items())
-    }  # the first has another value by far
+    # of the copies of an assertion, the first has a very different value
+    different = {(file_of(i), copy.line): i for i, copy in reversed(compared.items())}
     values = Counter((file_of(i), copy.line) for i, copy in left.items() if i in compared)
     for ident, copy in sorted(left.items()):
         path = file_of(ident)

@@ -17,12 +17,16 @@ gets the copies
         assert add(0, 7) > 0
 
     def test_add_3():
+        assert add(2, 3) == (5 - 4)
+        assert add(0, 7) > 0
+
+    def test_add_4():
         assert add(2, 3) == 5
         assert not (add(0, 7) > 0)
 
-A comparison with a literal gets two copies: one with a very different value, and one with a value that looks alike (as many
-digits, letters or elements), because code may recognise the first. Without such a value, it gets another very different one. A
-comparison with anything else gets two with other values of the same type, and a negated one.
+A comparison with a literal gets three copies: one with a very different value, and two with values that look alike (as many
+digits, letters or elements), because code may recognise the first. Where no value looks alike, it gets another very different
+one. A comparison with anything else gets three with other values of the same type, and a negated one.
 
 If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
 judged, or its values are equal to everything.
@@ -34,7 +38,7 @@ then its other copies show nothing. And it gets one whose assertions find the sa
         assert add(2, 3) == 5
         assert add(0, 7) > 0
 
-    def test_add_6():
+    def test_add_5():
         assert add((lambda: 2)(), (lambda: 3)()) == (lambda: 5)()
         assert add((lambda: 0)(), (lambda: 7)()) > (lambda: 0)()
 
@@ -109,7 +113,7 @@ class Copy:
 
     Attributes:
         test: Name of the test, with the names of its classes, such as `TestSum::test_add`.
-        line: Line number of the assertion in the original file, from 1; 0 for the unchanged copy.
+        line: Line number of the inverted assertion in the original file, from 1; 0 if none is inverted.
         text: That line, stripped.
         negated: Whether the assertion is negated. Otherwise, it compares with another value.
         kept: Whether its assertions are as they were, but keep the values that they compare with out of reach.
@@ -286,7 +290,7 @@ def {KEEP}(value):
     try:
         text = repr(value)
         return text if ast.literal_eval(text) == value else lambda: value
-    except Exception:
+    except Exception:  # the code of a value may raise anything
         return lambda: value
 
 

@@ -190,7 +190,7 @@ def _file(path: PurePosixPath) -> _Part:
 
 
 def _folder(path: str, suites: Iterable[Suite]) -> str:
-    """Return the root of the innermost suite with a folder that has a file; empty if there is none."""
+    """Return the root of the innermost suite whose folder contains a file; empty if the file is outside of all suites."""
     return max((suite.root for suite in suites if _within(path, suite.root)), key=len, default="")
 
 

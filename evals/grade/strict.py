@@ -178,12 +178,12 @@ async def check_that_tests_can_fail(
         return trees, run
     with_copies = replace(trees, tree=inverted.tree)
 
-    async def passed(idents: Collection[str]) -> tuple[set[str], Collection[str]]:
+    async def run_copies_of(idents: Collection[str]) -> tuple[set[str], Collection[str]]:
         of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
         outcomes = of_copies.outcomes
         return {ident for ident, outcome in outcomes.items() if outcome == "passed"}, outcomes.keys()
 
-    copies = await run_copies(inverted, passed)
+    copies = await run_copies(inverted, run_copies_of)
     review = (*trees.review, *copies.lines)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=review), replace(run, signs=forged)
