@@ -20,7 +20,7 @@ sys.path.append(
     str(Path(__file__).resolve().parent.parent)
 )  # makes the other modules importable when this runs as a file
 
-from benchmarks.common import say
+from benchmarks.common import name_of, say
 from benchmarks.mining import open_history
 
 from m3agent.agent.fix.sandbox_setup import with_environment
@@ -89,7 +89,7 @@ def main() -> None:
         clone, base, fix = case.rsplit(":", 2)
         with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
             store, _ = open_history(Path(clone), Path(name) / "history.git")
-            asyncio.run(measure(store, Path(clone).name, base, fix, options.sandbox, Path(name)))
+            asyncio.run(measure(store, name_of(Path(clone)), base, fix, options.sandbox, Path(name)))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ sys.path.append(
     str(Path(__file__).resolve().parent.parent)
 )  # makes the other modules importable when this runs as a file
 
-from benchmarks.common import commit_all, run_fix, say, write_out
+from benchmarks.common import commit_all, name_of, run_fix, say, write_out
 from benchmarks.mining import open_history
 
 from m3agent.agent.fix.sandbox_setup import with_environment
@@ -235,7 +235,7 @@ class Project:
     """A project at its HEAD, with an environment in which its tests run."""
 
     def __init__(self, clone: Path, scratch: Path) -> None:
-        self.name = clone.name if clone.name != "repo" else clone.parent.name.replace("+", "/")
+        self.name = name_of(clone)
         self.scratch = scratch
         self.store, head = open_history(clone, scratch / "history.git")
         tree = self.store.git("rev-parse", f"{head}^{{tree}}").decode().strip()

@@ -13,6 +13,8 @@ from typing import Any
 from m3agent.sandbox.declared.types import Files, ScanResult, table
 
 NAMES = {
+    "dotnet": ".NET",
+    "dotnet-core": ".NET",
     "elixir": "Elixir",
     "go": "Go",
     "golang": "Go",
@@ -22,6 +24,7 @@ NAMES = {
     "php": "PHP",
     "ruby": "Ruby",
     "rust": "Rust",
+    "swift": "Swift",
 }
 """Languages by the names that asdf and mise use for their tools."""
 NUMBERS = re.compile(r"\d+(?:\.\d+){0,2}")

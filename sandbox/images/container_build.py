@@ -69,18 +69,20 @@ def build_container(
     unfit = (
         log_folder / f"{tag.partition(':')[2]}.unfit"
     )  # remembers an image without python3, so that it is not built again at every start
-    if unfit.exists():
-        raise ImageMissing(NO_PYTHON)
     with lock(tag):
+        if unfit.exists():
+            raise ImageMissing(NO_PYTHON)
         if local_image(api, tag) is None:
             say(f"building the image of {container.source} once (this may take minutes)")
-            _build(api, container, workspace, tag, indexes, log_folder, say, stop)
-            try:
-                _check_python(api, tag)
-            except ImageMissing:
-                api.remove_image(tag, noprune=False)
-                unfit.touch()
-                raise
+
+            def check(image: str) -> None:
+                try:
+                    _check_python(api, image)
+                except ImageMissing:
+                    unfit.touch()
+                    raise
+
+            _build(api, container, workspace, tag, indexes, log_folder, say, stop, check)
     return tag
 
 
@@ -135,6 +137,7 @@ def _build(
     log_folder: Path,
     say: Callable[[str], None],
     stop: threading.Event,
+    check: Callable[[str], None],
 ) -> None:
     assert container.dockerfile is not None
     entry = workspace.entries(workspace.base)[container.dockerfile]
@@ -152,7 +155,7 @@ def _build(
         log=log_folder / f"{tag.partition(':')[2]}.log",
         say=say,
         stop=stop,
-    ).run(stages, tag)
+    ).run(stages, tag, check)
 
 
 @engine_failures("it")

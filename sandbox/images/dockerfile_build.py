@@ -85,12 +85,17 @@ class DockerfileBuild:
         self._stages: dict[str, str] = {}
         self._made: list[str] = []
 
-    def run(self, stages: Sequence[Stage], tag: str) -> None:
-        """Build the last stage and tag it. Blocking; takes minutes.
+    def run(self, stages: Sequence[Stage], tag: str, check: Callable[[str], None]) -> None:
+        """Build the last stage and tag it if `check` accepts its image. Blocking; takes minutes.
+
+        Args:
+            stages: The Dockerfile's stages, in order.
+            tag: The image's name. Whoever finds an image with this name may use it.
+            check: Gets the id of the image, before the image has a name, and raises an error if it is unfit.
 
         Raises:
             EnvironmentBuildFailed: A step failed, is not supported, or took too long or too much disk.
-            ImageMissing: No registry has an image that it names.
+            ImageMissing: No registry has an image that it names, or `check` raised it.
         """
         self._log.unlink(missing_ok=True)
         built = final = ""
@@ -99,7 +104,10 @@ class DockerfileBuild:
                 built = self._stage(stage)
                 self._stages |= {str(number): built, stage.name or str(number): built}
             labels = {LABEL: "1", f"{LABEL}.environment": tag.partition(":")[2]}
-            final = self._by_engine(built, [], {}, tag=tag, labels=labels)
+            labelled = self._by_engine(built, [], {}, labels=labels)
+            check(labelled)
+            self._api.tag(labelled, *tag.split(":"))
+            final = labelled
         finally:
             self._remove(self._made, final)
 
@@ -188,7 +196,6 @@ class DockerfileBuild:
         steps: Sequence[Instruction],
         args: Mapping[str, str],
         *,
-        tag: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> str:
         """Let the engine's builder execute instructions on an image; return the new image's id."""
@@ -202,7 +209,6 @@ class DockerfileBuild:
             fileobj=buffer,
             custom_context=True,
             dockerfile=DOCKERFILE,
-            tag=tag,
             buildargs=dict(args) or None,
             labels=dict(labels or {}) or None,
             network_mode="none",

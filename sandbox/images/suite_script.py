@@ -38,7 +38,7 @@ def reason_of(lines: list[str]) -> str:
     texts = [line.strip() for line in lines if line.strip()]
     marked = [PREFIX.sub("", text) for text in texts if REASON.match(text)]
     chosen = [text for text in marked if text][:MOST_REASONS] or texts[-1:] or ["no message"]
-    return "; ".join(text[:200] for text in dict.fromkeys(chosen))
+    return "; ".join(text.lstrip(": ")[:200] for text in dict.fromkeys(chosen))
 
 
 def run(argv: list[str], folder: str, env: dict[str, str]) -> list[str] | None:

@@ -35,6 +35,7 @@ PROGRAMS = {
     "composer": "composer",
     "default-jdk": "javac",
     "default-jdk-headless": "javac",
+    "dotnet-sdk-8.0": "dotnet",
     "elixir": "mix",
     "g++": "c++",
     "gcc": "cc",
@@ -60,6 +61,7 @@ PROGRAMS = {
     "ruby-rspec": "rspec",
     "rustc": "rustc",
     "rustc-web": "rustc",
+    "swiftlang": "swift",
     "yarnpkg": "yarnpkg",
 }
 """Debian packages by the program that they are installed for. If the program is there, whoever installed it, so is the package.
@@ -69,6 +71,7 @@ Of another package, its documentation or dpkg's record must be there.
 TOOLS = {
     "bundle": "Ruby",
     "cargo": "Rust",
+    "dotnet": ".NET",
     "go": "Go",
     "javac": "Java",
     "mix": "Elixir",
@@ -76,9 +79,11 @@ TOOLS = {
     "php": "PHP",
     "ruby": "Ruby",
     "rustc": "Rust",
+    "swift": "Swift",
 }
 """Languages by the programs of their toolchains."""
 VERSIONS = {
+    ".NET": ("dotnet", "--version"),
     "Elixir": ("elixir", "--short-version"),
     "Go": ("go", "version"),
     "Java": ("java", "-version"),
@@ -86,6 +91,7 @@ VERSIONS = {
     "PHP": ("php", "--version"),
     "Ruby": ("ruby", "--version"),
     "Rust": ("rustc", "--version"),
+    "Swift": ("swift", "--version"),
 }
 """Commands that print the version of a toolchain."""
 PROBE = r"""

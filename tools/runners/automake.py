@@ -15,7 +15,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import (
     Command,
@@ -128,7 +127,7 @@ class AutomakeRunner(Runner):
     def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
         """Return the command that configures and builds a copy of everything, and lists the tests."""
         source, folder = f"{work}/src", f"{work}/build"
-        root = posixpath.normpath(f"{ROOT}/{suite.root}")
+        root = suite.folder
         debug = {"CFLAGS": "-g -O2", "CXXFLAGS": "-g -O2"}  # the defaults: a test's exit() must be found
         steps: list[Mapping[str, Any]] = [
             {
@@ -198,7 +197,9 @@ class AutomakeRunner(Runner):
                 outcome = _read(program, step, reading)
                 direct = done.get(f"{number} direct")
                 if outcome == "passed" and direct is not None and not direct.get("missing"):
-                    ProgramReader(tree, program, direct, reading, self.is_test, watched=True).check_end()
+                    ProgramReader(
+                        suite, tree, program, direct, reading, self.is_test, watched=True
+                    ).check_end()
             _add_open(output, programs, done, reading)
         return reading
 

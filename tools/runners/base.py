@@ -14,11 +14,13 @@ neither. All paths are relative to the repository's root, unless a field says ot
 from __future__ import annotations
 
 import json
+import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.preparation import Preparation as Preparation  # noqa: PLC0414 - runners import it from here
 from m3agent.sandbox.declared.toml_text import parse_toml
 
@@ -87,6 +89,11 @@ class Tree:
         )
 
 
+def is_within(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies in it. The repository's root, an empty folder, contains everything."""
+    return not folder or path == folder or path.startswith(f"{folder}/")
+
+
 @dataclass(frozen=True)
 class Suite:
     """Tests that one command runs.
@@ -96,17 +103,24 @@ class Suite:
         root: Folder in which the command runs; empty for the repository's root.
         evidence: Why the suite exists, for people: `scripts.test in package.json`.
         options: Facts for the runner itself, such as the package manager.
+        work_tree: Absolute path of the repository in the sandbox.
     """
 
     runner: str
     root: str = ""
     evidence: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    work_tree: str = ROOT
 
     @property
     def name(self) -> str:
         """The first part of the suite's test ids if the repository has several suites: `go:tools/cli`."""
         return f"{self.runner}:{self.root or '.'}"
+
+    @property
+    def folder(self) -> str:
+        """The suite's root as an absolute path in the sandbox."""
+        return posixpath.normpath(f"{self.work_tree}/{self.root}")
 
     def within(self, path: str) -> str:
         """Return a path of the repository relative to the suite's root."""
@@ -115,6 +129,10 @@ class Suite:
     def path(self, inner: str) -> str:
         """Return a path relative to the suite's root as a path of the repository."""
         return f"{self.root}/{inner}" if self.root else inner
+
+    def in_tree(self, absolute: str) -> str:
+        """Return an absolute path in the sandbox as a path of the repository; unchanged if it is outside of it."""
+        return absolute.removeprefix(f"{self.work_tree}/")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners.base import (
     Command,
     Limits,
@@ -99,18 +98,18 @@ class BatsRunner(Runner):
         for path in files:
             count = max(1, len(_names(tree.text(path))))
             seconds = limits.per_test * min(count + 1, 20 * PATIENCE)
-            base = {"cwd": ROOT, "seconds": seconds, "env": env}
+            base = {"cwd": suite.work_tree, "seconds": seconds, "env": env}
             steps.append({**base, "name": path, "argv": ["bats", "--formatter", "tap", path]})
         for path in files:
             for kind, text in _with_canaries(tree.text(path)).items():
-                folder = posixpath.join(ROOT, posixpath.dirname(path))
+                folder = posixpath.join(suite.work_tree, posixpath.dirname(path))
                 copy = posixpath.join(folder, f"m3agent-{kind}-{posixpath.basename(path)}")
                 argv = ["bats", "--formatter", "tap", copy]
                 seconds = limits.per_test * PATIENCE
                 canary = {
                     "name": f"canary\t{kind}\t{path}",
                     "argv": argv,
-                    "cwd": ROOT,
+                    "cwd": suite.work_tree,
                     "seconds": seconds,
                     "env": env,
                 }

@@ -19,7 +19,6 @@ import posixpath
 from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import Command, Limits, Output, Reading, Result, Runner, Suite, Tree, Unit
 from m3agent.tools.runners.junit import read_junit
@@ -79,8 +78,8 @@ class CommandRunner(Runner):
         step = {
             "name": "tests",
             "argv": words,
-            "cwd": posixpath.normpath(f"{ROOT}/{suite.root}"),
-            "report": posixpath.normpath(f"{ROOT}/{file}") if file else report,
+            "cwd": suite.folder,
+            "report": posixpath.normpath(f"{suite.work_tree}/{file}") if file else report,
         }
         return [steps_command([step], work, "run")]
 
@@ -138,7 +137,7 @@ def _read_junit(suite: Suite, tree: Tree, report: str, reading: Reading) -> bool
 
 def _place(suite: Suite, tree: Tree, file: str, group: str) -> tuple[str, str]:
     """Return the file of a test, and the name of its group if the file does not say it."""
-    path = posixpath.normpath(file.removeprefix(f"{ROOT}/")) if file else ""
+    path = posixpath.normpath(suite.in_tree(file)) if file else ""
     if path in tree.paths:
         return path, group
     if group in tree.paths:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import (
     Command,
@@ -151,7 +150,7 @@ class CtestRunner(Runner):
         }
         configure = [
             "cmake",
-            *("-S", posixpath.normpath(f"{ROOT}/{suite.root}"), "-B", folder, "-G", "Ninja"),
+            *("-S", suite.folder, "-B", folder, "-G", "Ninja"),
             "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
             "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=ALWAYS",
             *(
@@ -210,7 +209,7 @@ class CtestRunner(Runner):
         """Return one command that runs the programs of the targets, one after the other."""
         programs = [unit for unit in units if isinstance(unit, Program)]
         chosen = chosen_programs(programs, targets) or programs
-        return [run_command(programs, chosen, work, limits)] if programs else []
+        return [run_command(suite, programs, chosen, work, limits)] if programs else []
 
     def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read what the programs left behind."""
@@ -357,7 +356,7 @@ def _program(
     properties = {str(p["name"]): p.get("value") for p in test.get("properties", ())}
     program = argv[0] if argv else ""
     target = targets.get(program) or _not_built(targets, title)
-    sources, flags = _target_facts(target, tree)
+    sources, flags = _target_facts(target, tree, suite)
     file = file_of(sources, (str(target.get("name", "")), title)) or _registered_in(tree, suite, test, graph)
     special = set(properties) - ORDINARY
     if any(word.startswith("--gtest_filter=") for word in argv):
@@ -411,13 +410,15 @@ def _variables(values: Any) -> dict[str, str]:
     return {name: value for name, sign, value in pairs if sign and name}
 
 
-def _target_facts(target: Mapping[str, Any], tree: Tree) -> tuple[tuple[str, ...], dict[str, str]]:
+def _target_facts(
+    target: Mapping[str, Any], tree: Tree, suite: Suite
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the sources of a target as paths of the repository, and its compiler and linker flags."""
-    prefix = f"{ROOT}/"
     paths = [
-        posixpath.normpath(posixpath.join(ROOT, str(s.get("path", "")))) for s in target.get("sources", ())
+        suite.in_tree(posixpath.normpath(posixpath.join(suite.work_tree, str(source.get("path", "")))))
+        for source in target.get("sources", ())
     ]
-    sources = tuple(path.removeprefix(prefix) for path in paths if path.removeprefix(prefix) in tree.paths)
+    sources = tuple(path for path in paths if path in tree.paths)
     flags = [
         *(
             str(define["define"])
@@ -439,7 +440,7 @@ def _registered_in(tree: Tree, suite: Suite, test: Mapping[str, Any], graph: Map
     try:
         node = graph["nodes"][test["backtrace"]]
         while True:
-            path = str(graph["files"][node["file"]]).removeprefix(f"{ROOT}/")
+            path = suite.in_tree(str(graph["files"][node["file"]]))
             if path in tree.paths:
                 return path
             node = graph["nodes"][node["parent"]]

@@ -20,6 +20,7 @@ from m3agent.tools.runners.base import (
     Suite,
     Tree,
     Unit,
+    is_within,
 )
 from m3agent.tools.runners.canaries import explain_silence, reporter
 from m3agent.tools.runners.records import read_records
@@ -56,7 +57,7 @@ class _Java(Runner):
             if not TEST_FOLDER.search(f"{folder}/") and _tool(tree, folder) == self.name
         }
         tops = [
-            root for root in sorted(roots) if not any(root != top and _within(root, top) for top in roots)
+            root for root in sorted(roots) if not any(root != top and is_within(root, top) for top in roots)
         ]
         found = []
         for root in tops:
@@ -93,7 +94,7 @@ class _Java(Runner):
 
     def modules(self, suite: Suite, tree: Tree, files: Collection[str]) -> list[str]:
         """Return the manifests of the modules with these files."""
-        manifests = {path for path in tree.named(*self.manifests) if _within(path, suite.root)}
+        manifests = {path for path in tree.named(*self.manifests) if is_within(path, suite.root)}
         found = set()
         for file in files:
             matched = _SOURCE.search(file)
@@ -114,7 +115,7 @@ class Maven(_Java):
         return Preparation(
             system_packages=("default-jdk-headless", "maven"),
             commands=(("mvn", "-B", "-fae", repository, "dependency:go-offline", "surefire:help"),),
-            inputs=tuple(path for path in tree.named("pom.xml") if _within(path, suite.root)),
+            inputs=tuple(path for path in tree.named("pom.xml") if is_within(path, suite.root)),
             keep=(".m2/repository",),
             env=JVM,
             notices=("Surefire's provider for the project's test library may be missing without a network",),
@@ -185,7 +186,7 @@ class Gradle(_Java):
         return Preparation(
             system_packages=("default-jdk-headless", "gradle"),
             commands=(("gradle", "--no-daemon", "-g", GRADLE_HOME, "testClasses"),),
-            inputs=tuple(path for path in tree.named(*names) if _within(path, suite.root)),
+            inputs=tuple(path for path in tree.named(*names) if is_within(path, suite.root)),
             keep=(GRADLE_HOME,),
             env=JVM,
             notices=("dependencies that Gradle fetches only when it compiles sources may be missing",),
@@ -253,16 +254,12 @@ def _tool(tree: Tree, folder: str) -> str:
     return "maven" if "pom.xml" in here and not ("gradlew" in here and "mvnw" not in here) else "gradle"
 
 
-def _within(path: str, folder: str) -> bool:
-    return not folder or path.startswith(f"{folder}/")
-
-
 def _tests(tree: Tree, root: str) -> list[str]:
     """Return the sorted paths of the test files below a root."""
     return sorted(
         path
         for path in tree.paths
-        if _within(path, root)
+        if is_within(path, root)
         and _SOURCE.search(path)
         and _TEST_CLASS.search(path.rpartition("/")[2])
         and "\n" not in path

@@ -12,7 +12,6 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import (
     Command,
@@ -100,7 +99,7 @@ class MesonRunner(Runner):
     def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
         """Return the command that configures and builds everything, and lists the tests."""
         folder = f"{work}/build"
-        source = posixpath.normpath(f"{ROOT}/{suite.root}")
+        source = suite.folder
         setup = '[ -f "$1/build.ninja" ] && again=--reconfigure; exec meson setup $again --wrap-mode=nodownload "$1" "$2"'
         tests, programs = f"{work}/tests.json", f"{work}/programs.json"
         show = 'meson introspect "$1" --tests > "$2" && meson introspect "$1" --targets > "$3"'
@@ -139,7 +138,7 @@ class MesonRunner(Runner):
         """Return one command that runs the programs of the targets, one after the other."""
         programs = [unit for unit in units if isinstance(unit, Program)]
         chosen = chosen_programs(programs, targets) or programs
-        return [run_command(programs, chosen, work, limits)] if programs else []
+        return [run_command(suite, programs, chosen, work, limits)] if programs else []
 
     def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read what the programs left behind."""
@@ -170,10 +169,10 @@ def _program(
     program = argv[0]
     target = targets.get(program, {})
     groups = target.get("target_sources", ())
-    paths = [str(path).removeprefix(f"{ROOT}/") for group in groups for path in group.get("sources", ())]
+    paths = [suite.in_tree(str(path)) for group in groups for path in group.get("sources", ())]
     sources = tuple(path for path in paths if path in tree.paths)
     flags = " ".join(str(flag) for group in groups for flag in group.get("parameters", ()))
-    scripts = [word.removeprefix(f"{ROOT}/") for word in argv if word.removeprefix(f"{ROOT}/") in tree.paths]
+    scripts = [path for path in map(suite.in_tree, argv) if path in tree.paths]
     file = (
         file_of(sources, (str(target.get("name", "")), title)) or (scripts or [suite.path("meson.build")])[0]
     )

@@ -28,7 +28,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
 from m3agent.tools.runners.driver import sandbox_file
@@ -82,7 +81,7 @@ class Program(Unit):
         expected_to_fail: Whether it must fail.
         tap: Whether its output is TAP.
         sources: Its source files, as paths of the repository.
-        home: Folder in the sandbox that it was built from.
+        home: Folder in the sandbox that it was built from; empty for the work tree.
         via: Command of the build system that runs the program and writes a JUnit report to `{report}`, if only it can.
         make: Command that builds the program if it is missing.
         facts: What else the registration says; compared between two trees.
@@ -99,7 +98,7 @@ class Program(Unit):
     expected_to_fail: bool = False
     tap: bool = False
     sources: tuple[str, ...] = ()
-    home: str = ROOT
+    home: str = ""
     via: tuple[str, ...] = ()
     make: tuple[str, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -143,11 +142,12 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
 
 
 def run_command(
-    programs: Sequence[Program], chosen: Collection[Program], work: str, limits: Limits
+    suite: Suite, programs: Sequence[Program], chosen: Collection[Program], work: str, limits: Limits
 ) -> Command:
     """Return the command that runs programs.
 
     Args:
+        suite: The suite.
         programs: All programs, in the order in which `read_programs` gets them.
         chosen: Those to run.
         work: Folder outside the work tree.
@@ -174,7 +174,7 @@ def run_command(
                 "env": dict(program.env),
                 "program": program.program,
                 "make": list(program.make),
-                "watch": program.program.startswith((f"{work}/", f"{ROOT}/")),
+                "watch": program.program.startswith((f"{work}/", f"{suite.work_tree}/")),
                 "modes": [
                     {**mode, "run": [word.replace("{report}", report) for word in mode["run"]]}
                     for mode in MODES
@@ -245,7 +245,9 @@ def read_programs(
             reading.planned.add(program.name)
             if step["name"] in done:
                 watched = bool(step.get("watch"))
-                ProgramReader(tree, program, done[step["name"]], reading, is_test, watched=watched).read()
+                ProgramReader(
+                    suite, tree, program, done[step["name"]], reading, is_test, watched=watched
+                ).read()
             else:
                 reading.started.append(program.name)
     for program in programs:
@@ -264,6 +266,7 @@ class ProgramReader:
         watched: Whether the witness was to be loaded into it.
     """
 
+    suite: Suite
     tree: Tree
     program: Program
     done: Mapping[str, Any]
@@ -363,7 +366,7 @@ class ProgramReader:
         for event, _, _, place in events:
             if event.startswith("replaced:"):
                 self._sign(
-                    f"{place.removeprefix(f'{self.program.home}/')} replaces {event.removeprefix('replaced:')}() of the C library"
+                    f"{self._built_from(place)} replaces {event.removeprefix('replaced:')}() of the C library"
                 )
         if "main" not in names:
             self._sign(f"the program ended before main() was called{self._place(events)}")
@@ -378,14 +381,14 @@ class ProgramReader:
             self._sign(f"{last[0]}() ended the program{self._place(events)}")
 
     def _of_test(self, place: str) -> bool:
-        path = place.removeprefix(f"{self.program.home}/")
+        path = self._built_from(place)
         if path == self.program.file or self.is_test(path):
             return path in self.tree.paths
         return place.startswith("/usr/")  # such as the main() of a framework
 
     def _place(self, events: Sequence[Sequence[Any]]) -> str:
         place = str(events[-1][3])
-        return f" (in {place.removeprefix(f'{self.program.home}/')})" if place else ""
+        return f" (in {self._built_from(place)})" if place else ""
 
     def _from_framework(self, mode: str) -> None:
         gtest = mode == "gtest"
@@ -424,10 +427,18 @@ class ProgramReader:
         if not red:
             self.check_end()
 
+    def _built_from(self, place: str) -> str:
+        """Return a source file of the program as a path of the repository."""
+        return place.removeprefix(f"{self.program.home or self.suite.work_tree}/")
+
     def _file(self, place: str) -> str:
         """Return the file that a framework names as a path of the repository."""
-        path = posixpath.normpath(posixpath.join(self.program.cwd or ROOT, place)) if place else ""
-        inner = path.removeprefix(f"{ROOT}/")
+        path = (
+            posixpath.normpath(posixpath.join(self.program.cwd or self.suite.work_tree, place))
+            if place
+            else ""
+        )
+        inner = self.suite.in_tree(path)
         if inner in self.tree.paths:
             return inner
         ends = [source for source in self.program.sources if place and f"/{place}".endswith(f"/{source}")]

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners.base import (
     Command,
     Limits,
@@ -106,7 +105,7 @@ class ProveRunner(Runner):
                 {
                     "name": path,
                     "argv": ["perl", *_switches(tree.text(path)), "-Ilib", suite.within(path)],
-                    "cwd": posixpath.normpath(f"{ROOT}/{suite.root}"),
+                    "cwd": suite.folder,
                     "env": env,
                     "seconds": limits.per_test * PATIENCE,
                     "report": events,
@@ -171,6 +170,6 @@ def _read(runner: ProveRunner, suite: Suite, path: str, step: Mapping[str, Any],
     if len(results) != len(tap.points):
         reading.tampering.append(f"{path}: it printed results that Test::Builder did not give")
     for place in sorted({result[2] for result in results if len(result) == 3}):
-        inner = suite.path(posixpath.normpath(place.removeprefix(f"{ROOT}/")))
+        inner = suite.path(posixpath.normpath(suite.in_tree(place)))
         if not runner.is_test(inner):
             reading.tampering.append(f"{path}: results come from {inner}, which is no test")

@@ -27,7 +27,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
 
 NAMES = " > "
@@ -87,8 +86,8 @@ def path_of(suite: Suite, file: str) -> str:
     """Return a file that a reporter names as a path of the repository."""
     if file.startswith("file://"):
         file = file.removeprefix("file://")
-    if file.startswith(f"{ROOT}/"):
-        return posixpath.normpath(file.removeprefix(f"{ROOT}/"))
+    if file.startswith(f"{suite.work_tree}/"):
+        return posixpath.normpath(suite.in_tree(file))
     return posixpath.normpath(suite.path(file)) if not file.startswith("/") else file
 
 

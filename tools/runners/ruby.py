@@ -12,7 +12,6 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar
 
-from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.tools.runners.base import (
     SKIPPED_FOLDERS,
     Command,
@@ -234,7 +233,7 @@ def _bundle(suite: Suite, tree: Tree) -> dict[str, str]:
     if suite.path("Gemfile") not in tree.paths:
         return {}
     return {
-        "BUNDLE_GEMFILE": f"{ROOT}/{suite.path('Gemfile')}",
+        "BUNDLE_GEMFILE": f"{suite.work_tree}/{suite.path('Gemfile')}",
         "BUNDLE_PATH": "vendor/bundle",
         "BUNDLE_DISABLE_SHARED_GEMS": "true",
     }

@@ -20,6 +20,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,8 +30,8 @@ from m3agent.tools.runners.base import Command, Limits, Output, Reading, Runner,
 from m3agent.tools.tampering import NO_SIGNS, Signs
 from m3agent.tools.test_report import TestReport
 
-WORK = "/tmp/m3agent-tests"  # noqa: S108 - inside the sandbox
-"""Folder for builds and reports, outside the work tree. A sandbox belongs to one tree, so no build is of another tree."""
+WORK = "m3agent-tests"
+"""Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""
 MOST_REPORT = 64 << 20
 """Most bytes of a report that are read."""
 ENVIRONMENT = {"CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
@@ -70,7 +71,8 @@ async def run_suite(
         SandboxError: The sandbox itself failed. A failing, hanging or unbuildable test does not raise.
     """
     started = time.monotonic()
-    work = f"{WORK}/{_SLUG.sub('-', suite.name)}"
+    suite = replace(suite, work_tree=sandbox.folders.work_tree)
+    work = f"{sandbox.folders.temporary}/{WORK}/{_SLUG.sub('-', suite.name)}"
     targets = runner.select(suite, tree, wanted)
     outputs: list[Output] = []
 

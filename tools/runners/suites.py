@@ -20,6 +20,7 @@ from m3agent.tools.runners.base import Ecosystem, Suite, Tree
 from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner
 from m3agent.tools.runners.ctest import CtestRunner
+from m3agent.tools.runners.dotnet import Dotnet
 from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
 from m3agent.tools.runners.java import Gradle, Maven
@@ -30,6 +31,7 @@ from m3agent.tools.runners.prove import ProveRunner
 from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
 from m3agent.tools.runners.ruby import Minitest, Rspec
 from m3agent.tools.runners.rust import Cargo
+from m3agent.tools.runners.swift import SwiftPackage
 from m3agent.tools.test_report import TestReport
 
 RUNNERS: Mapping[str, Ecosystem] = {
@@ -50,6 +52,8 @@ RUNNERS: Mapping[str, Ecosystem] = {
         Maven(),
         Gradle(),
         Exunit(),
+        Dotnet(),
+        SwiftPackage(),
         CommandRunner(),
     )
 }
@@ -69,6 +73,7 @@ CODE = frozenset(
         ".cxx",
         ".ex",
         ".exs",
+        ".fs",
         ".go",
         ".groovy",
         ".java",
@@ -88,6 +93,7 @@ CODE = frozenset(
         ".t",
         ".ts",
         ".tsx",
+        ".vb",
         ".bats",
     ]
 )

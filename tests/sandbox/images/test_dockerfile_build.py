@@ -12,6 +12,7 @@ import pytest
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
+from m3agent.sandbox.images import container_build
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.store.workspace import Workspace
@@ -63,6 +64,29 @@ async def contents(image: str | None, workspace: Workspace, *paths: str) -> list
     spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
     async with new_sandbox("docker", spec, workspace, lambda _: None) as sandbox:
         return [(await sandbox.exec(["cat", path])).stdout.decode() for path in paths]
+
+
+async def test_an_image_has_no_name_before_it_is_checked(
+    python_image: str,
+    workspace_of: WorkspaceOf,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Another process, or a later one if this one is killed here, would use the image by its name.
+    checked = list[list[str]]()
+    check = container_build._check_python
+
+    def look(api: Any, image: str) -> None:
+        checked.append(api.inspect_image(image)["RepoTags"])
+        check(api, image)
+
+    monkeypatch.setattr(container_build, "_check_python", look)
+    workspace = workspace_of({"Dockerfile": f"FROM {python_image}\nCOPY a.txt /\n", "a.txt": "named later\n"})
+    image = await find_environment(workspace, tmp_path, said.append, may_build=yes)
+    assert checked == [[]]
+    assert image is not None
+    assert await contents(image, workspace, "/a.txt") == ["named later\n"]
 
 
 async def test_a_command_reaches_nothing_of_this_machine_and_has_limits(

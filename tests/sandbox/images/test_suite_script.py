@@ -29,6 +29,7 @@ BUNDLER = "Fetching gem metadata\nCould not find gem 'left (= 1)' in rubygems re
         (GO, 'go: example.test/a@v1.0.0: Get "https://go.test/a": Forbidden'),
         (CARGO, "failed to get `a` as a dependency"),
         (BUNDLER, "Could not find gem 'left (= 1)' in rubygems repository"),
+        ("Loading\n  : Failed to open stream: no such host\n", "Failed to open stream: no such host"),
         ("one\ntwo\n\n", "two"),
         ("", "no message"),
     ],
