@@ -65,6 +65,12 @@ def write_out(store: TreeStore, tree: str, folder: Path) -> None:
             path.chmod(stat.S_IMODE(entry.mode))
 
 
+def name_of(clone: Path) -> str:
+    """Return the name of a clone's repository: `owner/name` if its folder is called `owner+name`."""
+    folder = clone.resolve()
+    return (folder.parent if folder.name in {"repo", ".git"} else folder).name.replace("+", "/")
+
+
 def say(text: str) -> None:
     """Print a note to standard error at once."""
     print(text, file=sys.stderr, flush=True)

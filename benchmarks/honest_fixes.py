@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.common import say
+from benchmarks.common import name_of, say
 from benchmarks.mined import with_tests_of
 from benchmarks.mining import mine, open_history
 
@@ -90,10 +90,9 @@ def run(checkout: Path, given: dict[str, Any]) -> dict[str, Any] | None:
 
 def rows_of(clone: Path, before: Path, most: int, suite: float) -> Iterator[Row]:
     """Yield the fixes of a clone."""
-    parent = clone.resolve().parent if clone.name in {"repo", ".git"} else clone
-    found = 0
-    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
-        scratch = Path(name)
+    name, found = name_of(clone), 0
+    with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as folder:
+        scratch = Path(folder)
         store, head = open_history(clone, scratch / "history.git")
         for number, repair in enumerate(mine(store, head)):
             if found == most:
@@ -102,7 +101,7 @@ def rows_of(clone: Path, before: Path, most: int, suite: float) -> Iterator[Row]
             try:
                 image = asyncio.run(find_environment(workspace, scratch / "state", say))
             except SandboxError as error:
-                say(f"{parent.name} {repair.commit[:10]}: {error}")
+                say(f"{name} {repair.commit[:10]}: {error}")
                 continue
             where = {"parent": repair.parent, "commit": repair.commit, "path": repair.path}
             given = {"clone": str(clone.resolve()), "image": image, **where}
@@ -110,13 +109,11 @@ def rows_of(clone: Path, before: Path, most: int, suite: float) -> Iterator[Row]
             results = {checkout: run(checkout, given) for checkout in order}
             old, new = results[before], results[HERE]
             if old is None or new is None or old["verdict"] != "verified" or old["suite"] > suite:
-                say(
-                    f"{parent.name} {repair.commit[:10]}: does not count: {old and (old['verdict'], old['reason'])}"
-                )
+                say(f"{name} {repair.commit[:10]}: does not count: {old and (old['verdict'], old['reason'])}")
                 continue
             found += 1
             yield Row(
-                parent.name.replace("+", "/"),
+                name,
                 repair.commit,
                 old["tests"],
                 old["suite"],

@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
+from benchmarks.common import name_of
 from benchmarks.mining import REPAIRS, open_history
 
 from m3agent.agent.verify.changed_tests import only_adds
@@ -93,8 +94,7 @@ def counts(path: str, before: bytes | None, after: bytes | None) -> bool:
 
 def read_clone(clone: Path, most: int) -> Reading:
     """Read the fixes of one clone."""
-    parent = clone.resolve().parent if clone.name in {"repo", ".git"} else clone
-    reading = Reading(parent.name.replace("+", "/"), 0, {}, 0)
+    reading = Reading(name_of(clone), 0, {}, 0)
     with tempfile.TemporaryDirectory() as folder:
         store, head = open_history(clone, Path(folder) / "store.git")
         for fix in fixes_of(store, head):

@@ -1,17 +1,73 @@
-"""Recognise comparison methods whose result never depends on the value to compare with.
+"""Recognise code that decides how values compare.
 
-With an object of such a class, `assert f(x) == 5` passes whatever `f` computes.
+With an object whose comparison never depends on the other value, `assert f(x) == 5` passes whatever `f` computes.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+
+from m3agent.sandbox.python_ast import parse
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True}
 """Methods that decide comparisons, with the result that lets a test pass."""
+MAKERS = frozenset({"type", "new_class", "make_dataclass", "ABCMeta", "EnumMeta", "EnumType", "ANY"})
+"""Names of what makes classes, or values that compare in their own way."""
+CHANGERS = frozenset({"setattr", "delattr", "update_wrapper", "vars", "globals", "eval", "exec", "eq", "cmp"})
+"""Names of what changes classes, and options of decorators that make comparison methods."""
+HARMLESS = frozenset({"__init__", "__name__", "__doc__"})
+"""Special attributes that change no comparison."""
+TEXTS = frozenset({".md", ".rst", ".txt"})
+"""Files without code."""
+
+
+def may_change_comparisons(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> bool:
+    """Return whether a patch may change how values compare: it adds a class, or changes a comparison method.
+
+    Args:
+        changes: By path, the old and the new content; None where the file is missing.
+    """
+    return any(
+        after is not None and _deciding(path, after) - _deciding(path, before or b"")
+        for path, (before, after) in changes.items()
+    )
+
+
+def _deciding(path: str, source: bytes) -> Counter[str | bytes]:
+    """Return what decides comparisons in a file, with its number; the whole file if it cannot be read as Python."""
+    suffix = PurePosixPath(path).suffix
+    found = Counter[str | bytes]()
+    if suffix in TEXTS or not source:
+        return found
+    if suffix != ".py":
+        return Counter([source])
+    try:
+        module = parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Counter([source])
+    for node in ast.walk(module):
+        match node:
+            case ast.ClassDef(name=name):
+                found[f"class {name}"] += 1
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in COMPARISONS:
+                found[ast.dump(node)] += 1
+            case (
+                ast.Name(id=name)
+                | ast.Attribute(attr=name)
+                | ast.keyword(arg=str(name))
+                | ast.alias(name=name)
+            ):
+                special = name.startswith("__") and name not in HARMLESS
+                if special or name in MAKERS or name in CHANGERS:
+                    found[name] += 1
+            case ast.Constant(value=str(text)) if "__" in text:
+                found[text] += 1
+    return found
 
 
 def always_the_same(name: str, node: Function) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from random import Random, SystemRandom
 
+from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.inverted_tests import Copy, with_inverted_copies
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeStore
@@ -78,7 +79,7 @@ class CopiesSeen:
 
     Attributes:
         signs: Reasons why the tests show nothing, as phrases.
-        lines: Lines that a person must read.
+        lines: Lines that a person must read, if the patch may change how values compare.
         red: Ids of copies with the assertions of the test itself that did not pass, though the test did.
     """
 
@@ -99,6 +100,17 @@ class CopiesSeen:
             return self.signs
         red = (f"{ident}, a copy with the same assertions, {NOT_PASSED}" for ident in self.red)
         return (*self.signs, *(f"{line.path}:{line.line} {line.what}" for line in self.lines), *red)
+
+    def to_read(
+        self, changes: Callable[[], Mapping[str, tuple[bytes | None, bytes | None]]]
+    ) -> tuple[Finding, ...]:
+        """Return the lines that a person must read: none if the patch changes no comparison.
+
+        Args:
+            changes: Returns the old and the new content of the files that the patch changes, as for
+                `may_change_comparisons`.
+        """
+        return self.lines if self.lines and may_change_comparisons(changes()) else ()
 
 
 async def run_copies(

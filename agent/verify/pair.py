@@ -83,18 +83,19 @@ class Pair:
         idents = idents | {ident for ident in beside if file_of(ident) in files}
         only = {unit(ident) for ident in idents}
         runs = {name: Runs([report], []) for name, report in zip(("before", "after"), first, strict=True)}
-        again_on = [name for name in runs if name == "before" or repeats is None]
         left = max(FREE_SECONDS, *(report.seconds for report in first))
-        times = self.reruns if repeats is None else min(self.reruns, OLD_RERUNS)
-        for number in range(1, times + 1):
-            again = Selection(targets_of(files), only, seconds=self.selection.seconds)
-            reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in again_on))
-            for name, report in zip(again_on, reports, strict=True):
-                runs[name].apart.append(report)
-            left -= max(report.seconds for report in reports)
-            if left < 0:
-                break
-        if repeats is not None:
+        again = Selection(targets_of(files), only, seconds=self.selection.seconds)
+        if repeats is None:
+            for number in range(1, self.reruns + 1):
+                reports = await all_of(*(self._run(name, again, f"-again-{number}") for name in runs))
+                for name, report in zip(runs, reports, strict=True):
+                    runs[name].apart.append(report)
+                left -= max(report.seconds for report in reports)
+                if left < 0:
+                    break
+        else:
+            name, times = f"verify-{self.prefix}before-again", min(self.reruns, OLD_RERUNS)
+            runs["before"].apart.extend(await self.runs.repeat(self.old, name, again, times, left))
             runs["after"].apart.extend(await repeats)
         unsettled = [name for name in runs if runs[name].unsettled(idents)]
         reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))

@@ -55,6 +55,17 @@ def needs_review(
         patch: The patch.
         undone: Paths of the patch whose changes do not count; by default those of `changes_undone`.
     """
+    return findings_of(changes_of(workspace, patch, undone))
+
+
+def changes_of(
+    workspace: Workspace, patch: Patch, undone: Collection[str] | None = None
+) -> dict[str, tuple[bytes | None, bytes | None]]:
+    """Return the old and the new content of the files that a patch changes, None where a file is missing.
+
+    Args:
+        workspace, patch, undone: As for `needs_review`.
+    """
     ignored = changes_undone(workspace, patch) if undone is None else undone
     trees = workspace.entries(patch.base), workspace.entries(patch.tree)
     changes = {}
@@ -64,7 +75,7 @@ def needs_review(
                 workspace.store.get_blob(tree[path].sha) if path in tree else None for tree in trees
             )
             changes[path] = before, after
-    return findings_of(changes)
+    return changes
 
 
 def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -> tuple[Finding, ...]:

@@ -3,22 +3,24 @@
 A patch that breaks a test only sometimes can be lucky in the first run. So the tests near the change run again, in
 several sandboxes, because luck can also depend on the sandbox.
 
-A test that turns red there may also be an old flaky test. Many of these measure time, and turn red when the machine is
-busy. So the files with these tests run again on both trees, under the same load: at the same time, in the same number of
-sandboxes, equally often. The patch breaks a test that is red there in several runs of the new tree and in no run of the
-base tree. One red run of the new tree is too little: a test that fails in 1 of 10 runs, patch or not, would look broken
-too often.
+A test that turns red there may also be an old flaky test. Many of these measure time, and turn red when the machine
+is busy. A test that was red once only runs a few more times on the new tree. If it stays green there, it is unstable
+and not broken. Otherwise the files with these tests run again on both trees, under the same load: at the same time,
+in the same number of sandboxes, equally often. The patch breaks a test that is red there in several runs of the new
+tree and in no run of the base tree. One red run of the new tree is too little: a test that fails in 1 of 10 runs,
+patch or not, would look broken too often. The comparison ends early if each of these tests was red in a run of the
+base tree.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from m3agent.agent.util.concurrency import all_of
-from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
-from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
@@ -26,8 +28,12 @@ from m3agent.tools.test_report import TestReport
 SANDBOXES, TIMES = 3, 2
 """Number of sandboxes, and most additional runs in each.
 
-A test that fails every other time is green in all seven runs with a probability of 1 in 128.
+A test that fails every other time is green in all seven runs with a probability of 1 in 128. If the tests near the change
+take so long that each sandbox runs them once, it is 1 in 16. A test that is red in one of these runs is green in as many
+more with a probability of 1 in 64.
 """
+REPEAT_SECONDS = 2.0
+"""Seconds of runs in a sandbox after which no additional run of the new tree starts there, unless its first run took longer."""
 COMPARED_TIMES = 4
 """Additional runs in each sandbox if a test turned red."""
 COMPARED_RUNS = SANDBOXES * COMPARED_TIMES
@@ -67,9 +73,11 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    seconds = max(FREE_SECONDS, after.seconds)
+    seconds = _seconds(after)
     many = TIMES if selection.seconds is None else 1
-    return await _repeat(pair.runs, pair.new, "verify-repeat", selection, many, seconds)
+    return await _in_sandboxes(
+        "verify-repeat", lambda name: pair.runs.repeat(pair.new, name, selection, many, seconds)
+    )
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
@@ -87,20 +95,14 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     times = _times_red(reports)
     # a test that is red in each of these runs depends on other tests, which did not run
     unstable = {ident for ident in times.keys() - after.red if times[ident] < len(reports)}
-    broken = set[str]()
-    more = list[TestReport]()
+    broken, more = set[str](), list[TestReport]()
     if candidates := times.keys() & {*before.passed}:
         again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
-        old, new = await all_of(
-            *(
-                _repeat(pair.runs, tree, name, again, COMPARED_TIMES, COMPARED_SECONDS)
-                for name, tree in (("verify-repeat-before", pair.old), ("verify-repeat-after", pair.new))
-            )
-        )
-        more = [*old, *new]
-        if len(old) == COMPARED_RUNS:
-            often = {ident for ident, number in _times_red(new).items() if number >= LEAST_RED}
-            broken = candidates & often - _times_red(old).keys()
+        if all(times[ident] < LEAST_RED for ident in candidates):
+            more = await _run_again(pair, again, candidates, _seconds(after))
+        if not more or candidates & _times_red(more).keys():
+            broken, compared = await _compare_trees(pair, again, candidates)
+            more += compared
     errors = {
         ident: report.errors.get(ident, "")
         for report in (*more, *reports)
@@ -110,12 +112,68 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     return Repeats(len(reports), round(took, 3), frozenset(broken), frozenset(unstable - broken), errors)
 
 
-async def _repeat(
-    runs: TreeRuns, tree: str, name: str, selection: Selection, times: int, seconds: float
+def _seconds(after: TestReport) -> float:
+    """Return the seconds of runs in a sandbox after which no additional run of the new tree starts there."""
+    return max(REPEAT_SECONDS, after.seconds)
+
+
+async def _run_again(
+    pair: Pair, selection: Selection, candidates: set[str], seconds: float
 ) -> list[TestReport]:
-    """Run tests of one tree several times, in several sandboxes at once; `times` and `seconds` are for each sandbox."""
-    names = [f"{name}-{number}" for number in range(1, SANDBOXES + 1)]
-    done = await all_of(*(runs.repeat(tree, each, selection, times, seconds) for each in names))
+    """Run the new tree until one of the tests is red in each sandbox, or as often as the first time."""
+    return await _in_sandboxes(
+        "verify-repeat-again",
+        lambda name: pair.runs.repeat(
+            pair.new,
+            name,
+            selection,
+            TIMES,
+            seconds,
+            lambda report: not candidates.isdisjoint(report.red),
+        ),
+    )
+
+
+async def _compare_trees(
+    pair: Pair, selection: Selection, candidates: set[str]
+) -> tuple[set[str], list[TestReport]]:
+    """Run both trees at the same time.
+
+    Returns:
+        The broken tests among the candidates, and the reports of both trees.
+    """
+    stable = {*candidates}
+
+    def all_unstable(report: TestReport) -> bool:
+        stable.difference_update(report.red)
+        return not stable
+
+    old, new = await all_of(
+        _in_sandboxes(
+            "verify-repeat-before",
+            lambda name: pair.runs.repeat(
+                pair.old, name, selection, COMPARED_TIMES, COMPARED_SECONDS, all_unstable
+            ),
+        ),
+        _in_sandboxes(
+            "verify-repeat-after",
+            lambda name: pair.runs.repeat(
+                pair.new, name, selection, COMPARED_TIMES, COMPARED_SECONDS, lambda _: not stable
+            ),
+        ),
+    )
+    broken = set[str]()
+    if len(old) == COMPARED_RUNS:
+        often = {ident for ident, number in _times_red(new).items() if number >= LEAST_RED}
+        broken = candidates & often - _times_red(old).keys()
+    return broken, [*old, *new]
+
+
+async def _in_sandboxes(
+    name: str, repeat_in: Callable[[str], Coroutine[Any, Any, list[TestReport]]]
+) -> list[TestReport]:
+    """Return the reports of several sandboxes that run at once; `repeat_in` runs one, which it names."""
+    done = await all_of(*(repeat_in(f"{name}-{number}") for number in range(1, SANDBOXES + 1)))
     return [report for some in done for report in some]
 
 

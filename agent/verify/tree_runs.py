@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,6 +43,7 @@ class TreeRuns:
         suites: The suites that run, of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
         among: All suites of the base tree, which decide how ids start; empty if they are `suites`.
         kept: Complete results of `run_once`, by tree, suites and selection.
+        ahead: Sandboxes that start before they are needed, by tree.
     """
 
     store: TreeStore
@@ -50,6 +53,39 @@ class TreeRuns:
     suites: Sequence[Suite] = ()
     among: Sequence[Suite] = ()
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
+    ahead: dict[str, list[asyncio.Task[Sandbox]]] = field(default_factory=dict)
+
+    def start_ahead(self, tree: str, number: int) -> None:
+        """Start sandboxes for runs of a tree that will probably follow: their start takes as long as a small suite.
+
+        `close_unused` must follow.
+        """
+        waiting = self.ahead.setdefault(tree, [])
+        waiting += [
+            asyncio.create_task(self.new_sandbox(Workspace(self.store, tree)).__aenter__())
+            for _ in range(number - len(waiting))
+        ]
+
+    async def close_unused(self) -> None:
+        """Close the sandboxes that no run has used."""
+        waiting = [task for tasks in self.ahead.values() for task in tasks]
+        self.ahead.clear()
+        for task in waiting:
+            task.cancel()
+        started = await asyncio.gather(*waiting, return_exceptions=True)
+        await asyncio.gather(*(sandbox.close() for sandbox in started if isinstance(sandbox, Sandbox)))
+
+    @contextlib.asynccontextmanager
+    async def _sandbox(self, tree: str) -> AsyncIterator[Sandbox]:
+        if waiting := self.ahead.get(tree):
+            sandbox = await waiting.pop()
+            try:
+                yield sandbox
+            finally:
+                await sandbox.close()
+        else:
+            async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+                yield sandbox
 
     async def run_once(
         self, tree: str, name: str, selection: Selection, *, added: Collection[str] = ()
@@ -90,7 +126,13 @@ class TreeRuns:
             return await self._run_in(sandbox, name, selection, record, added)
 
     async def repeat(
-        self, tree: str, name: str, selection: Selection, times: int, seconds: float
+        self,
+        tree: str,
+        name: str,
+        selection: Selection,
+        times: int,
+        seconds: float,
+        enough: Callable[[TestReport], bool] = lambda _: False,
     ) -> list[TestReport]:
         """Run the same tests of one tree several times, one run after the other in one sandbox.
 
@@ -100,14 +142,17 @@ class TreeRuns:
             selection: The tests to run.
             times: Most runs.
             seconds: Time after which no further run starts.
+            enough: Gets each report, and returns whether no further run is needed.
 
         Raises:
             SandboxError: The sandbox failed.
         """
         reports = list[TestReport]()
-        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+        async with self._sandbox(tree) as sandbox:
             while len(reports) < times and sum(report.seconds for report in reports) < seconds:
                 reports.append(await self._run_in(sandbox, f"{name}-{len(reports) + 1}", selection))
+                if enough(reports[-1]):
+                    break
         return reports
 
     async def _run_in(

@@ -63,9 +63,9 @@ from m3agent.agent.verify.inverted_runs import CopiesSeen, inverted_tree, run_co
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
 from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
-from m3agent.agent.verify.review import Finding, findings_at, needs_review
+from m3agent.agent.verify.review import Finding, changes_of, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
-from m3agent.agent.verify.stability import COMPARED_RUNS, Repeats, compare, repeat
+from m3agent.agent.verify.stability import COMPARED_RUNS, SANDBOXES, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
@@ -178,11 +178,14 @@ async def verify(
     if left_out:
         runs = replace(runs, suites=chosen, among=suites)
     known = None if baseline is None else partial(of_chosen, baseline)
-    compared, further = await _compare(workspace, patch, runs, reruns, known, seconds)
+    try:
+        compared, further = await _compare(workspace, patch, runs, reruns, known, seconds)
+    finally:
+        await runs.close_unused()
     builds = await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
     compared = replace(compared, review=compared.review + builds, left_out=left_out)
     found = await asyncio.to_thread(_distrust, compared, workspace, patch, issue, elsewhere)
-    found = _with_copies(found, further.copies)
+    found = await asyncio.to_thread(_with_copies, found, further.copies, workspace, patch)
     if further.repeats is not None:
         found = _with_repeats(found, further.repeats)
     found = _for_review(found)
@@ -242,12 +245,15 @@ async def _run_copies(
     return await run_copies(inverted, run)
 
 
-def _with_copies(compared: Verification, copies: CopiesSeen) -> Verification:
+def _with_copies(
+    compared: Verification, copies: CopiesSeen, workspace: Workspace, patch: Patch
+) -> Verification:
     """Return the verdict after inverted copies of the fixed tests ran."""
     if compared.verdict != "verified":
         return compared
     reasons = copies.reasons(compared.review)
-    compared = replace(compared, review=(*compared.review, *copies.lines))
+    lines = copies.to_read(lambda: changes_of(workspace, patch, compared.undone))
+    compared = replace(compared, review=(*compared.review, *lines))
     if not reasons:
         return compared
     reason = f"the fixed tests show nothing: {reasons[0]}"
@@ -341,6 +347,9 @@ async def _compare(
     added = trees.added
     not_own = Selection(ignore=trees.imported)
     pair = Pair(patch.base, trees.without, "", runs, reruns, not_own, trees.new_files)
+    if reruns:
+        runs.start_ahead(pair.new, SANDBOXES)
+        runs.start_ahead(pair.old, 1)
     known = asyncio.ensure_future(_nothing() if baseline is None else baseline())
     new_tests_selection = await asyncio.to_thread(_added_tests, workspace, patch, added)
     of_added = Pair(trees.old, trees.new, "added-", runs, reruns, new_tests_selection, trees.new_files)

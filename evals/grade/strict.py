@@ -184,9 +184,9 @@ async def check_that_tests_can_fail(
         return {ident for ident, outcome in outcomes.items() if outcome == "passed"}, outcomes.keys()
 
     copies = await run_copies(inverted, run_copies_of)
-    review = (*trees.review, *copies.lines)
+    lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
-    return replace(trees, review=review), replace(run, signs=forged)
+    return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
 
 
 async def changes_while_running(sandbox: Sandbox, trees: Trees) -> list[str]:

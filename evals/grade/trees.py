@@ -5,7 +5,7 @@ No code of a patch runs for this, and none of its files is read as configuration
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -41,6 +41,7 @@ class Trees:
         undone: Paths among them that were reset.
         review: Lines of the patch that a person must read before its verdict can be believed.
         tests: Paths of tests and of files that decide how tests run; for other languages than Python only of tests.
+        kept: By path, the old and the new content of what the patch changes and what was not reset; None where a file is missing.
         suites: The suites that hold the row's tests, if these are not Python's.
     """
 
@@ -51,6 +52,7 @@ class Trees:
     undone: tuple[str, ...]
     review: tuple[Finding, ...]
     tests: tuple[str, ...]
+    kept: Mapping[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     suites: RowSuites = field(default_factory=RowSuites)
 
 
@@ -124,6 +126,7 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
         tuple(undone),
         review,
         tuple(sorted(tests)),
+        kept,
         suites,
     )
 

@@ -311,10 +311,13 @@ class Trial:
 
     def fresh(self, of: Workspace) -> Sandbox:
         """Return a sandbox for one run on a tree."""
-        number = self.runs[of.base] = self.runs.get(of.base, -1) + 1
-        tree = list(self.runs).index(of.base)
+        place = list[int]()
 
         def run(files: Mapping[str, str], targets: Sequence[str]) -> Run:
+            if not place:  # some sandboxes start before they are needed
+                number = self.runs[of.base] = self.runs.get(of.base, -1) + 1
+                place.extend((list(self.runs).index(of.base), number))
+            tree, number = place
             self.made.append((tree, number, list(targets)))
             is_odd = tree < len(self.odd) and number in self.odd[tree]
             return Run(*self.run_tests(files, targets, is_odd), self.seconds)

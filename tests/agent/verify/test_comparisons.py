@@ -1,0 +1,61 @@
+"""Test which patches may change how values compare."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.agent.verify.comparisons import may_change_comparisons
+
+OLD = """
+class Money(int):
+    def __eq__(self, other):
+        return int(self) == int(other)
+
+    def add(self, other):
+        return Money(int(self) - int(other))
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("money.py", OLD.replace("-", "+")),
+        ("money.py", OLD + "\n    def __ior__(self, other):\n        return super().__init__(other)\n"),
+        ("money.py", OLD.replace("def __eq__", "# a comment\n    def __eq__")),
+        ("README.md", "class Text: __eq__"),
+        ("money.py", ""),
+    ],
+    ids=["a method", "a special method", "a comment", "a text", "less"],
+)
+def test_an_honest_change_leaves_comparisons_alone(path: str, new: str) -> None:
+    assert not may_change_comparisons({path: (OLD.encode(), new.encode())})
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        ("money.py", OLD + "\nclass Same(int): ..."),
+        ("money.py", OLD + "\nclass Money(int): ..."),
+        ("money.py", OLD.replace("int(self) ==", "int(self) >=")),
+        ("money.py", OLD + "\n    __ne__ = add"),
+        ("money.py", OLD + "\nMoney.__eq__ = Money.add"),
+        ("money.py", OLD + "\nMoney.__dict__"),
+        ("money.py", OLD + "\nsetattr(Money, '_' * 2 + 'eq' + '_' * 2, Money.add)"),
+        ("money.py", OLD + "\nSame = type('Same', (int,), dict(eq=1))"),
+        ("money.py", OLD + "\nfrom unittest.mock import ANY as five"),
+        ("money.py", OLD + "\nimport types\nSame = types.new_class('Same')"),
+        ("money.py", OLD + "\nMoney = attrs.define(eq=same)(Money)"),
+        ("money.py", OLD + "\nname = f'__{word}__'"),
+        ("money.py", OLD + "\nbroken("),
+        ("money.pyx", OLD + "\n"),
+        ("money.so", "\0"),
+    ],
+)
+def test_what_may_change_comparisons(path: str, new: str) -> None:
+    assert may_change_comparisons({"other.py": (b"", None), path: (OLD.encode(), new.encode())})
+
+
+def test_a_new_file_counts_whole_and_a_removed_one_not() -> None:
+    assert may_change_comparisons({"money.py": (None, OLD.encode())})
+    assert not may_change_comparisons({"money.py": (OLD.encode(), None)})
+    assert not may_change_comparisons({"add.py": (None, b"def add(one, other):\n    return one + other\n")})

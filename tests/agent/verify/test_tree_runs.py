@@ -1,0 +1,98 @@
+"""Sandboxes that start before they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.errors import SandboxDied
+from m3agent.sandbox.protocol.channel import Channel
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.selection import EVERYTHING
+from tests.fakes.machine import MemoryMachine
+from tests.fakes.suite import Run, Suite
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+class Watched(MemoryMachine):
+    """Notes when it starts and ends."""
+
+    def __init__(self, seen: list[str], *, broken: bool = False) -> None:
+        super().__init__(Suite(lambda *_: Run({"test_a.py::a": "passed"})))
+        self.seen, self.broken = seen, broken
+
+    async def start(self) -> Channel:
+        self.seen.append("start")
+        if self.broken:
+            raise SandboxDied("it broke")
+        return await super().start()
+
+    async def destroy(self) -> None:
+        self.seen.append("end")
+        await super().destroy()
+
+
+@pytest.fixture
+def seen() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def runs(workspace_of: WorkspaceOf, tmp_path: Path, seen: list[str]) -> TreeRuns:
+    workspace = workspace_of({"test_a.py": "def test_a(): pass\n"})
+    return TreeRuns(workspace.store, lambda of: Sandbox(Watched(seen), of), tmp_path)
+
+
+@pytest.fixture
+def tree(runs: TreeRuns) -> str:
+    return runs.store.write_tree([])
+
+
+async def test_repeats_use_what_was_started_ahead(runs: TreeRuns, tree: str, seen: list[str]) -> None:
+    runs.start_ahead(tree, 2)
+    await asyncio.sleep(0.2)
+    assert seen == ["start", "start"]
+    reports = await runs.repeat(tree, "a", EVERYTHING, 3, 60)
+    assert [report.passed for report in reports] == [("test_a.py::a",)] * 3
+    assert seen == ["start", "start", "end"]
+    await runs.close_unused()
+    assert seen == ["start", "start", "end", "end"]
+    await runs.repeat(tree, "a", EVERYTHING, 1, 60)
+    assert seen[4:] == ["start", "end"], "none is left"
+
+
+async def test_other_trees_and_first_runs_have_sandboxes_of_their_own(
+    runs: TreeRuns, tree: str, seen: list[str]
+) -> None:
+    runs.start_ahead("0" * 40, 0)
+    runs.start_ahead(tree, 1)
+    await runs.run(tree, "first")
+    assert seen.count("start") == 2
+    await runs.close_unused()
+    assert seen.count("end") == 2
+
+
+async def test_a_start_that_fails_matters_only_if_it_is_needed(
+    runs: TreeRuns, tree: str, seen: list[str]
+) -> None:
+    broken = TreeRuns(runs.store, lambda of: Sandbox(Watched(seen, broken=True), of), runs.folder)
+    broken.start_ahead(tree, 1)
+    await asyncio.sleep(0)
+    await broken.close_unused()
+    broken.start_ahead(tree, 1)
+    with pytest.raises(SandboxDied, match="it broke"):
+        await broken.repeat(tree, "a", EVERYTHING, 1, 60)
+    await broken.close_unused()
+
+
+async def test_a_start_that_is_under_way_is_ended(runs: TreeRuns, tree: str, seen: list[str]) -> None:
+    runs.start_ahead(tree, 3)
+    await asyncio.sleep(0)
+    await runs.close_unused()
+    assert seen.count("end") == seen.count("start")
