@@ -280,3 +280,29 @@ def test_the_image_fixes_a_bug_with_a_sandbox_of_its_own(image: str, make_repo: 
     assert "-    return a - b\n+    return a + b" in done.stdout
     barred = run([*ran, "--volume", f"{repo}:/work", image, "doctor"])
     assert barred.returncode == 3 and "missing  bubblewrap" in barred.stdout, "which is why they are needed"
+
+
+@needs_base
+@pytest.mark.timeout(600)
+def test_the_image_fixes_a_bug_without_a_sandbox(image: str, make_repo: MakeRepo) -> None:
+    """A container as benchmarks make them: no engine, no user namespaces, no rights, a root that cannot be written."""
+    repo = make_repo(BUGGY)
+    for path in (repo, *repo.rglob("*")):
+        os.chown(path, 1000, 1000)
+    confined = ["--read-only", "--cap-drop", "ALL", "--network", "none", "--tmpfs", "/tmp:exec,mode=1777"]
+    inside = [
+        "docker",
+        "run",
+        "--rm",
+        *confined,
+        "--env",
+        "M3AGENT_STATE=/tmp/state",
+        "--volume",
+        f"{repo}:/work",
+        image,
+    ]
+    done = run([*inside, "fix", ISSUE, "--engine", "embedded", "--sandbox", "here", "--apply"])
+    assert done.returncode == 0, done.stderr
+    assert "verified (not isolated)" in done.stderr
+    assert (repo / "calc.py").read_text() == BUGGY["calc.py"].replace("-", "+")
+    assert {path.name for path in repo.iterdir()} == {".git", *BUGGY}

@@ -10,15 +10,14 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from m3agent.sandbox.backends.launchers import BASH_START
-from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, ExecResult
+from m3agent.sandbox.backends.sandbox import ExecResult, Folders
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 
 # The program is passed in a file, because an argument of a command is limited to 128 KiB. The file's name never
 # changes, so that equal failures have equal tracebacks. Python searches the file's folder first for modules, so the
 # file must not have the name of a module (the standard library has `code`, which `pdb` needs).
-PROGRAM = "/tmp/m3agent/m3agent_code"  # noqa: S108 - inside the sandbox
-PYTHON = ("python3", f"{PROGRAM}.py")
-SHELL = ("sh", "-c", 'command -v bash > /dev/null && exec bash "$0"; exec sh "$0"', f"{PROGRAM}.sh")
+PROGRAM = "m3agent/m3agent_code"
+SHELL = 'command -v bash > /dev/null && exec bash "$0"; exec sh "$0"'
 READER_GONE = 128 + signal.SIGPIPE
 """Exit code of a bash program whose last pipeline ended because a reader, such as `head`, had read enough."""
 ENOUGH_READ = (
@@ -77,14 +76,21 @@ def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
     return f"{head}\n[... {omitted + len(data) - 2 * keep:,} bytes omitted ...]\n{tail}", True
 
 
+def command(folders: Folders, *, in_bash: bool = False) -> tuple[str, ...]:
+    """Return the command that runs a program. Its last word is the path of the program's file."""
+    file = f"{folders.temporary}/{PROGRAM}"
+    return ("sh", "-c", SHELL, f"{file}.sh") if in_bash else ("python3", f"{file}.py")
+
+
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program. Its output is the result, even if it fails or exceeds its time limit."""
     in_bash = arguments.language == "bash"
-    argv = SHELL if in_bash else PYTHON
-    env = {**context.sandbox.typed_env, "PWD": ROOT}  # PWD: as a shell would set it
+    folders = context.sandbox.folders
+    argv = command(folders, in_bash=in_bash)
+    env = {**context.sandbox.typed_env, "PWD": folders.work_tree}  # PWD: as a shell would set it
     result = await context.sandbox.exec(
         argv,
-        env={**env, "BASH_ENV": f"{TOOLBOX}/{BASH_START}"} if in_bash else env,
+        env={**env, "BASH_ENV": f"{folders.toolbox}/{BASH_START}"} if in_bash else env,
         stdin=arguments.code.encode(),
         file=argv[-1],
         warm=not in_bash,
@@ -103,7 +109,7 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     for title, text in (("stdout", shown_out), ("stderr", shown_err)):
         if text.strip():
             parts.append(f"{title}:\n{text.rstrip()}")
-    if context.sandbox.network is None and any(PIP_FAILED.search(text) for text in (shown_out, shown_err)):
+    if not context.sandbox.has_network and any(PIP_FAILED.search(text) for text in (shown_out, shown_err)):
         parts.append(
             "note: the sandbox has no network, so pip cannot download. `pip list` shows what is installed."
         )

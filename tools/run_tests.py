@@ -85,7 +85,7 @@ async def run_program(
         SandboxError: The sandbox itself failed.
     """
     key = secrets.token_bytes(32)
-    report = f"/tmp/report-{secrets.token_hex(8)}"  # noqa: S108 - inside the sandbox
+    report = f"{sandbox.folders.temporary}/report-{secrets.token_hex(8)}"
     variables = {**sandbox.environment, **(env or {})}
     given = standard_input(program, request, report, key, variables.get("PYTHONPATH", ""))
     result = await sandbox.exec(

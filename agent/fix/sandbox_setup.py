@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.suites import suites_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
+from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.container import MayBuild
@@ -22,6 +24,10 @@ from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
 
+NOT_ISOLATED = (
+    "no isolation: commands run in this container with your rights and its network; the verdict says so"
+)
+
 
 async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tuple[SandboxSpec, Backend]:
     """Return the sandbox that the settings request, and its backend on this machine.
@@ -32,13 +38,30 @@ async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tupl
 
     Raises:
         EngineUnavailable: This machine has no backend.
+        UsageError: Commands may not run without isolation.
     """
     limits = SandboxLimits(parse_bytes(settings.memory), settings.cpus)
     hosts = settings.allow_net.hosts if settings.allow_net else ()
     if hosts:
         say(describe(hosts))
     spec = SandboxSpec(settings.sandbox, settings.image, limits, hosts)
+    if spec.backend == "here":
+        _check_here(settings)
+        say(NOT_ISOLATED)
     return spec, await choose_backend(spec, say)
+
+
+def _check_here(settings: Settings) -> None:
+    """Raise UsageError if commands may not run without isolation."""
+    if settings.image is not None:
+        raise UsageError("--sandbox here uses the present container: leave out --image.")
+    if settings.allow_net:
+        raise UsageError("--sandbox here has the network of this container: leave out --allow-net.")
+    if not settings.yes and not in_container():
+        raise UsageError(
+            "--sandbox here would run the model's commands on this machine with all your rights, because this is no "
+            "container: use --sandbox docker, or add --yes."
+        )
 
 
 async def with_environment(

@@ -7,6 +7,7 @@ from select import select
 from stat import S_ISREG
 
 from m3agent.agent.repo.host_git import HostGit
+from m3agent.sandbox.store.anonymous_file import anonymous_file
 
 TYPE_CHECKING = False  # type checkers take this for true; the modules are slow to import
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class GitProcess:
 
     def __init__(self, repository: HostGit, *args: str) -> None:
         command = repository.command()
-        # A memory file, not a pipe: git never blocks while nobody reads.
-        output = os.memfd_create("git", os.MFD_CLOEXEC)
+        output = anonymous_file("git")  # not a pipe: git never blocks while nobody reads
         try:
             argv = command.argv("-C", repository.folder, *args)
             self._pid = os.posix_spawnp(
@@ -50,6 +50,7 @@ class GitProcess:
             os.close(output)
             raise
         self._output = output
+        self._ended: int | None = None
         self._root = repository.root
 
     def output(self) -> bytes | None:
@@ -59,9 +60,7 @@ class GitProcess:
             EnvironmentFault: A file blocks git; see `blocked`.
         """
         try:
-            self._unblock()
-            _, status = os.waitpid(self._pid, 0)
-            if status:
+            if self._status():
                 return None
             size = os.fstat(self._output).st_size
             parts: list[bytes] = []
@@ -72,17 +71,38 @@ class GitProcess:
         finally:
             os.close(self._output)
 
-    def _unblock(self) -> None:
-        """Wait for the end. If that takes long because of a file that blocks git, end git and raise EnvironmentFault."""
-        process = os.pidfd_open(self._pid)
-        try:
-            # a pidfd is readable when the process has ended
-            if not select([process], [], [], PATIENCE)[0] and (fault := blocked(self._root)) is not None:
-                os.kill(self._pid, SIGKILL)
-                os.waitpid(self._pid, 0)
-                raise fault
-        finally:
-            os.close(process)
+    def _status(self) -> int:
+        """Wait for the end and return the exit status.
+
+        If the end takes long because of a file that blocks git, end git and raise EnvironmentFault.
+        """
+        if not self._ends_within(PATIENCE) and (fault := blocked(self._root)) is not None:
+            os.kill(self._pid, SIGKILL)
+            os.waitpid(self._pid, 0)
+            raise fault
+        if self._ended is None:
+            self._ended = os.waitpid(self._pid, 0)[1]
+        return self._ended
+
+    def _ends_within(self, seconds: float) -> bool:
+        """Wait for the end for some seconds; return whether it came."""
+        if hasattr(os, "pidfd_open"):
+            process = os.pidfd_open(self._pid)
+            try:
+                return bool(
+                    select([process], [], [], seconds)[0]
+                )  # it is readable when the process has ended
+            finally:
+                os.close(process)
+        pause = 0.001
+        while seconds > 0:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._ended = status
+                return True
+            select([], [], [], pause)
+            seconds, pause = seconds - pause, min(2 * pause, 0.05)
+        return False
 
 
 def blocked(root: str | None) -> Exception | None:

@@ -185,6 +185,13 @@ class Repository:
         names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
         return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
 
+    def ignored_files(self) -> list[str]:
+        """Return the ignored files on disk, sorted; a folder that has only such files is one path, without a `/`."""
+        if self.root is None:
+            return []
+        listed = self.git("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+        return sorted(os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path)
+
     def submodules(self) -> set[str]:
         """Return the paths of HEAD's submodules."""
         lines = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split(b"\0")

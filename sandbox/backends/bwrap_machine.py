@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.sandbox.backends.image import ETC, host_folders, host_python_usable, installed_on_host, usr_links
-from m3agent.sandbox.backends.sandbox import ROOT, TOOLBOX, SandboxLimits
+from m3agent.sandbox.backends.sandbox import ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.start_process import start_process, wait_killed
@@ -84,8 +84,11 @@ def _others() -> int:
     processes of this user count.
     """
     release = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
-    if os.geteuid() == 0 or release >= OWN_COUNT:
-        return 0
+    return 0 if os.geteuid() == 0 or release >= OWN_COUNT else processes_of_user()
+
+
+def processes_of_user() -> int:
+    """Return the number of processes and threads of this process's user."""
     count = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process has ended meanwhile
@@ -146,7 +149,7 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
         *mounts,
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(limits.shared), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
-        *("--size", str(limits.scratch), "--tmpfs", "/tmp"),  # noqa: S108 - inside the sandbox
+        *("--size", str(limits.scratch), "--tmpfs", TEMPORARY),
         *("--size", str(limits.disk), "--tmpfs", ROOT),
         *("--size", str(limits.toolbox), "--tmpfs", TOOLBOX),
         *("--remount-ro", "/"),
@@ -159,10 +162,12 @@ class BwrapMachine:
     """One bubblewrap process that runs the supervisor and communicates over pipes."""
 
     name = "bwrap"
+    isolated = True
 
     def __init__(self, limits: SandboxLimits) -> None:
         self.limits = limits
         self.environment: dict[str, str] = {}
+        self.folders = Folders()
         self.image_id = installed_on_host()
         self._process: asyncio.subprocess.Process | None = None
         self._stderr = bytearray()

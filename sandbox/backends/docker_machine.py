@@ -22,7 +22,7 @@ from m3agent.sandbox.backends.engine import connect, is_podman, socket_of
 from m3agent.sandbox.backends.engine_events import why_ended
 from m3agent.sandbox.backends.image import find_image, installed_on_host
 from m3agent.sandbox.backends.reaper import start_reaper
-from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TOOLBOX, SandboxLimits
+from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.threads import uninterrupted
@@ -31,7 +31,7 @@ LABEL = "m3agent"
 USER = "1000:1000"
 TAKE_AND_DROP = f"""\
 import os
-for p in ({ROOT!r}, {TOOLBOX!r}, "/tmp", "/dev/shm"):
+for p in ({ROOT!r}, {TOOLBOX!r}, {TEMPORARY!r}, "/dev/shm"):
     os.chown(p, 1000, 1000)
 os.setgroups([])
 os.setgid(1000)
@@ -75,6 +75,7 @@ class DockerMachine:
     """One container that runs the supervisor; its standard streams are the channel to it."""
 
     name = "docker"
+    isolated = True
 
     def __init__(
         self,
@@ -95,6 +96,7 @@ class DockerMachine:
         self._destroyed = False
         self.image: str | None = None
         self.environment: dict[str, str] = {}
+        self.folders = Folders()
         self.image_id = ""
 
     @property
@@ -177,7 +179,7 @@ class DockerMachine:
             binds=[f"{folder}:{folder}:ro" for folder in image.binds if Path(folder).exists()],
             tmpfs={
                 ROOT: _tmpfs(limits.disk, limits.inodes, "exec,mode=0755", podman=podman),
-                "/tmp": _tmpfs(limits.scratch, limits.inodes, "exec,mode=1777", podman=podman),  # noqa: S108
+                TEMPORARY: _tmpfs(limits.scratch, limits.inodes, "exec,mode=1777", podman=podman),
                 TOOLBOX: _tmpfs(limits.toolbox, FEW_INODES, "exec,mode=0755", podman=podman),
                 "/dev/shm": _tmpfs(limits.shared, FEW_INODES, "noexec,mode=1777", podman=podman),  # noqa: S108
             },

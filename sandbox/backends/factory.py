@@ -7,12 +7,14 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias, get_args
+from pathlib import Path
+from typing import TypeAlias
 
 from m3agent.sandbox.backends import kinds
 from m3agent.sandbox.backends.bwrap_machine import BwrapMachine, barred_by, command
 from m3agent.sandbox.backends.docker_machine import DockerMachine
 from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.here_machine import HereMachine
 from m3agent.sandbox.backends.sandbox import Machine, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.network.allow_list import AllowedHost
@@ -34,6 +36,8 @@ class SandboxSpec:
         limits: The limits on resources.
         allow_net: The hosts that commands may reach; empty for no network at all.
         image_of: Returns the image for a tree, from the tree and `image`. None if `image` suits all trees.
+        source: The user's folder, for sandboxes without isolation.
+        ignored: Ignored files and folders there that a work tree needs, such as what was built or installed.
     """
 
     backend: Backend | None = None
@@ -41,6 +45,8 @@ class SandboxSpec:
     limits: SandboxLimits = field(default_factory=SandboxLimits)
     allow_net: tuple[AllowedHost, ...] = ()
     image_of: Callable[[Workspace, str], Awaitable[str]] | None = field(default=None, compare=False)
+    source: Path | None = None
+    ignored: tuple[str, ...] = ()
 
 
 def parse_bytes(text: str) -> int:
@@ -64,7 +70,7 @@ def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backen
     """
     if backend is not None:
         return (backend,)
-    return tuple(kind for kind in get_args(Backend) if image is None or kind not in kinds.IMAGELESS)
+    return tuple(kind for kind in kinds.ISOLATED if image is None or kind not in kinds.IMAGELESS)
 
 
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
@@ -124,4 +130,6 @@ def new_sandbox(
             machine = DockerMachine(spec.image, spec.limits, say, choose)
         case "bwrap":
             machine = BwrapMachine(spec.limits)
+        case "here":
+            machine = HereMachine(spec.limits, spec.source, spec.ignored)
     return Sandbox(machine, workspace, network)

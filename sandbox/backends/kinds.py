@@ -2,8 +2,18 @@
 
 from typing import Literal, TypeAlias
 
-Backend: TypeAlias = Literal["docker", "bwrap"]
-"""The backends, best first."""
+Backend: TypeAlias = Literal["docker", "bwrap", "here"]
+"""The backends. The first two isolate commands, and the first that works is the default; `here` must be named."""
 
-IMAGELESS: frozenset[Backend] = frozenset({"bwrap"})
+ISOLATED: tuple[Backend, ...] = ("docker", "bwrap")
+"""Backends that isolate commands, best first."""
+
+WITHOUT_ISOLATION: Backend = "here"
+
+IMAGELESS: frozenset[Backend] = frozenset({"bwrap", "here"})
 """Backends whose sandboxes have the packages of this machine instead of an image."""
+
+
+def shown_status(status: str, backend: str) -> str:
+    """Return the status of a fix for people: without isolation, it says so."""
+    return f"{status} (not isolated)" if backend == WITHOUT_ISOLATION else status

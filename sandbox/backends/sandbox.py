@@ -49,6 +49,8 @@ that time.
 """
 TOOLBOX = "/opt/m3agent"
 """Folder inside the sandbox for the modules (pytest) and commands (`python`, `pip`) that the image lacks."""
+TEMPORARY = "/tmp"  # noqa: S108 - inside the sandbox
+"""Folder inside the sandbox for temporary files and for the home of its user."""
 BASE_MESSAGE = (
     "base of the work: this copy has no earlier history",
     "The repository's other commits, authors, branches and tags are not in this sandbox.",
@@ -120,6 +122,21 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True)
+class Folders:
+    """Absolute paths of a sandbox's folders.
+
+    Attributes:
+        work_tree: The repository.
+        toolbox: The modules (pytest) and commands (`python`, `pip`) that the sandbox lacks.
+        temporary: Temporary files and the home of the user.
+    """
+
+    work_tree: str = ROOT
+    toolbox: str = TOOLBOX
+    temporary: str = TEMPORARY
+
+
+@dataclass(frozen=True)
 class ExecResult:
     """Result of one command.
 
@@ -158,6 +175,10 @@ class Machine(Protocol):
     """Variables that commands get in addition to our own: those of the image, known once it has started."""
     image_id: str
     """Text that changes if other programs are installed: known once the machine has started."""
+    folders: Folders
+    """Paths of its folders: known once the machine has started."""
+    isolated: bool
+    """Whether commands are isolated from this machine. If not, they also have its network and its user's home."""
 
     async def start(self) -> Channel:
         """Start the machine.
@@ -238,13 +259,13 @@ class Sandbox:
         await self._channel.boot(START_TIMEOUT)
         own = self.machine.environment
         path = own.get("PATH") or DEFAULT_PATH
-        launchers = f"{TOOLBOX}/{LAUNCHERS}"
+        launchers = f"{self.folders.toolbox}/{LAUNCHERS}"
         self.typed_env = {"PATH": f"{launchers}:{path}"}
         self._env = {
             **own,
             # Programs in the sandbox can write to this folder. So they must not replace what m3agent itself runs.
             "PATH": path if EQUIPPED in own else f"{path}:{launchers}",
-            "HOME": "/tmp/home",  # noqa: S108 - inside the sandbox
+            "HOME": f"{self.folders.temporary}/home",
             "USER": "m3agent",
             "LOGNAME": "m3agent",
             "LANG": "C.UTF-8",
@@ -259,6 +280,10 @@ class Sandbox:
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
         }
+        if not self.machine.isolated:
+            self.typed_env = {}
+            del self._env["PIP_NO_INDEX"], self._env["PIP_BREAK_SYSTEM_PACKAGES"]
+            self._env |= {name: own[name] for name in ("HOME", "USER", "LOGNAME") if name in own}
         if self.network is not None:
             await self._connect(self.network)
         await self._equip()
@@ -266,9 +291,10 @@ class Sandbox:
     async def _start(self) -> None:
         await self.boot()
         size = await self._lay(self.tree, set())
-        python_path = [ROOT, self._env["PYTHONPATH"]]
+        work_tree = self.folders.work_tree
+        python_path = [work_tree, self._env["PYTHONPATH"]]
         if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
-            python_path.insert(1, f"{ROOT}/src")
+            python_path.insert(1, f"{work_tree}/src")
         self._env["PYTHONPATH"] = ":".join(filter(None, python_path))
         # Compressing takes longer than the rest of the start. Space is short only if the tree is large.
         compression = 0 if size < self.machine.limits.disk // 8 else 1
@@ -295,7 +321,7 @@ class Sandbox:
         self._beside_folders = tuple(
             folder for folder in _folders(lines) if not any(path.startswith(f"{folder}/") for path in paths)
         )
-        if "there" in lines:
+        if "there" in lines or not self.machine.isolated:
             self._beside = {path for path, *_ in (await self._scan())["changed"]}
 
     async def _scan(self) -> Header:
@@ -309,24 +335,34 @@ class Sandbox:
         del self._env["PIP_NO_INDEX"]
 
         async def run(argv: list[str], stdin: bytes) -> ExecResult:
-            return await self.exec(argv, cwd=TOOLBOX, stdin=stdin)
+            return await self.exec(argv, cwd=self.folders.toolbox, stdin=stdin)
 
-        self._env |= await lend_certificates(run, f"{TOOLBOX}/certificates.pem")
+        self._env |= await lend_certificates(run, f"{self.folders.toolbox}/certificates.pem")
 
     async def _equip(self) -> None:
         """Write the modules and commands for running tests that the image lacks into the sandbox."""
         names = (" ".join(IF_MISSING), " ".join(WANTED_MODULES))
-        probe = await self.exec(["python3", "-c", PROBE, *names], cwd=TOOLBOX)
+        probe = await self.exec(["python3", "-c", PROBE, *names], cwd=self.folders.toolbox)
         if probe.exit != 0:
             raise SandboxError(f"python3 in the sandbox does not work: {_last_line(probe.stderr)}")
         interpreter, commands, modules = (line.split() for line in probe.stdout.decode().splitlines()[-3:])
         bytecode, self.python = interpreter
-        files = launcher_files(commands)
+        files = launcher_files(commands if self.machine.isolated else [*commands, "pip", "pip3"])
         if modules and EQUIPPED not in self._env:
             compiled = bytecode == BYTECODE
             files += await asyncio.to_thread(module_files, tuple(modules), compiled=compiled)
-            self._env["PYTHONPATH"] = TOOLBOX
-        await self._put(files, TOOLBOX)
+            self._env["PYTHONPATH"] = self.folders.toolbox
+        await self._put(files, self.folders.toolbox)
+
+    @property
+    def folders(self) -> Folders:
+        """The absolute paths of the folders in the sandbox."""
+        return self.machine.folders
+
+    @property
+    def has_network(self) -> bool:
+        """Whether commands can reach other machines."""
+        return self.network is not None or not self.machine.isolated
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -19,11 +19,15 @@ Header = dict[str, Any]
 DOCKER_STREAM = struct.Struct(">BxxxI")  # header in Docker's stream of an attached container
 BOOT = """\
 import os
-n = int(os.read(0, 8))
-s = b""
-while len(s) < n:
-    s += os.read(0, n - len(s))
-exec(compile(s, "supervisor", "exec"))
+def read(n):
+    s = b""
+    while len(s) < n:
+        more = os.read(0, n - len(s))
+        if not more:
+            raise SystemExit("the host ended before the supervisor had arrived")
+        s += more
+    return s
+exec(compile(read(int(read(8))), "supervisor", "exec"))
 """
 """Program for the sandbox's python3 (`-I -S -c`): read the supervisor from standard input and run it."""
 DIAGNOSTICS = 8192  # bytes kept of the supervisor's standard error, which is shown if it dies

@@ -41,6 +41,9 @@ Why process 1: the kernel drops SIGKILL, SIGTERM and SIGSTOP that are sent to it
 default actions must stay: a handler would make it killable.) Its `kill(-1)` reaches every other process, and
 its death ends the namespace. It is not dumpable, so tool code can neither trace it nor open its descriptors.
 A system call filter on this process and its children forbids the kernel's unusual calls (see `forbid`).
+
+Without isolation, it is an ordinary process with a guard as its parent (see `guard`). Its commands are then its
+descendants (see `Descendants`), and the filter also refuses signals to it, its guard and its host.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Dict, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, NoReturn, Optional, Tuple
 
 if TYPE_CHECKING:
     import socket
@@ -79,6 +82,8 @@ MOST_JOBS = 128  # commands at once; fewer if only few processes are allowed
 LATER = 0.02  # seconds that a frame waits for another frame to be sent with it
 QUIET = 0.03  # seconds without a request after which a spare interpreter is started
 PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER, PR_CAPBSET_DROP = 36, 24
+CAP_SYS_PTRACE = 19
 PR_GET_SECCOMP, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 21, 22, 38
 RLIMIT_LOCKS, RLIMIT_RTTIME = 10, 15  # without effect here, so that they can carry a job's number
 MARK = 1 << 40
@@ -133,17 +138,160 @@ def mark_of(pid: int) -> int:
     return up - MARK if up + down == 2 * MARK else 0
 
 
-def lives(pid: int) -> bool:
-    """Return whether any thread of a process still runs.
+def is_unmarked(pid: int) -> bool:
+    """Return whether a process has the limits of this one; False if it has ended."""
+    try:
+        return all(
+            resource.prlimit(pid, limit)[1] == resource.getrlimit(limit)[1]
+            for limit in (RLIMIT_LOCKS, RLIMIT_RTTIME)
+        )
+    except OSError:
+        return False
 
-    An ended process stays listed until its parent reaps it.
+
+def fields_of(pid: int) -> list[bytes]:
+    """Return what the kernel says about a process, from its state on: state, parent, group (proc_pid_stat(5)).
 
     Raises:
         OSError: There is no such process.
     """
     with open("/proc/%d/stat" % pid, "rb") as f:
-        fields = f.read().rpartition(b")")[2].split()
-    return fields[0] not in (b"Z", b"X") or int(fields[17]) > 1  # its state; its number of threads
+        return f.read().rpartition(b")")[2].split()
+
+
+def is_dead(fields: list[bytes]) -> bool:
+    """Return whether no thread of a process runs. An ended process stays listed until its parent reaps it."""
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+
+
+def lives(pid: int) -> bool:
+    """Return whether any thread of a process still runs.
+
+    Raises:
+        OSError: There is no such process.
+    """
+    return not is_dead(fields_of(pid))
+
+
+def parent_of(pid: int) -> int:
+    """Return the id of a process's parent.
+
+    Raises:
+        OSError: There is no such process.
+    """
+    return int(fields_of(pid)[1])
+
+
+def all_pids() -> list[int]:
+    """Return the ids of all processes that this one sees."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+class Processes:
+    """The processes of the sandbox: all but this one, which is process 1 of their namespace."""
+
+    niceness = 0  # of commands; process 1 needs little time to end them, however many there are
+
+    def pids(self) -> list[int]:
+        """Return their ids; some may have ended."""
+        return [pid for pid in all_pids() if pid != 1]
+
+    def signal(self, number: int) -> None:
+        """Send them a signal, in one step, so that none can escape by forking."""
+        assert os.getpid() == 1  # in any other process, this would signal every process of the machine
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            pass
+
+    def stop(self) -> None:
+        """Stop them, so that none can fork."""
+        self.signal(signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Send them SIGKILL."""
+        self.signal(signal.SIGKILL)
+
+
+class Descendants(Processes):
+    """The processes of a sandbox without a namespace: all descendants of this process.
+
+    If one of them ends, its children become children of this process, because this process is their subreaper
+    (prctl(2)). So a program can leave its parent, its group and its session, but not this tree.
+    """
+
+    niceness = 19  # so that this process gets enough time to find hundreds of busy ones
+
+    def __init__(self) -> None:
+        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            sys.exit("this kernel has no subreapers")
+
+    def pids(self) -> list[int]:
+        return [*self.fields()]
+
+    def fields(self) -> dict[int, list[bytes]]:
+        """Return what the kernel says about each of them, as `fields_of` returns it."""
+        seen: dict[int, list[bytes]] = {}
+        children: dict[int, list[int]] = {}
+        unread = all_pids()
+        for _ in range(5):
+            for pid in unread:
+                try:
+                    seen[pid] = fields_of(pid)
+                    children.setdefault(int(seen[pid][1]), []).append(pid)
+                except OSError:
+                    seen.pop(pid, None)
+            # the parent of some may have ended in between: then they have another one now
+            unread = [pid for parent in children.keys() - seen.keys() - {0} for pid in children.pop(parent)]
+            if not unread:
+                break
+        found = [os.getpid()]
+        for pid in found:  # the list grows meanwhile
+            found += children.get(pid, [])
+        return {pid: seen[pid] for pid in found[1:] if pid in seen}
+
+    def signal(self, number: int) -> None:
+        self.signal_some(self.pids(), number)
+
+    def signal_some(self, pids: Iterable[int], number: int) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except OSError:
+                pass  # it has ended; or it belongs to another user
+
+    def stop(self) -> None:
+        """Stop them, one after the other, until none is awake, or for `SETTLE` seconds.
+
+        Those that are stopped still count against the limit of processes. So the others can fork ever less.
+        """
+        patience = time.monotonic() + SETTLE
+        while time.monotonic() < patience:
+            awake = [
+                pid for pid, fields in self.fields().items() if fields[0] not in (b"T", b"t", b"Z", b"X")
+            ]
+            if not awake:
+                break
+            self.signal_some(awake, signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Send them SIGKILL until none of them runs, or for `SETTLE` seconds: this is not one step."""
+        patience = time.monotonic() + SETTLE
+        while has_children() and time.monotonic() < patience:
+            running = [pid for pid, fields in self.fields().items() if not is_dead(fields)]
+            if not running:
+                break
+            self.stop()
+            self.signal(signal.SIGKILL)
+
+
+def has_children() -> bool:
+    """Return whether this process has a child, dead or alive. A subreaper without a child has no descendant."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def allowed_processes() -> int:
@@ -270,21 +418,7 @@ def write_program(file: str, content: bytes) -> None:
         raise Refused("exec-refused", "cannot write the program: %s" % error.strerror) from None
 
 
-def kill_all() -> None:
-    """Send SIGKILL to every process but this one, in one step, so that none can escape by forking."""
-    signal_all(signal.SIGKILL)
-
-
-def signal_all(number: int) -> None:
-    """Send a signal to every process but this one, in one step."""
-    assert os.getpid() == 1  # in any other process, this would signal every process of the machine
-    try:
-        os.kill(-1, number)
-    except ProcessLookupError:
-        pass
-
-
-def spawn(header: Header, root: str, number: int, piped: bool) -> Child:
+def spawn(header: Header, root: str, number: int, piped: bool, processes: Processes) -> Child:
     """Start a request's command as job `number`, in its own session; with an input pipe if `piped`.
 
     No fork: a copy of this process, and of every page that both then touch, takes three times as long as the
@@ -327,7 +461,7 @@ def spawn(header: Header, root: str, number: int, piped: bool) -> Child:
         os.chdir(root)
         for limit, before in mine.items():
             resource.setrlimit(limit, before)
-    seal(pid, number, limits)
+    seal_all(pid, number, limits, processes)
     os.close(pipes[0][1])
     os.close(pipes[1][1])
     if piped:
@@ -360,13 +494,12 @@ def find_program(name: str, env: dict[str, str]) -> str:
     )
 
 
-def seal(pid: int, number: int, limits: dict[int, int]) -> None:
-    """Mark a new process as the job's, and its children so far, and set its limits.
-
-    A process that leaves its parent before this has no mark: it is killed when the next command ends.
-    """
+def seal(pid: int, number: int, limits: dict[int, int], niceness: int) -> None:
+    """Mark a process as the job's, and set its limits."""
     try:
         set_mark(pid, number)
+        if niceness:
+            os.setpriority(os.PRIO_PROCESS, pid, niceness)
         for limit, value in limits.items():
             resource.prlimit(pid, limit, (value, value))
         patience = time.monotonic() + 0.2
@@ -381,18 +514,39 @@ def seal(pid: int, number: int, limits: dict[int, int]) -> None:
                 time.sleep(0.0001)
     except (OSError, ValueError):
         pass  # the process has ended; or the file or the marks do not exist here, which other code handles
-    try:
-        with open("/proc/%d/task/%d/children" % (pid, pid), "rb") as f:
-            for below in f.read().split():
-                seal(int(below), number, limits)
-    except OSError:
-        pass  # the process has ended
+
+
+def seal_all(pid: int, number: int, limits: dict[int, int], processes: Processes) -> None:
+    """Mark a new process as the job's, and all that it has started so far, and set their limits.
+
+    On a busy machine the process may have run for long, and its children may have left it. All processes of earlier
+    jobs have marks by now, so those without one are the new job's. A process that still escapes, by forking faster
+    than this finds its processes, has no mark: it is killed when the next command ends.
+    """
+    seal(pid, number, limits, processes.niceness)
+    if is_unmarked(pid):
+        return  # this kernel keeps no marks, so no other job runs
+    for _ in range(20):  # until none is found; a child of one that was found may not be listed yet
+        found = [other for other in processes.pids() if is_unmarked(other)]
+        for below in found:
+            seal(below, number, limits, processes.niceness)
+        if not found:
+            break
 
 
 class Supervisor:
     """The event loop: reads requests, runs jobs, accesses files, sends answers."""
 
-    def __init__(self, root: str, fd_in: int, fd_out: int, *, openat2: bool = True) -> None:
+    def __init__(
+        self,
+        root: str,
+        fd_in: int,
+        fd_out: int,
+        *,
+        openat2: bool = True,
+        processes: Processes | None = None,
+    ) -> None:
+        self.processes = processes or Processes()
         self.root = os.path.realpath(root)
         self.root_fd = os.open(self.root, O_DIR)
         self.openat2 = openat2 and has_openat2(self.root_fd)
@@ -516,7 +670,7 @@ class Supervisor:
 
     def end(self) -> NoReturn:
         """Kill everything and exit: the host is gone."""
-        kill_all()
+        self.processes.kill()
         os._exit(0)
 
     # -- jobs --------------------------------------------------------------------------------------------
@@ -548,7 +702,7 @@ class Supervisor:
             if file is not None:
                 write_program(file, payload)
             self.last_number += 1
-            child = spawn(header, self.root, self.last_number, piped=file is None)
+            child = spawn(header, self.root, self.last_number, file is None, self.processes)
         job = SupervisorJob(child, header, payload if child.fd_in is not None else b"")
         self.jobs[job.id] = job
         for fd in job.pipes:
@@ -643,17 +797,17 @@ class Supervisor:
     def kill_job(self, job: SupervisorJob) -> bool:
         """Send SIGKILL to all processes of the job, in whatever session; return whether any were left."""
         if not self.jobs.keys() - {job.id}:
-            kill_all()
+            self.processes.kill()
             return self.collect()
         others = {other.number for other in self.jobs.values() if other is not job}
         found = False
-        for name in os.listdir("/proc"):
+        for pid in self.processes.pids():
             try:
                 # A process without another job's mark belongs to this job or an earlier one, or has changed
                 # its mark.
-                if name.isdigit() and name != "1" and mark_of(int(name)) not in others and lives(int(name)):
+                if mark_of(pid) not in others and lives(pid):
                     found = True
-                    os.kill(int(name), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
             except OSError:
                 continue  # the process has ended meanwhile
         self.collect()
@@ -686,14 +840,14 @@ class Supervisor:
         # Killed processes do not disappear at once: the next command could still see hundreds of dying ones.
         while self.kill_job(job):
             if time.monotonic() > patience:
-                kill_all()  # better to lose the other commands than to keep this job's processes
+                self.processes.kill()  # better to lose the other commands than to keep this job's processes
                 break
             if time.monotonic() > patience - SETTLE * 3 / 4:
                 # The job forks faster than this loop finds its processes. While everything is stopped, it
                 # cannot.
-                signal_all(signal.SIGSTOP)
+                self.processes.stop()
                 self.kill_job(job)
-                signal_all(signal.SIGCONT)
+                self.processes.signal(signal.SIGCONT)
             time.sleep(0.001)
         for fd in list(job.pipes):
             while self.read_pipe(job, fd):
@@ -756,7 +910,7 @@ class Supervisor:
             os.rename(spare.file, spare.last)
             os.mkfifo(spare.file, 0o600)
             self.last_number += 1
-            spare.child = spawn(header, self.root, self.last_number, piped=False)
+            spare.child = spawn(header, self.root, self.last_number, False, self.processes)
         except (OSError, Refused):
             spare.withdraw()  # the next command then starts in the usual way
         else:
@@ -790,7 +944,7 @@ class Supervisor:
         if spare is None:
             return
         patience = time.monotonic() + SETTLE
-        kill_all()
+        self.processes.kill()
         while self.collect() and time.monotonic() < patience:
             time.sleep(0.001)
         spare.withdraw()
@@ -1391,11 +1545,15 @@ TERMINAL = [0x5412, 0x541C, 0x541D, 0x5423]  # TIOCSTI, TIOCLINUX, TIOCCONS, TIO
 HIGH = 8  # added to an argument's number: selects its upper 32 bits
 
 
-def conditional() -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]], int]]:
+def conditional(
+    protected: tuple[int, ...],
+) -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]], int]]:
     """Return calls that are refused for certain arguments: (numbers, [(argument, test, values)], errno).
 
-    A call is refused if all tests hold.
+    A call is refused if all tests hold. `protected` are the processes that no command may affect if there is no
+    namespace; process 1 of a namespace needs no protection against signals.
     """
+    out_of_reach = list(protected) or [1]
     socket, setpriority, ioprio_set, prlimit = (41, 198), (141, 140), (251, 30), (302, 261)
     rules = [
         (socket, [(0, "not in", [UNIX, INET, INET6, NETLINK])], errno.EAFNOSUPPORT),
@@ -1412,19 +1570,26 @@ def conditional() -> list[tuple[tuple[int, int], list[tuple[int, str, list[int]]
         ((29, 194), [(1 + HIGH, "not in", [0])], errno.EINVAL),
         ((64, 190), [(1, "above", [64])], errno.EINVAL),
         # one user owns all processes, so any process could starve or end process 1
-        (prlimit, [(0, "in", [1]), (2, "not in", [0])], errno.EPERM),
-        (prlimit, [(0, "in", [1]), (2 + HIGH, "not in", [0])], errno.EPERM),
-        (setpriority, [(0, "in", [0, 1]), (1, "in", [1])], errno.EPERM),
+        (prlimit, [(0, "in", out_of_reach), (2, "not in", [0])], errno.EPERM),
+        (prlimit, [(0, "in", out_of_reach), (2 + HIGH, "not in", [0])], errno.EPERM),
+        (setpriority, [(0, "in", [0, 1]), (1, "in", out_of_reach)], errno.EPERM),
         (setpriority, [(0, "in", [2])], errno.EPERM),  # all of a user's processes
-        (ioprio_set, [(0, "in", [1, 2]), (1, "in", [1])], errno.EPERM),
+        (ioprio_set, [(0, "in", [1, 2]), (1, "in", out_of_reach)], errno.EPERM),
         (ioprio_set, [(0, "in", [3])], errno.EPERM),
     ]
     # sched_setaffinity, _setattr, _setparam, _setscheduler, migrate_pages, move_pages
     others = [(203, 122), (314, 274), (142, 118), (144, 119), (256, 238), (279, 239)]
-    return rules + [(numbers, [(0, "in", [1])], errno.EPERM) for numbers in others]
+    if protected:
+        # tkill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo, pidfd_open
+        others += [(200, 130), (234, 131), (129, 138), (297, 240), (434, 434)]
+        everybody, groups = [-1], [-os.getpgid(pid) for pid in protected]
+        targets = [value & 0xFFFFFFFF for value in (*protected, *everybody, *groups)]
+        rules.append(((62, 129), [(0, "in", sorted(set(targets)))], errno.EPERM))  # kill
+        rules.append(((424, 424), [], errno.ENOSYS))  # pidfd_send_signal, which also takes a folder of /proc
+    return rules + [(numbers, [(0, "in", out_of_reach)], errno.EPERM) for numbers in others]
 
 
-def filter_program(machine: str) -> bytes:
+def filter_program(machine: str, protected: tuple[int, ...] = ()) -> bytes:
     """Return the filter for a machine, by its name in `os.uname`, in the kernel's classic BPF.
 
     Raises:
@@ -1446,7 +1611,7 @@ def filter_program(machine: str) -> bytes:
         for numbers in calls.values():
             if numbers[column] >= 0:
                 code += [(equal, 0, 1, numbers[column]), (give, 0, 0, refuse | error)]
-    for numbers, tests, error in conditional():
+    for numbers, tests, error in conditional(protected):
         rule = [(give, 0, 0, refuse | error)]
         for argument, test, values in reversed(tests):
             beyond = len(rule)  # steps to the end of the rule, after its verdict
@@ -1464,10 +1629,10 @@ def filter_program(machine: str) -> bytes:
     return b"".join(struct.pack("=HBBI", *step) for step in code)
 
 
-def forbid() -> bool:
+def forbid(protected: tuple[int, ...]) -> bool:
     """Install the filter on this process and all its future children; return False on an unknown machine."""
     try:
-        program = filter_program(os.uname().machine)
+        program = filter_program(os.uname().machine, protected)
     except KeyError:
         return False
     steps = ctypes.create_string_buffer(program, len(program))
@@ -1478,21 +1643,84 @@ def forbid() -> bool:
     return bool(LIBC.prctl(PR_GET_SECCOMP, zero, zero, zero, zero) == 2)
 
 
-def main(root: str) -> NoReturn:
-    if os.getpid() != 1:
+def remove(folder: str) -> None:
+    """Delete a folder, whatever permissions the programs in it have set."""
+    import shutil  # imported here because few sandboxes need it
+
+    for _ in range(3):
+        for path, below, _ in os.walk(folder):  # which enters the folders below only afterwards
+            for inner in [os.path.join(path, name) for name in below]:
+                if not os.path.islink(inner):
+                    os.chmod(inner, 0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            break
+
+
+def drop_tracing() -> None:
+    """Take the right to trace other users' processes from this process's children, which root has.
+
+    With it, they could read the variables of m3agent in /proc.
+    """
+    LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE, 0, 0, 0)
+
+
+def guard(folder: str) -> int:
+    """Continue in a child; this process waits for it, ends what it leaves behind, and deletes the sandbox's folder.
+
+    Without a namespace, the supervisor's death ends nothing by itself. On SIGTERM, the supervisor is killed.
+
+    Returns:
+        In the child, the id of the waiting process.
+    """
+    processes, waiting = Descendants(), os.getpid()
+    child = os.fork()
+    if child == 0:
+        return waiting
+    null = os.open("/dev/null", os.O_RDWR)
+    for fd in (0, 1):  # so that the host sees the end of the supervisor
+        os.dup2(null, fd)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
+    while os.waitpid(-1, 0)[0] != child:
+        pass
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    patience = time.monotonic() + 5 * SETTLE
+    while has_children() and time.monotonic() < patience:
+        processes.kill()
+        while has_children() and os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    remove(folder)
+    os._exit(0)
+
+
+def main(root: str, folder: str = "", *protected: str) -> NoReturn:
+    """Run the supervisor.
+
+    Args:
+        root: The work tree.
+        folder: The sandbox's folder if there is no namespace; the supervisor deletes it at its end.
+        protected: Processes that no command may signal if there is no namespace.
+    """
+    if os.getpid() != 1 and not folder:
         sys.exit("the supervisor runs only as process 1 of a sandbox")
     set_dumpable(0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would make process 1 killable by it
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.umask(0o022)
+    waiting = guard(folder) if folder else 0
     fd_in, fd_out = os.dup(0), os.dup(1)  # dup makes them close-on-exec: no child ever holds them
     null = os.open("/dev/null", os.O_RDWR)
     for fd in (0, 1):
         os.dup2(null, fd)
-    supervisor = Supervisor(root, fd_in, fd_out)
-    supervisor.filtered = forbid()
+    if folder:
+        drop_tracing()
+        supervisor = Supervisor(root, fd_in, fd_out, processes=Descendants())
+        supervisor.filtered = forbid((waiting, os.getpid(), *map(int, protected)))
+    else:
+        supervisor = Supervisor(root, fd_in, fd_out)
+        supervisor.filtered = forbid(())
     supervisor.run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

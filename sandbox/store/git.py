@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from m3agent.sandbox.errors import DiskFull, SandboxError
+from m3agent.sandbox.store.anonymous_file import anonymous_file
 from m3agent.sandbox.store.git_command import for_store, subcommand
 
 RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ignore -export-subst\n"
@@ -223,7 +224,7 @@ class TreeStore:
             GitFailed: A blob does not exist, or git ended early.
         """
         # a pipe could fill up while git waits for us to read its output; a disk could be full
-        with open(os.memfd_create("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
+        with open(anonymous_file("names"), "w+b") as names:  # noqa: PTH123  # a descriptor, not a path
             names.write("".join(f"{sha}\n" for sha in shas).encode())
             names.seek(0)
             command = for_store({"GIT_DIR": str(self.git_dir)})

@@ -28,8 +28,17 @@ NEEDS_CONTROL_GROUP: dict[str, str] = {
 
 LIST_PROCESSES = """\
 import os
+supervisor, parents = os.getppid(), {}
 for name in os.listdir('/proc'):
-    if name.isdigit() and name not in ('1', str(os.getpid())):
+    if name.isdigit() and name != str(os.getpid()):
+        try:
+            parents[name] = open(f'/proc/{name}/stat').read().rpartition(')')[2].split()[1]
+        except OSError:
+            pass
+def below(name):
+    return name in parents and (parents[name] == str(supervisor) or below(parents[name]))
+for name in parents:
+    if supervisor == 1 and name != '1' or below(name):
         try:
             print(name, open(f'/proc/{name}/stat').read().split(')')[0].split('(')[1], open(f'/proc/{name}/cmdline').read())
         except OSError:

@@ -12,10 +12,10 @@ from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
-from tests.conftest import backend_here, write_files
+from tests.conftest import KINDS, backend_here, write_files
 
 
-@pytest.fixture(scope="module", params=["docker", "bwrap"])
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Backend:
     """Each kind of sandbox that works on this machine. At least one has to work."""
     return backend_here(request.param)
@@ -59,7 +59,10 @@ async def box(request: pytest.FixtureRequest, kind: Backend, module_box: Box) ->
     yield module_box
     try:
         await module_box.came_through()
-        await module_box.sandbox.exec(["find", "/ws", "/tmp", "/dev/shm", "-mindepth", "1", "-delete"])
+        shared = ["/dev/shm"] if module_box.sandbox.machine.isolated else []
+        folders = module_box.sandbox.folders
+        places = [folders.work_tree, folders.temporary, *shared]
+        await module_box.sandbox.exec(["find", *places, "-mindepth", "1", "-delete"])
     except BaseException:
         request.node.stash[FAILED] = True
         raise

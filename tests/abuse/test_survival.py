@@ -68,12 +68,12 @@ async def test_nothing_outlives_its_command(box: Box) -> None:
 
 
 async def test_nothing_outlives_a_background_command_that_is_killed(box: Box) -> None:
-    program = f"{INSIDE}\n{all_in_one('')}\nopen('/ws/ready', 'w').close()\n{HANG}"
+    program = f"{INSIDE}\n{all_in_one('')}\nopen('ready', 'w').close()\n{HANG}"
     job = await box.sandbox.exec(["python3", "-c", program], background=True)
     assert job.job is not None
 
     async def ready() -> bool:
-        return (await box.sandbox.exec(["test", "-e", "/ws/ready"])).exit == 0
+        return (await box.sandbox.exec(["test", "-e", "ready"])).exit == 0
 
     await until(ready)
     await box.sandbox.kill(job.job)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE
-from m3agent.sandbox.backends.sandbox import BESIDE, Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import BESIDE, Folders, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
 from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Refused
@@ -60,11 +60,13 @@ class MemoryMachine:
     """A `Machine` whose supervisor is in this process. What commands do is up to the script."""
 
     name = "memory"
+    isolated = True
 
     def __init__(self, script: Script = no_programs) -> None:
         self.limits = SandboxLimits()
         self.environment: dict[str, str] = {}
         self.image_id = "memory"
+        self.folders = Folders()
         self.files = MemoryFiles()
         self._script = script
         self._supervisor: MemorySupervisor | None = None

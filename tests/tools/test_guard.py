@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +59,54 @@ def test_a_failure_is_described_with_its_source(tmp_path: Path) -> None:
     assert "test_red.py:3: in test_red\n    assert value == 2\nE   assert 1 == 2" in red[-1]
     assert error[2] == "error"
     assert "fixture 'nothing' not found" in error[-1]
+
+
+HELPER = "def same(one, other):\n    return one == other\n"
+REPLACED_HELPERS = {
+    "function": "import helpers\nhelpers.same = lambda one, other: True\n",
+    "built-in": "import helpers\nhelpers.same = max\n",
+    "code": "import helpers\nhelpers.same.__code__ = (lambda one, other: True).__code__\n",
+    "module": "import sys, types\nfake = sys.modules['helpers'] = types.ModuleType('helpers')\nfake.same = max\n",
+    "module with a file": (
+        "import os, sys, types\nfake = sys.modules['helpers'] = types.ModuleType('helpers')\n"
+        "fake.same, fake.__file__ = max, os.path.abspath('tests/helpers.py')\n"
+    ),
+}
+HONEST_HELPERS = {
+    "plain": HELPER,
+    "decorated": "def new(old):\n    return lambda *values: old(*values)\n\n\n@new\n" + HELPER,
+    "defined twice": HELPER + "\n\n" + HELPER,
+    "bound again": HELPER + "\n\nsame = max\n",
+    "set by a function": HELPER + "\n\ndef change():\n    global same\n    same = max\n\n\nchange()\n",
+    "replaced by itself": "import sys\n" + HELPER + "\n\nsys.modules[__name__] = sys.modules[__name__]\n",
+}
+
+
+def signs_of(folder: Path, code: str, helper: str) -> list[str]:
+    """Return the signs about a helper module, in a run of a test that uses code and that module."""
+    test = "import calc\nfrom helpers import same\n\n\ndef test_it():\n    assert same(1, 1)\n"
+    write_files(
+        folder, {"calc.py": code, "conftest.py": "", "tests/helpers.py": helper, "tests/test_it.py": test}
+    )
+    subprocess.run(
+        [sys.executable, "-c", CHILD],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        env={"PYTHONPATH": f"{folder}:{folder / 'tests'}", "PATH": os.environ["PATH"]},
+    )
+    lines = json.loads((folder / "lines.json").read_text())
+    return [line[1] for line in lines if line[0] == "forged" and "helpers" in line[1]]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", REPLACED_HELPERS)
+def test_a_replaced_helper_of_the_tests_is_tampering(tmp_path: Path, kind: str) -> None:
+    signs = signs_of(tmp_path, REPLACED_HELPERS[kind], HELPER)
+    assert set(signs) & {guard.REPLACED + "helpers.same", "a module took the place of tests/helpers.py"}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", HONEST_HELPERS)
+def test_a_helper_may_define_its_functions_as_it_likes(tmp_path: Path, kind: str) -> None:
+    assert signs_of(tmp_path, "", HONEST_HELPERS[kind]) == []

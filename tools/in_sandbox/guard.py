@@ -8,6 +8,7 @@
 - The functions, classes and methods of all modules that were loaded before are compared by identity at the same times. At
   each test, the built-in ones are compared, and the global values of the test's module and of each conftest.py.
 - A new module must not take the place of another one, such as one of an installed package.
+- Helper modules in the folders of the tests must come from their files, and have the functions that these define.
 - Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
   it, so it does not matter how the code names what it reads.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import os
 import random
 import re
@@ -131,6 +133,38 @@ def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
 
 
+def is_plain_function(code: types.CodeType, function: types.CodeType) -> bool:
+    """Return whether a module defines a function once, without a decorator, and never sets its name otherwise.
+
+    Args:
+        code: The module's code.
+        function: The function's code, a constant of the module's code.
+    """
+    name = function.co_name
+    steps = [step for step in dis.get_instructions(code) if step.opname != "SET_FUNCTION_ATTRIBUTE"]
+    places = [
+        number
+        for number, step in enumerate(steps)
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME") and step.argval == name
+    ]
+    if len(places) != 1 or steps[places[0] - 1].opname != "MAKE_FUNCTION":
+        return False
+    before = [step.argval for step in steps[max(0, places[0] - 3) : places[0] - 1]]
+    return any(one is function for one in before) and not sets_global(code, name)
+
+
+def sets_global(code: types.CodeType, name: str) -> bool:
+    """Return whether a function in a module sets a global name."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            steps = dis.get_instructions(inner) if name in inner.co_names else ()
+            if any(step.opname == "STORE_GLOBAL" and step.argval == name for step in steps):
+                return True
+            if sets_global(inner, name):
+                return True
+    return False
+
+
 def false_test(name: str, like: Any) -> Any:
     """Return a function that looks like a test of a file and cannot pass.
 
@@ -193,11 +227,11 @@ class Watcher:
         root: Real path of the work tree, with a separator at the end.
 
     Attributes:
-        loaded: Name and real path of each module that was imported from a file of the work tree.
+        loaded: Code of each module that was imported from a file of the work tree, by name and real path.
     """
 
     def __init__(self, tell: Any, root: str) -> None:
-        self.loaded: set[tuple[str, str]] = set()
+        self.loaded: dict[tuple[str, str], types.CodeType] = {}
         paths: dict[str, str] = {}
         told: set[tuple[str, int, str]] = set()
         busy: list[bool] = []
@@ -224,7 +258,7 @@ class Watcher:
                     path = inside(given[0]) if isinstance(given[0], types.CodeType) else ""
                     module = module_of(frame_of(1)) if path else ""
                     if module:
-                        self.loaded.add((module, root + path))
+                        self.loaded[module, root + path] = given[0]
                     return
                 frame = frame_of(1)
                 if frame.f_globals is own:  # the guard itself, while it makes canaries
@@ -399,7 +433,7 @@ class Guard:
         """Look for new files that are imported in the place of other modules."""
         files = {(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()}
         loaded = {(name, os.path.realpath(file)) for name, file in files if isinstance(file, str)}
-        for name, file in sorted(loaded | self.watcher.loaded):
+        for name, file in sorted(loaded | self.watcher.loaded.keys()):
             if "." in name or file not in self.added:
                 continue
             folder = os.path.dirname(file)
@@ -409,10 +443,38 @@ class Guard:
             if other is not None and other.origin is not None:
                 self.forged("%s takes the place of another module" % file[len(self.root) :])
 
+    def check_helpers(self) -> None:
+        """Look for modules in the folders of the tests that are not what their files say."""
+        folders = {os.path.dirname(os.path.realpath(file)) + os.sep for file in self.globals} - {self.root}
+        beside = tuple(sorted(folders))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            is_own = isinstance(file, str) and file.startswith(beside)
+            if not isinstance(module, types.ModuleType) or "." in name or not (is_own or file is None):
+                continue
+            spec = None if name in sys.builtin_module_names else PathFinder.find_spec(name)
+            path = os.path.realpath(str(spec and spec.origin))
+            known = is_own and (name, path) in self.watcher.loaded
+            if path.startswith(beside) and path.endswith(".py") and not known:
+                self.forged("a module took the place of " + path[len(self.root) :])
+        for (name, path), code in list(self.watcher.loaded.items()):
+            owner = sys.modules.get(name)
+            file = str(getattr(owner, "__file__", ""))
+            if owner is None or not path.startswith(beside) or os.path.realpath(file) != path:
+                continue
+            for function in code.co_consts:
+                if isinstance(function, types.CodeType):
+                    value = vars(owner).get(function.co_name)
+                    differs = value is not None and getattr(value, "__code__", None) is not function
+                    if differs and is_plain_function(code, function):
+                        self.forged(REPLACED + name + "." + function.co_name)
+
     def pytest_collection_finish(self, session: Any) -> None:
         self.check(session.config)
+        self.check_helpers()
 
     def pytest_sessionfinish(self, session: Any) -> None:
         self.check(session.config)
+        self.check_helpers()
         self.check_modules()
         self.tell("canaries", str(self.ran), str(self.failed))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import sandbox_setup
-from m3agent.agent.fix.sandbox_setup import with_environment
+from m3agent.agent.fix.sandbox_setup import NOT_ISOLATED, chosen_sandbox, with_environment
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
+from m3agent.sandbox.network.allow_list import AllowList
 from m3agent.sandbox.store.workspace import Workspace
 from tests.fakes.runner import use_own_runner
 
@@ -108,3 +111,40 @@ async def test_an_environment_has_what_the_suites_of_the_base_tree_need(
         SuiteNeeds("own:.", "Own", "own.suite", "", preparation),
         SuiteNeeds("own:web", "Own", "web/own.suite", "web", preparation),
     ]
+
+
+def here(**values: object) -> Settings:
+    return replace(Settings(), sandbox="here", **values)  # type: ignore[arg-type]
+
+
+async def chosen(settings: Settings, *, container: bool, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    said = list[str]()
+    monkeypatch.setattr(sandbox_setup, "in_container", lambda: container)
+    spec, backend = await chosen_sandbox(settings, said.append)
+    assert (spec.backend, backend) == ("here", "here")
+    return said
+
+
+@pytest.mark.parametrize(("container", "yes"), [(True, False), (False, True)])
+async def test_missing_isolation_is_said(container: bool, yes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = await chosen(here(yes=yes), container=container, monkeypatch=monkeypatch)
+    assert said == [NOT_ISOLATED]
+
+
+async def test_outside_of_a_container_it_must_be_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="this is no container: use --sandbox docker, or add --yes"):
+        await chosen(here(), container=False, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("image", "python:3", "leave out --image"),
+        ("allow_net", AllowList("example.org"), "leave out --allow-net"),
+    ],
+)
+async def test_what_makes_no_sense_without_isolation(
+    name: str, value: object, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        await chosen(here(**{name: value}), container=True, monkeypatch=monkeypatch)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox
-from m3agent.tools.code_exec import PYTHON
+from m3agent.tools.code_exec import command
 
 pytestmark = pytest.mark.supervisor
 
@@ -107,9 +107,9 @@ async def run(sandbox: Sandbox, program: str, **fields: Any) -> tuple[int, bytes
     request = sandbox.channel.open_request(
         "exec",
         program.encode(),
-        argv=list(PYTHON),
-        file=PYTHON[-1],
-        env={**sandbox._env, "PWD": "/ws"},
+        argv=list(command(sandbox.folders)),
+        file=command(sandbox.folders)[-1],
+        env={**sandbox._env, "PWD": sandbox.folders.work_tree},
         limits=sandbox.machine.job_limits(),
         timeout=120,
         **fields,
@@ -203,7 +203,7 @@ async def test_the_last_program_is_there_to_be_read(sandbox_of: SandboxOf) -> No
         program = "print('the last one')\n"
         await run(sandbox, program, warm=True)
         await asyncio.sleep(0.3)
-        shown = await sandbox.exec(["cat", PYTHON[-1]])
+        shown = await sandbox.exec(["cat", command(sandbox.folders)[-1]])
         assert shown.stdout.decode() == program
         listed = await sandbox.exec(["ls", "-l", "/tmp/m3agent"])
         assert listed.stdout.count(b"\n") == 2, "a total and the one file"
@@ -228,9 +228,10 @@ async def test_other_commands_never_meet_a_waiting_interpreter(sandbox_of: Sandb
 async def test_a_broken_start_is_an_ordinary_failure(sandbox_of: SandboxOf) -> None:
     async with sandbox_of() as sandbox:
         await until_one_waits(sandbox)
-        await sandbox.exec(["sh", "-c", "rm -rf /tmp/m3agent; echo x > /tmp/m3agent"])
-        done = await sandbox.exec(PYTHON, stdin=b"print(1)", file=PYTHON[-1], warm=True)
+        argv, folder = command(sandbox.folders), f"{sandbox.folders.temporary}/m3agent"
+        await sandbox.exec(["sh", "-c", 'rm -rf "$0"; echo x > "$0"', folder])
+        done = await sandbox.exec(argv, stdin=b"print(1)", file=argv[-1], warm=True)
         assert (done.exit, done.stderr) == (126, b"cannot write the program: File exists")
-        await sandbox.exec(["rm", "/tmp/m3agent"])
-        done = await sandbox.exec(PYTHON, stdin=b"print(1)", file=PYTHON[-1], warm=True)
+        await sandbox.exec(["rm", folder])
+        done = await sandbox.exec(argv, stdin=b"print(1)", file=argv[-1], warm=True)
         assert done.stdout == b"1\n"

@@ -6,6 +6,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from m3agent.sandbox.backends.bwrap_machine import command
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol import supervisor
-from m3agent.sandbox.protocol.channel import common_version
+from m3agent.sandbox.protocol.channel import BOOT, common_version
 from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Supervisor
 from tests.conftest import bwrap_here
 
@@ -26,6 +27,18 @@ pytestmark = pytest.mark.integration
 
 Header = dict[str, Any]
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
+
+
+@pytest.mark.parametrize("sent", [b"", b"0000", b"00000999", b"00000999import os"])
+def test_a_host_that_ends_while_the_supervisor_arrives(sent: bytes) -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", BOOT, "/nowhere"],
+        check=False,
+        input=sent,
+        capture_output=True,
+        timeout=20,
+    )
+    assert (done.returncode, done.stderr) == (1, b"the host ended before the supervisor had arrived\n")
 
 
 class Wire:
