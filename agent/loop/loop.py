@@ -65,6 +65,8 @@ class Loop:
         asked: How often the gate has told the model what is missing.
         user_message: The user's message to the model in a resumed session.
         accepted: The answer that the gate accepted before an earlier process of this session ended; else None.
+        append_only: Each request must begin with the last one and its answer, and be of the same form. So nothing is
+            summarised, no last words are asked for, and a repetitive answer ends the session.
     """
 
     model: Model
@@ -80,6 +82,7 @@ class Loop:
     asked: int = 0
     user_message: str = ""
     accepted: str | None = None
+    append_only: bool = False
 
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
@@ -116,6 +119,8 @@ class Loop:
                 return await self._at_limit(limit)
             try:
                 if too_long or self.window.is_nearly_full(self.messages):
+                    if self.append_only:
+                        return Outcome("limit", "the context window is full", "")
                     await self._summarise()
                     too_long, shortened = False, True
                 answer = await self.model.ask()
@@ -128,8 +133,8 @@ class Loop:
                 continue
             except RepetitiveStream as chanting:
                 note, stop = await self._heed(chanting.verdict)
-                if stop is not None:
-                    return Outcome("stalled", stop.text, "")
+                if stop is not None or self.append_only:
+                    return Outcome("stalled", chanting.verdict.text, "")
                 self._tell(note)
                 continue
             shortened = False
@@ -252,8 +257,10 @@ class Loop:
 
     async def _at_limit(self, limit: str) -> Outcome:
         """Ask the model for a last summary, without calls. The tools stay in the prompt, to keep its prefix equal."""
-        self._tell(prompt.LIMIT_REACHED.format(limit=limit))
         reason = f"the limit of {limit} was reached"
+        if self.append_only:
+            return Outcome("limit", reason, "")
+        self._tell(prompt.LIMIT_REACHED.format(limit=limit))
         try:
             answer = await self.model.ask("none", LAST_WORDS_TOKENS, time.monotonic() + LAST_WORDS_SECONDS)
         except (ModelServerError, RepetitiveStream):

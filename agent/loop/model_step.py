@@ -12,6 +12,7 @@ from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import Session
+from m3agent.agent.session.token_log import TokenLog
 from m3agent.agent.stall import StallDetector, StallVerdict
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta, Turn
@@ -46,6 +47,7 @@ class Model:
         sampling: Sampling parameters of every request.
         on_delta: Receives the stream's deltas.
         turn: Number of the last request, from 1; 0 before the first.
+        tokens: Keeps the tokens of each turn; None if nobody needs them.
     """
 
     client: Client
@@ -59,6 +61,7 @@ class Model:
     sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
     on_delta: Callable[[Delta], None] = lambda _: None
     turn: int = 0
+    tokens: TokenLog | None = None
 
     async def ask(
         self,
@@ -104,5 +107,9 @@ class Model:
         self.limits.add(answer, price)
         self.session.write(turn_events.message(self.turn, answer))
         self.session.write(turn_events.turn_finished(self.turn, answer, price))
+        if self.tokens is not None and answer.tokens is not None:
+            kept, expected = self.tokens.add(self.turn, answer.tokens)
+            if kept < expected:
+                self.session.write(events.TokensDiffer(turn=self.turn, kept=kept, expected=expected))
         self.messages.append(answer.message.to_request(self.client.reasoning_field))
         return answer

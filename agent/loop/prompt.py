@@ -79,6 +79,7 @@ def first_messages(
     not_importable: Sequence[str] = (),
     suites: str = "",
     hint: str = "",
+    network: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the system message and the first user message.
 
@@ -92,7 +93,8 @@ def first_messages(
             plain text either way.
         instructions: Whether to name the files that contain the repository's instructions for agents. These files are
             in the context already, so the cached prefix does not change.
-        hosts: Hosts that commands may reach.
+        hosts: Hosts that commands may reach through the proxy.
+        network: Whether commands have the network of this machine.
         python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
         not_importable: Sentences that say which test files cannot be imported in the sandbox.
         suites: The repository's tests in other languages than Python, as `test_runner` runs them; empty if it has none.
@@ -101,9 +103,9 @@ def first_messages(
     state = f"The files above are those of commit {head}"
     state += f", with uncommitted changes in {dirty} of them.\n" if dirty else ".\n"
     interpreter = f"In the sandbox python is Python {python}. " if python else ""
-    network = "" if hosts else "Commands have no network. "
+    offline = "" if hosts or network else "Commands have no network. "
     state += (
-        f"{interpreter}{network}The work tree has no git history: its only commit holds the files above.\n"
+        f"{interpreter}{offline}The work tree has no git history: its only commit holds the files above.\n"
     )
     if hosts:
         state += (

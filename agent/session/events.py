@@ -527,6 +527,24 @@ class Retry(Event):
 
 
 @dataclass(frozen=True)
+class TokensDiffer(Event):
+    """The tokens of a prompt do not begin with those of the last prompt and its answer.
+
+    A program that trains a model cannot use both turns as one sequence.
+
+    Attributes:
+        turn: Number of the turn.
+        kept: Number of equal tokens at the beginning.
+        expected: Number of tokens of the last prompt and its answer.
+    """
+
+    type = "tokens.differ"
+    turn: int
+    kept: int
+    expected: int
+
+
+@dataclass(frozen=True)
 class Error(Event):
     """The reason for an early end of the session.
 

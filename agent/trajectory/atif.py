@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from m3agent import __version__
@@ -23,19 +24,26 @@ from m3agent.agent.trajectory.history import (
     text_in,
     told_after,
 )
+from m3agent.serving.client.messages import TurnTokens
 
 SCHEMA = "ATIF-v1.8"
+NO_TOKENS: Mapping[int, TurnTokens] = MappingProxyType({})
 COUNTS = ("turns", "calls", "reasoning_tokens")
 RATES = ("cached_share", "tokens_per_second", "first_token_seconds", "seconds")
 
 
-def to_atif(record: SessionRecord, messages: Sequence[Message] | None = None) -> dict[str, Any]:
+def to_atif(
+    record: SessionRecord,
+    messages: Sequence[Message] | None = None,
+    tokens: Mapping[int, TurnTokens] = NO_TOKENS,
+) -> dict[str, Any]:
     """Return the trajectory as JSON values. It is valid for every log. docs/trajectories.md describes its fields.
 
     Args:
         record: The session's record.
         messages: The session's messages, if they were kept. They are used only if their digest matches the log. The
             first two steps then contain the system message and the repository.
+        tokens: The tokens of each turn, if they were kept.
     """
     kept = proven(record, messages)
     # after a summary, the kept messages behind the first ones differ from those of earlier requests
@@ -47,6 +55,8 @@ def to_atif(record: SessionRecord, messages: Sequence[Message] | None = None) ->
     ]
     for number, step in enumerate(steps, start=1):
         step["step_id"] = number
+        if step["source"] == "agent" and (found := tokens.get(step.get("extra", {}).get("turn"))):
+            step["metrics"] = {**step.get("metrics", {}), **_token_metrics(found)}
     session = log.text(record.started or record.ended, "session")
     trajectory = {
         "schema_version": SCHEMA,
@@ -238,6 +248,14 @@ def _metrics(finished: Line) -> dict[str, Any] | None:
         "extra": _some({**extra, **{key: log.number(finished, key) for key in RATES}}) or None,
     }
     return _some(metrics) or None
+
+
+def _token_metrics(tokens: TurnTokens) -> dict[str, Any]:
+    return {
+        "prompt_token_ids": list(tokens.prompt),
+        "completion_token_ids": list(tokens.completion),
+        **({"logprobs": list(tokens.logprobs)} if tokens.logprobs else {}),
+    }
 
 
 def _final_metrics(record: SessionRecord, steps: int) -> dict[str, Any]:

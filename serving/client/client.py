@@ -3,6 +3,7 @@
 import json
 import math
 import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Client:
             answered earlier and is now gone; then only `retry_seconds` counts.
         retry_seconds: Seconds after the first failure, after which no new attempt begins.
         backoff: Seconds of the first wait.
+        recorded: Whether a program records the conversation to train a model with it. Then each request for the same
+            answer has the same `Idempotency-Key`, and the answer's tokens are requested.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Client:
         attempts: int = 6,
         retry_seconds: float = 300,
         backoff: float = 1,
+        recorded: bool = False,
     ) -> None:
         self.endpoint = endpoint
         self._api_key = api_key
@@ -96,6 +100,8 @@ class Client:
         self._attempts = attempts
         self._retry_seconds = retry_seconds
         self._backoff = backoff
+        self._recorded = recorded
+        self._key: str | None = None
         self._body = RequestBody()
         self._choice = StreamChoice()
         self._openai: openai.AsyncOpenAI | None = None
@@ -164,7 +170,9 @@ class Client:
             max_tokens=max_tokens,
             thinking=thinking,
             sampling=sampling,
+            tokens=self._recorded,
         )
+        self._key = uuid.uuid4().hex if self._recorded else None
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
         accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
         retrying = answer_policy(
@@ -258,7 +266,8 @@ class Client:
         self._heard_under = self._heard_under or answer.reasoning_field
         message, finish = answer.finish(self._limit_reached(answer, max_tokens))
         first_token_seconds = None if first_token is None else first_token - started
-        yield Turn(message, answer.usage, finish, time.monotonic() - started, first_token_seconds)
+        seconds = time.monotonic() - started
+        yield Turn(message, answer.usage, finish, seconds, first_token_seconds, answer.tokens)
 
     def _limit_reached(self, answer: Accumulator, max_tokens: int | None) -> bool:
         """Return whether the token counts show that the answer was cut, whatever its finish reason is."""
@@ -362,7 +371,7 @@ class Client:
             # No read timeout here: `_events` measures silence between events, and bytes that complete no
             # event do not count.
             self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
-        return await post_chat(self._openai, body, self._api_key)
+        return await post_chat(self._openai, body, self._api_key, self._key)
 
     async def _within(
         self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None

@@ -50,6 +50,8 @@ _KINDS: dict[Flavour, _Kind] = {
 }
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 _MOST_LENGTH = 2**53  # larger numbers may not even fit into a float
+NO_LIST = (404, 405)
+"""Statuses of a server that has no list of models."""
 _MODELS_NAMED = 5  # the most names in an error message
 
 
@@ -101,6 +103,9 @@ async def probe(
 ) -> Endpoint:
     """Ask a server for its models, engine and version.
 
+    Proxies that record what a model is asked often answer requests for chat only. So if `model` is named, a server
+    without a list of models is no error; then nothing else about it is known.
+
     Args:
         url: The server's address, with or without `/v1`.
         api_key: The key to send, or None.
@@ -120,7 +125,7 @@ async def probe(
             try:
                 listed = _models(await get(client, f"{base}/models", api_key), base)
             except EndpointRefused as error:
-                if error.status not in (200, 404, 405):
+                if error.status not in (200, *NO_LIST):
                     raise
                 failure = failure or error
                 continue
@@ -137,7 +142,25 @@ async def probe(
                 images=flavour != "embedded" and _takes_images(chosen, flavour),
                 prices=listed_prices(chosen),
             )
+    if model is not None and isinstance(failure, EndpointRefused) and failure.status in NO_LIST:
+        return unasked(url, model)
     raise failure or EndpointUnreachable(host_of(given), "it sent no answer")
+
+
+def unasked(url: str, model: str) -> Endpoint:
+    """Return a server that is not asked about itself: all that is known is its address.
+
+    Args:
+        url: The base address. If it has no path, `/v1` is added; other paths are kept as they are.
+        model: The model's name.
+
+    Raises:
+        EndpointUnreachable: `url` is not an HTTP address.
+    """
+    given = _clean(url)
+    base = given if urlsplit(given).path else f"{given}/v1"
+    flavour = _flavour(base, {})
+    return Endpoint(base, model, flavour, None, None, _KINDS[flavour].reasoning_field, is_local(base))
 
 
 def _clean(url: str) -> str:

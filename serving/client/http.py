@@ -125,8 +125,16 @@ def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
     return headers
 
 
-async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | None) -> "httpx2.Response":
+async def post_chat(
+    client: "openai.AsyncOpenAI", body: bytes, api_key: str | None, key: str | None = None
+) -> "httpx2.Response":
     """Send an encoded chat completion request; return once the response headers have arrived.
+
+    Args:
+        client: The connections.
+        body: The encoded request.
+        api_key: The key to send, or None.
+        key: The `Idempotency-Key`, by which a server recognises a request that is sent again; None for none.
 
     Raises:
         openai.APIError: The SDK's errors, not translated.
@@ -134,12 +142,15 @@ async def post_chat(client: "openai.AsyncOpenAI", body: bytes, api_key: str | No
     import httpx2
     import openai
 
+    headers = {"Content-Type": "application/json", **request_headers(api_key)}
+    if key is not None:
+        headers["Idempotency-Key"] = key
     try:
         return await client.post(
             "/chat/completions",
             cast_to=httpx2.Response,
             content=body,
-            options={"headers": {"Content-Type": "application/json", **request_headers(api_key)}},
+            options={"headers": headers},
             stream=True,
             stream_cls=None,
         )

@@ -80,6 +80,21 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
+class TurnTokens:
+    """The tokens of one turn, as the server reported them.
+
+    Attributes:
+        prompt: Ids of the prompt.
+        completion: Ids of the answer.
+        logprobs: Log probability of each token of the answer; empty if the server did not say.
+    """
+
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Turn:
     """One finished answer.
 
@@ -89,6 +104,7 @@ class Turn:
         finish: Why the answer ended.
         seconds: Duration, measured from the start of the attempt that succeeded.
         first_token_seconds: Seconds from that start to the first event; None if no event came.
+        tokens: The tokens; None if they were not requested or the server does not report them.
     """
 
     message: AssistantMessage
@@ -96,6 +112,7 @@ class Turn:
     finish: FinishReason
     seconds: float
     first_token_seconds: float | None
+    tokens: TurnTokens | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from m3agent.serving.wire import ThinkingMode
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model draws its tokens; the defaults are MiniMax's for M3.
+    """How the model draws its tokens; the defaults are MiniMax's for M3. None leaves a parameter to the server.
 
     Attributes:
         temperature: Sampling temperature.
@@ -23,10 +23,14 @@ class Sampling:
         seed: For the embedded engine's search only, because model servers sample slower with a seed.
     """
 
-    temperature: float = 1.0
-    top_p: float = 0.95
-    top_k: int = 40
+    temperature: float | None = 1.0
+    top_p: float | None = 0.95
+    top_k: int | None = 40
     seed: int | None = None
+
+
+SERVER_DEFAULTS = Sampling(None, None, None)
+"""Leave all sampling to the server. A program that trains a model sets it there."""
 
 
 def request_parameters(
@@ -38,8 +42,20 @@ def request_parameters(
     thinking: ThinkingMode,
     sampling: Sampling,
     stream: bool = True,
+    tokens: bool = False,
 ) -> dict[str, Any]:
-    """Return the parameters that follow the messages, in a fixed order."""
+    """Return the parameters that follow the messages, in a fixed order.
+
+    Args:
+        endpoint: The model server.
+        tools: The tools in OpenAI's format.
+        tool_choice: OpenAI's parameter.
+        max_tokens: Most tokens of the answer; None for the server's own limit.
+        thinking: M3's thinking mode.
+        sampling: How tokens are drawn.
+        stream: Whether the answer streams.
+        tokens: Whether the answer should have the ids of its tokens, and their log probabilities. vLLM has them.
+    """
     hosted_by_minimax = endpoint.flavour == "minimax"
     parameters: dict[str, Any] = {"model": endpoint.model, "stream": stream}
     if stream:  # a whole answer has its usage anyway, and vLLM refuses the option there
@@ -50,15 +66,20 @@ def request_parameters(
             parameters["tool_choice"] = tool_choice
     if max_tokens is not None:
         parameters["max_completion_tokens" if hosted_by_minimax else "max_tokens"] = max_tokens
-    parameters |= {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p}
+    parameters |= {name: value for name, value in drawn.items() if value is not None}
     if endpoint.flavour == "embedded" and sampling.seed is not None:
         parameters["seed"] = sampling.seed
     if endpoint.takes_template:
-        parameters |= {"top_k": sampling.top_k, "chat_template_kwargs": {"thinking_mode": thinking}}
+        if sampling.top_k is not None:
+            parameters["top_k"] = sampling.top_k
+        parameters["chat_template_kwargs"] = {"thinking_mode": thinking}
     elif hosted_by_minimax:  # it has no mode that always thinks
         parameters["thinking"] = {"type": "disabled" if thinking == "disabled" else "adaptive"}
     elif endpoint.flavour == "openrouter" and thinking == "disabled":
         parameters["reasoning"] = {"enabled": False}
     if endpoint.reasoning_field == "reasoning_details":  # otherwise the reasoning is part of the text
         parameters["reasoning_split"] = True
+    if tokens and endpoint.flavour == "vllm":
+        parameters |= {"logprobs": True, "return_token_ids": True}
     return parameters

@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.gpu.proxy import ScriptingProxy
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from m3agent.serving.check.script import expression
 from m3agent.serving.wire import Call, write
@@ -23,10 +25,11 @@ FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
 class GrammarServer(LoopbackServer):
     """Answers with the text that the regular expression in a request matches, as content in pieces of seven characters.
 
-    Its cache holds only whole prompts. The other pages are those that an examination and the benchmarks need of vLLM.
+    With `encode`, it reports the ids of the tokens. Its cache holds only whole prompts. The other pages are those that an examination and the benchmarks need of vLLM.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Callable[[str], list[int]] | None = None) -> None:
+        self.encode = encode
         self.asked: list[bytes] = []
         self.begun: set[str] = set()
         server = self
@@ -70,6 +73,10 @@ class GrammarServer(LoopbackServer):
                     {"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]}
                     for piece in pieces
                 ]
+                if request.get("return_token_ids") and server.encode is not None:
+                    for event, piece in zip(events, pieces, strict=True):
+                        event["choices"][0]["token_ids"] = server.encode(piece)
+                    events[0]["prompt_token_ids"] = server.encode(rendered(request["messages"]))
                 events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
                 details = {"cached_tokens": prompt if known else 0}
                 usage = {"prompt_tokens": prompt, "completion_tokens": 7, "prompt_tokens_details": details}
@@ -86,6 +93,19 @@ class GrammarServer(LoopbackServer):
     @property
     def url(self) -> str:
         return f"http://{self.host}/v1"
+
+
+def rendered(messages: list[dict[str, Any]]) -> str:
+    """Return a conversation as one text, as a chat template does that repeats each answer as the model wrote it."""
+    text = ""
+    for message in messages:
+        content = message["content"]
+        if message["role"] == "assistant":
+            made = [call["function"] for call in message.get("tool_calls", ())]
+            calls = [Call(call["name"], json.loads(call["arguments"])) for call in made]
+            content = write(message.get("reasoning", ""), content, calls)
+        text += f"<{message['role']}>{content}"
+    return f"{text}<assistant>"
 
 
 def said(pattern: str) -> str:
@@ -147,3 +167,31 @@ def test_cached_turns(tmp_path: Path) -> None:
     assert {name: len(each) for name, each in found["seconds"].items()} == dict.fromkeys(
         ("m3agent", "bare", "openai sdk"), 3
     )
+
+
+@pytest.fixture
+def byte_tokenizer(tmp_path: Path) -> Tokenizer:
+    """Return a tokenizer with one token for each byte, which is also in tokenizer.json."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({symbol: ident for ident, symbol in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tokenizer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faithful", [True, False])
+def test_prompts_of_a_fix_only_grow(tmp_path: Path, byte_tokenizer: Tokenizer, faithful: bool) -> None:
+    def encode(text: str) -> list[int]:
+        if not faithful:  # a template that drops earlier reasoning
+            text = re.sub(
+                r"One test fails: the fourth van.*?try it\.(?=.*<assistant>$)", "", text, flags=re.DOTALL
+            )
+        return list(byte_tokenizer.encode(text).ids)
+
+    with GrammarServer(encode) as server:
+        done = run("training.py", "--url", server.url, "--tokenizer", str(tmp_path / "tokenizer.json"))
+    assert done.returncode == (0 if faithful else 1), done.stdout + done.stderr
+    assert "10 of 10 turns have tokens" in done.stdout
+    assert done.stdout.count("| equal | equal | equal |") == (9 if faithful else 8)

@@ -12,11 +12,13 @@ from m3agent.serving.client.messages import (
     FinishReason,
     ReasoningField,
     ToolCall,
+    TurnTokens,
     Usage,
 )
 from m3agent.serving.client.stream.chunk import call_pieces, content_of, first_choice, reasoning_pieces
 from m3agent.serving.client.stream.dedup import Mirrors, Snapshots
 from m3agent.serving.client.stream.server_calls import CallPieces, ServerCall
+from m3agent.serving.client.stream.tokens import TokenCollector
 from m3agent.serving.client.stream.usage import read_usage
 
 _FINISH_REASONS: dict[str, FinishReason] = {
@@ -71,6 +73,7 @@ class Accumulator:
         self._text: list[str] = []
         self._calls: list[tuple[str, _Entry]] = []  # each with its channel, in the order of their beginnings
         self._partial: wire.Call | None = None
+        self._tokens = TokenCollector()
         self.finish_reason: str | None = None
         self.usage = Usage()
 
@@ -79,6 +82,7 @@ class Accumulator:
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = read_usage(usage, self.usage)
         choice = first_choice(chunk.get("choices"))
+        self._tokens.add(chunk, choice)
         if choice is None:
             return []
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
@@ -90,6 +94,11 @@ class Accumulator:
             # The server does not stream, or it is MiniMax's, which repeats the whole message at the end.
             deltas += self._take(message, set(), known=frozenset(self._came))
         return deltas
+
+    @property
+    def tokens(self) -> TurnTokens | None:
+        """The tokens of the answer, if the server reports them."""
+        return self._tokens.found()
 
     @property
     def reasoning_field(self) -> ReasoningField | None:

@@ -386,6 +386,21 @@ async def test_broken_stream_is_discarded_and_requested_again(
     assert server.chats[0].body == server.chats[1].body
 
 
+async def test_a_recorded_answer_has_one_key_for_all_its_requests(server: MisbehavingServer) -> None:
+    server.answers = [BROKEN[0], FINE, FINE]
+    async with client(server, attempts=2, recorded=True) as made:
+        await ask(made)
+        await ask(made)
+    first, again, other = (request.headers["idempotency-key"] for request in server.chats)
+    assert first == again != other
+
+
+async def test_others_have_no_key(server: MisbehavingServer) -> None:
+    turn = await answer(server, FINE)
+    assert "idempotency-key" not in server.chats[0].headers
+    assert turn.tokens is None
+
+
 @pytest.mark.parametrize("broken", BROKEN)
 async def test_a_stream_that_stays_broken_is_an_error(server: MisbehavingServer, broken: Stream) -> None:
     with pytest.raises(StreamCut, match=r"127\.0\.0\.1"):

@@ -5,7 +5,15 @@ from typing import Any, get_args
 
 import pytest
 
-from m3agent.serving.client.endpoint import _KINDS, Endpoint, Flavour, _flavour, _takes_images, probe
+from m3agent.serving.client.endpoint import (
+    _KINDS,
+    Endpoint,
+    Flavour,
+    _flavour,
+    _takes_images,
+    probe,
+    unasked,
+)
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
@@ -201,3 +209,34 @@ async def test_key_is_sent_only_to_its_host(
     assert not {"openai-organization", "openai-project", "x-team"} & server.requests[0].headers.keys()
     await ask(server.url, api_key="mine")
     assert server.requests[-1].headers["authorization"] == "Bearer mine"
+
+
+@pytest.mark.parametrize("path", ["/sessions/17/v1", "/ng-rollout/17/capture"])
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_named_model_needs_no_list(server: MisbehavingServer, path: str, status: int) -> None:
+    for page in (f"{path}/models", f"{path}/v1/models"):
+        server.pages[page] = Reply(status, {"error": {"message": "not here"}})
+    url = server.url.removesuffix("/v1") + path
+    endpoint = await ask(url, model="any/model")
+    assert (endpoint.url, endpoint.model, endpoint.flavour) == (url, "any/model", "unknown")
+    assert endpoint == unasked(url, "any/model")
+    with pytest.raises(EndpointRefused):
+        await ask(url)
+
+
+async def test_a_list_without_the_named_model_is_an_error(server: MisbehavingServer) -> None:
+    with pytest.raises(EndpointRefused, match="there is no model 'other'"):
+        await ask(server.url, model="other")
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ("http://h:1", "http://h:1/v1"),
+        ("h:1/", "http://h:1/v1"),
+        ("http://h:1/v1/chat/completions", "http://h:1/v1"),
+        ("https://h/a/b", "https://h/a/b"),
+    ],
+)
+def test_an_address_is_kept_as_it_is(given: str, base: str) -> None:
+    assert unasked(given, "m").url == base

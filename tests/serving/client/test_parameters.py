@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.client.endpoint import Endpoint, Flavour
-from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.parameters import SERVER_DEFAULTS, Sampling, request_parameters
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 COMMON = {"model", "stream", "stream_options", "temperature", "top_p", "tools"}
@@ -72,3 +72,15 @@ def test_a_whole_answer_is_requested_without_the_options_of_streams() -> None:
     streamed = parameters("vllm")
     del streamed["stream_options"]
     assert parameters("vllm", stream=False) == streamed | {"stream": False}
+
+
+def test_sampling_may_be_left_to_the_server() -> None:
+    assert parameters("vllm", sampling=SERVER_DEFAULTS).keys() == COMMON - {"temperature", "top_p"} | {
+        "tool_choice",
+        "chat_template_kwargs",
+    }
+
+
+def test_tokens_are_asked_of_vllm_only() -> None:
+    assert {"logprobs": True, "return_token_ids": True}.items() <= parameters("vllm", tokens=True).items()
+    assert parameters("unknown", tokens=True) == parameters("unknown")
