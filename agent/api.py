@@ -27,7 +27,7 @@ class FixSettings(TypedDict, total=False):
     image: str
     environment: Literal["auto", "off"]
     dockerfile: Literal["ask", "build", "read"]
-    sandbox: Literal["docker", "bwrap"]
+    sandbox: Literal["docker", "bwrap", "here"]
     allow_net: str
     context_budget: int
     attempts: int
@@ -50,6 +50,8 @@ class FixSettings(TypedDict, total=False):
     prefix: Literal["plain", "frozen"]
     instructions: bool
     mcp: bool
+    probe: bool
+    training: bool
     # end: written by `make docs-pages`
 
 

@@ -24,6 +24,7 @@ from pytest import ParameterSet
 from m3agent.sandbox.backends.bwrap_machine import barred_by, command
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.images.kept import REPOSITORY
@@ -191,15 +192,24 @@ def one_kind() -> Backend:
     return "docker"
 
 
+KINDS = os.environ.get("TEST_SANDBOXES", "docker bwrap").split()
+"""Kinds of sandboxes of the tests. `here` is for a container of which nothing is left afterwards: see test_here.py."""
+
+
 def backend_here(backend: Backend) -> Backend:
     """Return `backend`, or skip the test if it does not work here; fail if no backend works."""
-    if not {"docker": docker_here, "bwrap": bwrap_here}[backend]():
+    works: dict[Backend, Callable[[], bool]] = {
+        "docker": docker_here,
+        "bwrap": bwrap_here,
+        "here": in_container,
+    }
+    if not works[backend]():
         one_kind()
         pytest.skip(f"{backend} does not work on this machine")
     return backend
 
 
-@pytest.fixture(params=["docker", "bwrap"])
+@pytest.fixture(params=KINDS)
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Return each kind of sandbox that works on this machine, for tests of what all kinds promise."""
     return backend_here(request.param)

@@ -103,6 +103,14 @@ def fix(
     branch: Branch = None,
     pr: PullRequest = False,
     as_json: AsJson = False,
+    result_only: Annotated[
+        bool,
+        typer.Option(
+            "--result-only",
+            help="For programs: apply the patch whatever its verdict, print the result as one JSON object, and exit with 0 "
+            "unless the fix could not be carried out.",
+        ),
+    ] = False,
 ) -> None:
     """Fix an issue and print the verified patch.
 
@@ -112,10 +120,14 @@ def fix(
     with faults():
         from m3agent.agent.cli.dockerfiles import ask
         from m3agent.agent.delivery.apply import HandOver
+        from m3agent.agent.errors import UsageError
 
-        hand_over = HandOver(apply, branch, pr)
+        if result_only and as_json:
+            raise UsageError("--result-only and --json both decide what is printed: give only one")
+        hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
         ask(repo, flags)
-        finish(_fix(issue, attach or [], repo, flags, hand_over, as_json), as_json=as_json)
+        fixing = _fix(issue, attach or [], repo, flags, hand_over, as_json)
+        finish(fixing, as_json=as_json, result_only=result_only)
 
 
 async def _fix(

@@ -93,12 +93,46 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
 
 
-def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool) -> NoReturn:
-    """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code."""
+def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool, result_only: bool = False) -> NoReturn:
+    """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code.
+
+    Args:
+        fix: The fix.
+        as_json: Standard output gets JSON, which the fix prints itself.
+        result_only: Print the result as one JSON object, and exit with 0 whatever the verdict.
+    """
     result = run(fix)
+    if result_only:
+        print_bytes(result_line(result))
+        raise typer.Exit(0 if is_finished(result) else result.exit_code)
     if result.patch and not as_json:
         print_bytes(result.patch)
     raise typer.Exit(result.exit_code)
+
+
+def is_finished(result: FixResult) -> bool:
+    """Return whether a fix came to its end: no error and no interruption prevented its result."""
+    from m3agent.agent.errors import EXIT_CODES, Status
+
+    ended = result.status not in (Status.ERROR, Status.INTERRUPTED)
+    return ended and result.exit_code == EXIT_CODES[result.status]  # else the patch could not be applied
+
+
+def result_line(result: FixResult) -> bytes:
+    """Return the result of a fix as one line of JSON."""
+    import json
+
+    evidence = result.evidence
+    shown = {
+        "status": result.status,
+        "isolated": result.isolated,
+        "reason": result.reason,
+        "session": str(result.session),
+        "paths": [] if result.change is None else list(result.change.patch.paths),
+        "fixed": [] if evidence is None else sorted(evidence.fixed),
+        "broken": [] if evidence is None else sorted(evidence.broken),
+    }
+    return json.dumps(shown).encode() + b"\n"
 
 
 def print_bytes(data: bytes, *, err: bool = False) -> None:

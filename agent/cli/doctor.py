@@ -17,6 +17,8 @@ from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.backends.engine import DOCKER_SOCKET, ContainerEngine, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, allowed_backends
+from m3agent.sandbox.backends.here_machine import in_container
+from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.serving.check.check import Check
 
@@ -61,6 +63,8 @@ def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[
         bubblewrap: The check of bubblewrap.
     """
     found: dict[Backend, list[Check]] = {"docker": engine, "bwrap": [bubblewrap]}
+    if settings.sandbox == WITHOUT_ISOLATION:
+        found[WITHOUT_ISOLATION] = [_here()]
     allowed = allowed_backends(settings.sandbox, settings.image)
     used = next((backend for backend in allowed if found[backend][0].ok), None)
     needed = allowed if used is None else (used,)
@@ -235,6 +239,13 @@ def _bubblewrap() -> Check:
             f"sysctl -w {key}={allowed}, as root",
         )
     return Check(name, False, f"cannot start: {said}", "use a Docker engine, or allow user namespaces")
+
+
+def _here() -> Check:
+    """Check the sandbox without isolation, which the user has chosen."""
+    if in_container():
+        return Check("no isolation", True, "commands run in this container with your rights")
+    return Check("no isolation", None, "this is no container: --sandbox here needs --yes")
 
 
 def _run(argv: Sequence[str]) -> str | None:

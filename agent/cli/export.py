@@ -69,9 +69,11 @@ def export(
 
 
 def _atif(folder: Path) -> bytes:
+    from m3agent.agent.session.token_log import read_tokens
     from m3agent.agent.trajectory.atif import to_atif
 
-    return json.dumps(to_atif(*_read(folder)), indent=1, allow_nan=False).encode() + b"\n"
+    found = to_atif(*_read(folder), read_tokens(folder))
+    return json.dumps(found, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _sft(folders: list[Path]) -> tuple[bytes, int]:

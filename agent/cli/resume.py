@@ -133,14 +133,15 @@ def _request(
     say: Callable[[str], None],
 ) -> FixRequest:
     """Return the request of the session's fix. Raises UsageError if its repository no longer exists."""
+    from m3agent.agent.fix.entry import opened
     from m3agent.agent.fix.request import FixRequest
     from m3agent.agent.issue.load import Issue
     from m3agent.agent.mcp.config import configured
-    from m3agent.agent.repo.repository import open_repository
 
     where, issue = point.started["repository"], point.started["issue"]
-    repository = open_repository(Path(where["root"] or where["git_dir"]))
-    settings = _settings(point, limits, repository.root or repository.git_dir)
+    folder = Path(where["root"] or where["git_dir"])
+    settings = _settings(point, limits, folder)
+    repository = opened(folder, settings, state, again=True)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
     mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
     return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)

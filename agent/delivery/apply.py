@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from m3agent.agent.errors import PermissionRefused, UsageError
+from m3agent.agent.repo.plain_folder import is_plain_folder
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.util.plain_file import open_plain
@@ -35,6 +36,7 @@ class HandOver:
         branch: Commit the patch to a new branch with this name.
         pull_request: Commit the patch to a new branch (named `branch`, if given), push it to origin and open
             a pull request.
+        always: Apply the patch also if it is not verified: the work tree is the result.
 
     Raises:
         UsageError: `apply` is combined with `branch` or `pull_request`.
@@ -43,6 +45,7 @@ class HandOver:
     apply: bool = False
     branch: str | None = None
     pull_request: bool = False
+    always: bool = False
 
     def __post_init__(self) -> None:
         if self.apply and (self.branch is not None or self.pull_request):
@@ -61,6 +64,8 @@ class HandOver:
             UsageError: The branch name is invalid or taken, or the repository has no work tree to apply a
                 patch to.
         """
+        if (self.branch is not None or self.pull_request) and is_plain_folder(repository):
+            raise UsageError(f"{repository.root} is no git repository, so it has no branches: use --apply")
         if self.branch is not None:
             check_branch(repository, self.branch)
         if self.apply and repository.bare:

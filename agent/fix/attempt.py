@@ -28,6 +28,7 @@ from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import CALLS, Session
+from m3agent.agent.session.token_log import TokenLog
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.verify.baseline import BaselineRun
 from m3agent.agent.verify.feedback import Feedback, feedback_on, refused_change, weakened_tests
@@ -40,6 +41,7 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
+from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
 from m3agent.tools.runners.suites import suites_of
 
@@ -150,6 +152,7 @@ class Attempt:
                     run_context.endpoint,
                     api_key=run_context.key,
                     on_retry=lambda note: self.session.write(session_events.retry(note)),
+                    recorded=self.request.settings.training,
                 )
             )
             if self.messages is None:
@@ -196,7 +199,7 @@ class Attempt:
             change cannot be tested and no test says otherwise.
         """
         assert self.sandbox is not None
-        most = self.request.settings.verify_rounds
+        most = 0 if self.request.settings.training else self.request.settings.verify_rounds
         try:
             patch = await self._take_patch()
         except PathEscapes as error:
@@ -293,6 +296,7 @@ class Attempt:
             images=endpoint.images,
             instructions=settings.instructions,
             hosts=settings.allow_net.hosts if settings.allow_net else (),
+            network=not self.sandbox.machine.isolated,
             python=self.sandbox.python,
             not_importable=run_context.not_importable,
             suites=run_context.suites,
@@ -310,6 +314,10 @@ class Attempt:
     ) -> Loop:
         point = self.request.resume
         stall = point.stall if point is not None else StallDetector()
+        training = self.request.settings.training
+        tokens = (
+            self.stack.enter_context(contextlib.closing(TokenLog(self.session.folder))) if training else None
+        )
         tools = Toolset(sandbox, self.session.folder / CALLS, self.other_tools, baseline.result)
         model = Model(
             client,
@@ -320,8 +328,9 @@ class Attempt:
             tools.schemas,
             prices=run_context.prices,
             thinking=self.request.settings.thinking,
-            sampling=self.variation.sampling,
+            sampling=SERVER_DEFAULTS if training else self.variation.sampling,
             on_delta=on_delta,
+            tokens=tokens,
         )
         calls = Calls(sandbox, tools, self.session)
         window = Window(run_context.endpoint.max_model_len)
@@ -335,4 +344,5 @@ class Attempt:
             stall,
             window,
             baseline=lambda: baseline.known,
+            append_only=training,
         )

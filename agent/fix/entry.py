@@ -18,11 +18,13 @@ from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.issue.load import Issue, load_issue
 from m3agent.agent.mcp.config import configured
+from m3agent.agent.repo.plain_folder import open_folder
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.serving.client.daemon_thread import in_background
 from m3agent.serving.client.messages import Delta
 
@@ -44,6 +46,24 @@ def read_issue(
         env=env,
         say=say,
     )
+
+
+def opened(folder: Path, settings: Settings, state: Path, *, again: bool = False) -> Repository:
+    """Return the repository that contains a folder. Without isolation, the folder itself suffices.
+
+    Args:
+        folder: The folder.
+        settings: The settings in force.
+        state: m3agent's state folder.
+        again: A session resumes.
+
+    Raises:
+        UsageError: There is no repository.
+        EnvironmentFault: Git is missing, or the repository is damaged.
+    """
+    if settings.sandbox == WITHOUT_ISOLATION:
+        return open_folder(folder, state, again=again)
+    return open_repository(folder)
 
 
 async def new_fix(
@@ -76,8 +96,9 @@ async def new_fix(
     Raises:
         M3AgentError: The input is missing or invalid. Later failures are results.
     """
-    repository = await asyncio.to_thread(open_repository, repo)
+    state = state_dir(env)
     settings = load_settings(repo, flags, env).settings
+    repository = await asyncio.to_thread(opened, repo, settings, state)
 
     def read() -> Issue:
         attached = load_attachments(attach, say=say)
@@ -85,7 +106,6 @@ async def new_fix(
         return dataclasses.replace(issue, images=fitting((*attached, *issue.images), say))
 
     issue = await in_background(read)
-    state = state_dir(env)
     mcp = configured(repository, settings, state, env, say)
     request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
     with contextlib.closing(Session.create(state, sinks)) as session:

@@ -43,6 +43,7 @@ class FixResult:
         session: The session's folder.
         evidence: The verification; None if nothing was verified.
         change: The patch; None if nothing was changed.
+        isolated: Whether the sandbox isolated the commands and tests.
     """
 
     status: Status
@@ -51,6 +52,7 @@ class FixResult:
     session: Path
     evidence: Verification | None
     change: Change | None
+    isolated: bool = True
 
     @property
     def is_verified(self) -> bool:
@@ -86,14 +88,15 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     found = [*notes, *_notes_on(attempt, attempt.patch)]
     opened = None
     wanted = attempt.request.hand_over
-    if hand_over and wanted.asked and attempt.evidence is not None:
+    tested = attempt.evidence is not None
+    if hand_over and wanted.asked and (tested or (wanted.always and attempt.patch.text)):
         try:
-            if status not in (Status.VERIFIED, Status.UNVERIFIED):
+            if status not in (Status.VERIFIED, Status.UNVERIFIED) and not wanted.always:
                 found.append("the patch was not handed over because the fix did not succeed")
             else:
                 # written before the user's repository changes, so that the patch survives the end of this process
                 attempt.session.write_file(PATCH, attempt.patch.text)
-                if wanted.pull_request:
+                if wanted.pull_request and attempt.evidence is not None:
                     opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
                     found.append(f"opened pull request {opened}")
                 else:
@@ -211,7 +214,8 @@ def _write(
         change = Change(attempt.workspace, patch)
     verified_this = patch is not None and attempt.patch is not None and patch.tree == attempt.patch.tree
     evidence = attempt.evidence if verified_this else None
-    return FixResult(status, exit_code, reason, session.folder, evidence, change)
+    isolated = attempt.sandbox is None or attempt.sandbox.machine.isolated
+    return FixResult(status, exit_code, reason, session.folder, evidence, change, isolated)
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import choose_endpoint, opened
-from m3agent.agent.errors import EnvironmentFault, M3AgentError
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
@@ -37,6 +37,8 @@ from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, 
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.backends.here_machine import wanted_beside
+from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import uninterrupted
@@ -166,9 +168,16 @@ async def _prepare(
     """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
     request.hand_over.check(repository)
+    if settings.training and settings.attempts > 1:
+        raise UsageError("--training is for one conversation: leave out --attempts")
     if request.hand_over.pull_request:
         await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
     spec, backend = await chosen_sandbox(settings, say)
+    if backend == WITHOUT_ISOLATION:
+        ignored = await asyncio.to_thread(repository.ignored_files)
+        spec = dataclasses.replace(
+            spec, source=repository.root, ignored=tuple(path for path in ignored if wanted_beside(path))
+        )
     if spec.backend == "docker":  # check the engine now: otherwise model requests could be paid for in vain
         (await asyncio.to_thread(connect)).close()
     choice = await asyncio.to_thread(choose_endpoint, settings, state)

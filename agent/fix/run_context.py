@@ -24,8 +24,8 @@ from m3agent.agent.session.events import Event
 from m3agent.agent.session.usage import prices_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.util.concurrency import all_of
-from m3agent.serving.check.prefix_probe import examine
-from m3agent.serving.client.endpoint import Endpoint, probe
+from m3agent.serving.check.prefix_probe import Findings, examine
+from m3agent.serving.client.endpoint import Endpoint, probe, unasked
 from m3agent.serving.client.prices import Prices
 
 
@@ -77,15 +77,34 @@ async def prepare(
         say(server.notice)
     if not settings.yes:  # before the first request, which has the key
         announce(server.url, state, say, "the repository and the issue go", key=server.key)
-    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
+    endpoint = await _endpoint(server, settings)
     prices = _prices(endpoint, settings)
     context, findings = await all_of(
-        _pack(request, endpoint, server.key, state, log), examine(endpoint, api_key=server.key)
+        _pack(request, endpoint, server.key, state, log),
+        examine(endpoint, api_key=server.key) if settings.probe else _nothing_found(),
     )
     log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
     for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
         say(advice)
     return RunContext(endpoint, server.key, prices, context)
+
+
+async def _endpoint(server: ModelServer, settings: Settings) -> Endpoint:
+    """Return what is known about the server.
+
+    Raises:
+        UsageError: The server may not be asked, and no model is named.
+        ModelServerError: The server did not answer as expected.
+    """
+    if settings.probe:
+        return await probe(server.url, api_key=server.key, model=settings.model)
+    if settings.model is None:
+        raise UsageError("--no-probe: the server is not asked for its model; name it with --model")
+    return unasked(server.url, settings.model)
+
+
+async def _nothing_found() -> Findings:
+    return Findings()
 
 
 async def _pack(

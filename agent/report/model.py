@@ -9,8 +9,9 @@ from m3agent.agent.report import text as show
 from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
 from m3agent.agent.session.catalog import NOT_FINISHED
-from m3agent.agent.session.log_reader import Line, number, strings, whole
+from m3agent.agent.session.log_reader import Line, number, strings, text, whole
 from m3agent.agent.session.record import SessionRecord
+from m3agent.sandbox.backends.kinds import shown_status
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,11 @@ class SessionReport:
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     patch: list[FilePatch] = field(default_factory=list)
+
+    @property
+    def shown_status(self) -> str:
+        """The status, with a warning if the tests ran without isolation."""
+        return shown_status(self.status, text(self.record.started, "sandbox", "backend"))
 
     @property
     def verdict(self) -> Line:

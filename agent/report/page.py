@@ -69,7 +69,7 @@ def render(reports: Sequence[SessionReport]) -> str:
         reports=anchored,
         title=f"{len(reports)} sessions"
         if several
-        else f"{reports[0].status}: {reports[0].title or reports[0].id}",
+        else f"{reports[0].shown_status}: {reports[0].title or reports[0].id}",
     )
 
 

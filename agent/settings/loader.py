@@ -273,6 +273,11 @@ def _from_file(path: Path, text: str, table: dict[str, Any], *, trusted: bool) -
                 f"{place}: a repository's own file may not set {name}: remove it there, "
                 "and use a flag, the environment or your own settings file."
             )
+        if (name, value) == ("sandbox", "here"):
+            raise UsageError(
+                f"{place}: a file may not set sandbox to here, which turns isolation off: "
+                "use --sandbox here or the variable M3AGENT_SANDBOX."
+            )
         layer[name] = _checked(SETTINGS[name], value, name, place, strict=True), str(path)
     return layer
 

@@ -290,8 +290,9 @@ class Settings:
     sandbox: Annotated[
         Backend | None,
         Setting(
-            "Where tool calls run; by default the best sandbox that works here.",
-            if_unset="the best sandbox that works here",
+            "Where tool calls run.",
+            more="`here`: in the present container, without isolation (see [The sandbox](sandbox.md#without-isolation)).",
+            if_unset="docker, or bwrap if there is no container engine",
         ),
     ] = None
     allow_net: Annotated[
@@ -473,6 +474,23 @@ class Settings:
             more="See [Tools of other programs](mcp.md).",
         ),
     ] = True
+
+    probe: Annotated[
+        bool,
+        Setting(
+            "Ask the server about its model and engine before the first request.",
+            more="Without it, the model must be named, and the server gets requests for chat only. Some recording proxies "
+            "need that.",
+        ),
+    ] = True
+
+    training: Annotated[
+        bool,
+        Setting(
+            "For programs that train a model with the conversation.",
+            more="See [Fixing an issue](fix.md#training).",
+        ),
+    ] = False
 
     @property
     def keys(self) -> "tuple[ServerKey, ...]":

@@ -15,6 +15,7 @@ from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.status_row import StatusRow, area
 from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.backends.kinds import shown_status
 from m3agent.serving.client.messages import Delta
 
 STATUS_STYLES = {
@@ -47,6 +48,7 @@ class Screen:
         self._row = StatusRow()  # row of the session that the current line belongs to
         self._common: dict[str, str] = {}  # facts that all attempts share, by label
         self._errors: set[str] = set()  # errors shown so far: several sessions may report the same
+        self._backend = ""
         self._told: set[str] = set()  # shown network requests that were refused or failed
 
     def __enter__(self) -> Self:
@@ -106,6 +108,7 @@ class Screen:
         dirty = f", {repository['dirty']} uncommitted changes included" if repository["dirty"] else ""
         self._print_common("commit", printable_line(f"{repository['head'][:12]} ({where}){dirty}"))
         self._print_common("engine", printable_line(f"{endpoint['description']}"))
+        self._backend = sandbox["backend"]
         self._print_common("sandbox", printable_line(sandbox["backend"]))
         self._print("session", printable_line(line["session"]))
 
@@ -169,6 +172,13 @@ class Screen:
     def _on_retry(self, line: Line) -> None:
         self._print("retry", printable_line(f"{line['reason']} (in {line['wait']:.0f} s)"), "yellow")
 
+    def _on_tokens_differ(self, line: Line) -> None:
+        text = (
+            f"the prompt repeats {line['kept']:,} of the {line['expected']:,} tokens so far: a trainer cannot use this turn "
+            "and the last one as one sequence"
+        )
+        self._print("tokens", text, "yellow")
+
     def _on_verify(self, line: Line) -> None:
         style = {"verified": "green", "failed": "red"}.get(line["verdict"], "yellow")
         self._print("verify", printable_line(f"{line['reason']}  ({line['seconds']:.1f} s)"), style)
@@ -201,7 +211,8 @@ class Screen:
         style = STATUS_STYLES.get(line["status"], "bold red")
         reason = printable_line(line["reason"], 500)
         if reason not in self._errors:
-            self._print(line["status"], f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
+            status = shown_status(line["status"], self._backend)
+            self._print(status, f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
         if used := _used(line):
             self._print("used", used)
         if line["patch"]:

@@ -27,6 +27,7 @@ from typing import IO, Self
 
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import find_image
+from m3agent.serving.embedded.server import MODEL
 from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process
@@ -76,13 +77,14 @@ RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"\bDATE\b", lambda _: "2026-01-31"),
     (r"(?<=--timeout )S\b", lambda _: "20"),
     (r"(?<=--keep-gb )N\b", lambda _: "1"),
-    (r"docker\|bwrap", lambda _: "docker"),
+    (r"docker\|bwrap\|here", lambda _: "docker"),
     (r'"\.\.\."', lambda _: '"add(2, 3) should be 5"'),
     (r"(?<=eval create )\S+", lambda world: str(world.history)),
     (r"\b(your|path/of/a|path/to)/\w+", lambda _: "."),
     (r"(?<=serve bench --endpoint )\S+", lambda world: world.paced.url),
     (r"(?<=serve check --endpoint )\S+|(?<=serve scrape --endpoint )\S+", lambda world: world.forced.url),
     (r"(?<=--endpoint )URL\b", lambda world: world.embedded_url),
+    (r"(?<=--model )NAME\b", lambda _: MODEL),
     # an address without a cluster, whatever the documented name is
     (r"ray://head:10001", lambda _: "ray://127.0.0.1:9"),
     # each server gets its own port

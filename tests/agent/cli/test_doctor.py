@@ -353,3 +353,10 @@ def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch:
     use_own_runner(monkeypatch, Preparation())
     (machine.repo / "own.suite").touch()
     assert not any(name.startswith("tests ") for name in machine.look())
+
+
+@pytest.mark.parametrize("container", [True, False])
+def test_without_isolation_no_backend_is_needed(container: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "in_container", lambda: container)
+    checks = doctor._either(Settings(sandbox="here"), [BAD], BAD)
+    assert [check.ok for check in checks] == [None, None, container or None]

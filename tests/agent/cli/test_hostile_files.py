@@ -175,10 +175,22 @@ def test_a_device_is_never_read(name: str) -> None:
 # -- git ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["Linux", "elsewhere"])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take Linux's own calls away, as on other systems."""
+    if request.param == "elsewhere":
+        for name in ("pidfd_open", "memfd_create"):
+            monkeypatch.delattr(os, name)
+
+
+@pytest.mark.usefixtures("system")
 @pytest.mark.parametrize("name", [".gitignore", "src/.gitattributes"])
 def test_git_does_not_wait_for_a_pipe(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_spawn, "PATIENCE", 0.2)
     replaced(repository, name, fifo)
+    os.utime(
+        repository / "src/more.py", (1, 1)
+    )  # else git may know that the file is unchanged, and read no attributes
     opened = open_repository(repository)
     sentence = f"Git cannot read {repository / name}, which is not a regular file: remove it"
     with pytest.raises(EnvironmentFault, match=sentence):
@@ -203,6 +215,7 @@ def test_git_does_not_wait_for_a_pipe_in_its_own_folder(
         opened.dirty_paths()
 
 
+@pytest.mark.usefixtures("system")
 def test_a_slow_git_is_waited_for(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git_spawn, "PATIENCE", 0.0)
     opened = open_repository(repository)

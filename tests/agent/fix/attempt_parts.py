@@ -79,7 +79,12 @@ class World:
     workspace_files: Mapping[str, str] = field(default_factory=lambda: BUGGY)
 
     def new_client(
-        self, endpoint: Endpoint, *, api_key: str | None, on_retry: Callable[[RetryNote], None]
+        self,
+        endpoint: Endpoint,
+        *,
+        api_key: str | None,
+        on_retry: Callable[[RetryNote], None],
+        recorded: bool,
     ) -> ScriptedClient:
         """Replaces `Client`."""
         self.clients.append(ScriptedClient(self.answers, endpoint))

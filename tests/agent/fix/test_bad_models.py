@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.agent.scripted import (
     says,
 )
 from tests.conftest import later
-from tests.servers.misbehaving import MisbehavingServer, history_faults
+from tests.servers.misbehaving import MisbehavingServer, Reply, history_faults
 
 DELETES = calls("code_exec", language="bash", code="rm -rf ./* ./.[!.]* ; ls -A | wc -l")
 HIDES = calls("file_write", path="conftest.py", content="collect_ignore = ['test_calc.py']\n")
@@ -159,3 +160,51 @@ def test_a_model_that_answers_in_another_language(
     )
     assert (code, end["status"]) == (0, "verified")
     assert "الجمع" in of_type(own_state, "call.finished")[0]["content"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "status", "left"),
+    [([FIX, TEST, DONE], "verified", "a + b"), ([says("It works for me.")], "empty", "a - b")],
+    ids=["verified", "empty"],
+)
+def test_only_the_result_is_printed(
+    model: MisbehavingServer,
+    make_repo: MakeRepo,
+    own_state: Path,
+    answers: list[Any],
+    status: str,
+    left: str,
+) -> None:
+    """For programs: one object on standard output, the work tree is the result, and each end is exit code 0."""
+    model.answers, repo = answers, make_repo(BUGGY)
+    done = fix(repo, model.url, "--result-only", "--no-probe", "--model", "any/model")
+    assert done.returncode == 0, done.stderr
+    [line] = done.stdout.splitlines()
+    result = json.loads(line)
+    assert (result["status"], result["isolated"]) == (status, True)
+    assert result["paths"] == (["calc.py"] if status == "verified" else [])
+    assert left in (repo / "calc.py").read_text()
+    assert {request.path for request in model.requests} == {"/v1/chat/completions"}, "nothing else was asked"
+
+
+def test_an_error_is_no_result(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+    model.answers = [Reply(401, {"error": {"message": "no"}})]
+    done = fix(make_repo(BUGGY), model.url, "--result-only")
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--result-only", "--json"], "--result-only and --json both decide what is printed"),
+        (["--result-only", "--branch", "b"], "--apply and --branch are two ways"),
+        (["--no-probe"], "--no-probe: the server is not asked for its model; name it with --model"),
+    ],
+)
+def test_options_that_contradict(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, options: list[str], sentence: str
+) -> None:
+    done = fix(make_repo(BUGGY), model.url, *options)
+    assert done.returncode == 2
+    assert sentence in done.stderr

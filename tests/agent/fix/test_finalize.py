@@ -358,6 +358,18 @@ async def test_unsuccessful_patch_is_not_handed_over(
 
 
 @pytest.mark.parametrize(
+    ("outcome", "evidence"), [(SAID, found("failed")), (AT_LIMIT, None), (STALLED, found("failed"))]
+)
+async def test_a_patch_may_be_the_result_whatever_its_verdict(
+    world: World, handed: Handed, outcome: Outcome, evidence: Verification | None
+) -> None:
+    attempt = ready(world, outcome, evidence, hand_over=HandOver(apply=True, always=True))
+    await end(attempt, hand_over=True)
+    assert handed == [("apply", ("calc.py",), True)]
+    assert finished(world)["notes"] == ["applied to the work tree: calc.py"]
+
+
+@pytest.mark.parametrize(
     ("hand_over", "chosen", "evidence"),
     [
         (HandOver(apply=True), False, found("verified")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,24 @@ async def test_model_that_keeps_chanting_is_stopped(tmp_path: Path) -> None:
         assert outcome == Outcome("stalled", stopped["text"], "")
 
 
+# -- a conversation that is recorded for training -----------------------------------------------------------------------
+
+
+async def test_a_recorded_conversation_has_no_last_words(tmp_path: Path) -> None:
+    async with core(tmp_path, FIX, limits=RunLimits(1, 60)) as it:
+        it.loop.append_only = True
+        assert await it.loop.run() == Outcome("limit", "the limit of 1 turns was reached", "")
+        assert len(it.asked) == 1
+
+
+async def test_a_recorded_conversation_ends_with_a_chant(tmp_path: Path) -> None:
+    async with core(tmp_path, CHANT, thresholds=Thresholds(tells=1)) as it:
+        it.loop.append_only = True
+        outcome = await it.loop.run()
+        assert outcome == Outcome("stalled", it.log("stall")[0]["text"], "")
+        assert list(it.messages) == FIRST_MESSAGES
+
+
 # -- a full window -----------------------------------------------------------------------------------------------------
 
 
@@ -351,6 +370,18 @@ async def test_the_tail_is_summarised_when_the_window_is_nearly_full(tmp_path: P
         assert "calc.add subtracts: change the sign." in event["text"]
         assert "+    return a + b" in event["text"]
         assert "No tests have run so far." in event["text"]
+
+
+@pytest.mark.parametrize("last", ["full", "too long"])
+async def test_a_recorded_conversation_is_not_summarised(tmp_path: Path, last: str) -> None:
+    end: Answer = at(14_400, READS[3]) if last == "full" else TOO_LONG
+    async with core(tmp_path, FIX, *READS[:3], end, files=LONG, window=WINDOW) as it:
+        it.loop.append_only = True
+        assert await it.loop.run() == Outcome("limit", "the context window is full", "")
+        assert it.log("context.summarised") == []
+        for before, after in itertools.pairwise(it.asked):
+            assert after.messages[: len(before.messages)] == before.messages
+            assert (after.tools, after.tool_choice) == (before.tools, before.tool_choice)
 
 
 async def test_a_window_that_is_not_full_is_left_alone(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.model_step import RepetitiveStream
 from m3agent.agent.session.messages import Digest
+from m3agent.agent.session.token_log import TokenLog, read_tokens
 from m3agent.agent.stall import Thresholds
-from m3agent.serving.client.messages import AssistantMessage, Delta, Turn, Usage
+from m3agent.serving.client.messages import AssistantMessage, Delta, Turn, TurnTokens, Usage
 from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.errors import EndpointUnreachable, StreamCut
@@ -160,3 +161,17 @@ async def test_an_answer_without_reasoning_has_none_in_the_history(tmp_path: Pat
     async with core(tmp_path, turn) as it:
         await it.model.ask()
         assert it.messages[-1] == {"role": "assistant", "content": "Done."}
+
+
+async def test_tokens_are_kept_and_a_break_is_said(tmp_path: Path) -> None:
+    first = dataclasses.replace(says("a"), tokens=TurnTokens((1, 2), (3,), (-1.0,)))
+    second = dataclasses.replace(says("b"), tokens=TurnTokens((1, 2, 3, 4), (5,)))
+    third = dataclasses.replace(says("c"), tokens=TurnTokens((1, 2, 9), (5,)))
+    async with core(tmp_path, first, second, says("without"), third) as it:
+        it.model.tokens = TokenLog(tmp_path)
+        for _ in range(4):
+            await it.model.ask()
+        it.model.tokens.close()
+        assert read_tokens(tmp_path) == {1: first.tokens, 2: second.tokens, 4: third.tokens}
+        [differ] = it.log("tokens.differ")
+        assert (differ["turn"], differ["kept"], differ["expected"]) == (4, 2, 5)

@@ -373,3 +373,10 @@ def test_any_values_in_any_order_make_a_page(lines: list[dict[str, Any]]) -> Non
     page = render([report_of(SessionLog(Path("x.jsonl"), tuple(lines), ()), None)])
     assert page.count("<article>") == page.count("</article>") == 1
     page.encode()
+
+
+def test_a_verdict_without_isolation_says_so(write: Write) -> None:
+    here = {"backend": "here", "image": None, "memory": "4g"}
+    report = read(write(started(sandbox=here), finished()))
+    assert (report.status, report.shown_status) == ("verified", "verified (not isolated)")
+    assert "verified (not isolated)" in render([report])

@@ -146,7 +146,7 @@ def test_files_that_are_no_text(layers: Layers) -> None:
         ("M3AGENT_ENDPOINT", "localhost", "an address like http://host:8000/v1"),
         ("M3AGENT_ENDPOINT", "http://host:port/v1", "M3AGENT_ENDPOINT cannot be"),
         ("M3AGENT_ENDPOINT", "http://[::1/v1", "M3AGENT_ENDPOINT cannot be"),
-        ("M3AGENT_SANDBOX", "none", "'docker' or 'bwrap'"),
+        ("M3AGENT_SANDBOX", "none", "'docker', 'bwrap' or 'here'"),
         ("M3AGENT_ALLOW_NET", "example.org,10.0.0.1", "10.0.0.1 is not a public address"),
         ("M3AGENT_ALLOW_NET", "*", "opens too much"),
     ],
@@ -307,3 +307,13 @@ def test_hosts_are_parsed_once_and_shown_as_they_were_written(layers: Layers) ->
     assert json.loads(json.dumps(loaded.settings.public()))["allow_net"] == text
     layers.user.write_text("allow_net = 5\n")
     assert "cannot be 5: input should be a valid string" in layers.refused()
+
+
+def test_no_file_turns_isolation_off(layers: Layers) -> None:
+    layers.user.write_text("sandbox = 'here'\n")
+    refused = layers.refused()
+    assert f"{layers.user}:1: a file may not set sandbox to here, which turns isolation off" in refused
+    assert refused.endswith("use --sandbox here or the variable M3AGENT_SANDBOX.")
+    layers.user.write_text("sandbox = 'bwrap'\n")
+    assert layers.load({"sandbox": "here"}).settings.sandbox == "here"
+    assert layers.load(M3AGENT_SANDBOX="here").settings.sandbox == "here"

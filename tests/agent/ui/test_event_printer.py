@@ -327,3 +327,9 @@ def test_shown_is_one_printable_line(text: str, limit: int) -> None:
 
 def test_shown_tames(show: Show) -> None:
     assert " ".join(printable_line(HOSTILE).split()) == " ".join(TAMED.split())
+
+
+def test_an_end_without_isolation_says_so(show: Show) -> None:
+    begun = dataclasses.replace(started(), sandbox={"backend": "here"})
+    assert "verified (not isolated)" in show(begun, ended())
+    assert "not isolated" not in show(started(), ended())
