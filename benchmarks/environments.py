@@ -133,7 +133,10 @@ def make_repository(address: str, version: str, folder: Path) -> None:
         content = io.BytesIO(answer.read())
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
         with tarfile.open(fileobj=content) as archive:
-            archive.extractall(scratch, filter="data")
+            archive.extraction_filter = getattr(
+                tarfile, "data_filter", None
+            )  # Python 3.11.3 and older have none
+            archive.extractall(scratch)
         (top,) = Path(scratch).iterdir()
         top.rename(folder)
     for pattern in ARCHIVE_ONLY:

@@ -36,7 +36,10 @@ class Older:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         with tarfile.open(ARCHIVE) as archive:
-            archive.extractall(folder, filter="data")
+            archive.extraction_filter = getattr(
+                tarfile, "data_filter", None
+            )  # Python 3.11.3 and older have none
+            archive.extractall(folder)
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink() and FOLDER in (text := path.read_bytes()):
                 path.write_bytes(text.replace(FOLDER + b"/", os.fsencode(folder) + b"/"))

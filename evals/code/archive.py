@@ -5,6 +5,7 @@ Only objects and refs are taken: nothing that git could execute or follow to ano
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import zlib
@@ -58,31 +59,74 @@ def unpack(archive: Path, target: Path) -> None:
 
 
 def _extract(archive: Path, raw: Path) -> None:
-    left = MOST_BYTES
     try:
         with tarfile.open(archive) as tar:
-            for member in tar:
-                path = PurePosixPath(member.name)
-                if path.is_absolute() or ".." in path.parts or "\0" in member.name:
-                    raise DataError(f"{archive}: its member {member.name!r} is outside the archive: refused")
-                if not (member.isreg() or member.isdir()):
-                    raise DataError(f"{archive}: its member {member.name!r} is a link or a device: refused")
-                left -= member.size
-                if left < 0:
-                    raise DataError(f"{archive}: it unpacks to more than {MOST_BYTES >> 30} GiB: refused")
-                _place(tar, member, raw / path)
+            extract_files(tar, raw, MOST_BYTES)
     except (tarfile.TarError, EOFError, zlib.error, UnicodeError) as error:
         raise DataError(f"{archive} cannot be read as a tar ({error})") from None
+    except ValueError as error:
+        raise DataError(f"{archive}: {error}: refused") from None
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    """Write one member. Owner, mode and time are ignored; only path and content are used."""
+def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links: bool = False) -> None:
+    """Unpack the files and folders of an untrusted tar into a folder. Of a file's mode, only `executable` is kept.
+
+    `TarFile.extractall` has no filters in Python 3.11.3 and older, which Debian 12 has.
+
+    Args:
+        tar: The open tar.
+        folder: An empty folder.
+        most_bytes: Limit for all files together.
+        links: Whether the tar may have links. Symbolic links are made last, so nothing is written through one.
+
+    Raises:
+        ValueError: A member is a device, is a link that may not be, or points outside the folder; two have one name; or
+            all are too large.
+        tarfile.TarError: The tar is damaged.
+        OSError: A file cannot be written.
+    """
+    left = most_bytes
+    targets: dict[Path, str] = {}
+    for member in tar:
+        path = PurePosixPath(member.name)
+        if path.is_absolute() or ".." in path.parts or "\0" in member.name:
+            raise ValueError(f"its member {member.name!r} is outside the archive")
+        if links and member.issym():
+            targets[folder / path] = member.linkname
+            continue
+        if not (member.isreg() or member.isdir() or (links and member.islnk())):
+            raise ValueError(f"its member {member.name!r} is a link or a device")
+        if member.size <= left:
+            left -= _place(tar, member, folder / path)  # a hard link has size 0, and its file's content
+        else:
+            left = -1
+        if left < 0:
+            raise ValueError(f"it unpacks to more than {most_bytes >> 30} GiB")
+    for link in targets:
+        link.parent.mkdir(parents=True, exist_ok=True)
+    for link, target in targets.items():
+        if os.path.lexists(link):
+            raise ValueError(f"its member {link.name!r} is there twice")
+        link.symlink_to(target)
+
+
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> int:
+    """Write one member. Return its bytes. Owner and time are ignored."""
     (path if member.isdir() else path.parent).mkdir(parents=True, exist_ok=True)
-    if member.isreg():
-        content = tar.extractfile(member)
-        assert content is not None
-        with path.open("wb") as file:
-            shutil.copyfileobj(content, file)
+    if member.isdir():
+        return 0
+    try:
+        content = tar.extractfile(member)  # of a hard link: that of its file
+    except KeyError:
+        content = None
+    if content is None:
+        raise tarfile.ReadError(f"the file of {member.name!r} is missing")
+    with path.open("wb") as file:
+        shutil.copyfileobj(content, file)
+        size = file.tell()
+    if member.mode & 0o100:
+        path.chmod(path.stat().st_mode | 0o111)
+    return size
 
 
 def _bare(folder: Path) -> Path | None:

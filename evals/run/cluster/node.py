@@ -19,6 +19,7 @@ from pathlib import Path
 
 from m3agent import __version__
 from m3agent.agent.settings.settings import state_dir
+from m3agent.evals.code.archive import MOST_BYTES, extract_files
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.run.attempt import EvalAttempt
@@ -188,6 +189,7 @@ def unpack(files: bytes, folder: Path) -> None:
     Raises:
         OSError: A file cannot be written.
         tarfile.TarError: The tar is damaged.
+        ValueError: The tar contains something else than `packed` returns, or more than `MOST_BYTES`.
     """
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
-        archive.extractall(folder, filter="data")
+        extract_files(archive, folder, MOST_BYTES)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.errors import UsageError
+from m3agent.evals.code.archive import MOST_BYTES, extract_files
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, folder_name, instance_id, instance_of, row_of
 from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, view
@@ -40,7 +41,7 @@ def add(made: CreatedFolder, history: CommitHistory) -> dict[str, object]:
 
 def unpack(archive: Path, target: Path) -> Path:
     with tarfile.open(archive) as tar:
-        tar.extractall(target, filter="data")
+        extract_files(tar, target, MOST_BYTES)
     return next(target.glob("*.git"))
 
 
