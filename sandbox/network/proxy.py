@@ -387,14 +387,16 @@ async def _open(addresses: Sequence[str], port: int) -> Host:
 
 async def _open_through(proxy: tuple[str, int], request: ProxyRequest) -> Host:
     """Connect to another proxy; for CONNECT, also through it to the host."""
-    host = await _open(await lookup(*proxy), proxy[1])
-    if request.method == "CONNECT":
-        where = f"{_named(request.host)}:{request.port}"
-        await host.write(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
-        status = (await host.read_head()).split(b"\r\n")[0].decode(errors="replace")
-        if status.split(" ")[1:2] != ["200"]:
-            raise OSError(f"the proxy of this machine refused: {status[:80]}")
-    return host
+    async with contextlib.AsyncExitStack() as closed_on_error:
+        host = await closed_on_error.enter_async_context(await _open(await lookup(*proxy), proxy[1]))
+        if request.method == "CONNECT":
+            where = f"{_named(request.host)}:{request.port}"
+            await host.write(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
+            status = (await host.read_head()).split(b"\r\n")[0].decode(errors="replace")
+            if status.split(" ")[1:2] != ["200"]:
+                raise OSError(f"the proxy of this machine refused: {status[:80]}")
+        closed_on_error.pop_all()
+        return host
 
 
 def _for_proxy(request: ProxyRequest) -> bytes:
