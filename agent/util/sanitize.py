@@ -61,6 +61,8 @@ def replace_unprintable(text: str, stand_in: str = " ") -> str:
     This is stricter than `printable_line`, which keeps emoji and scripts that need joiners. It is for names and titles
     that are used outside a terminal.
     """
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else stand_in for character in text)
 
 

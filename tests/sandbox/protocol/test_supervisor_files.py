@@ -142,7 +142,8 @@ def test_special_and_missing_files_are_refused(root: Supervisor) -> None:
         assert write(root, path, "x") == "special"
 
 
-def test_a_link_swapped_in_between_reaches_nothing(root: Supervisor) -> None:
+@pytest.mark.parametrize("rounds", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_a_link_swapped_in_between_reaches_nothing(root: Supervisor, rounds: int) -> None:
     """One thread replaces a folder by a link to the outside as fast as it can, while another reads and writes."""
     top = Path(root.root)
     outside = top.parent / "outside"
@@ -165,8 +166,8 @@ def test_a_link_swapped_in_between_reaches_nothing(root: Supervisor) -> None:
     thread = threading.Thread(target=swap)
     thread.start()
     try:
-        answers = {read(root, "place/a.txt") for _ in range(3000)}
-        written = {write(root, "place/a.txt", "inside") for _ in range(500)}
+        answers = {read(root, "place/a.txt") for _ in range(6 * rounds)}
+        written = {write(root, "place/a.txt", "inside") for _ in range(rounds)}
     finally:
         stop.set()
         thread.join()

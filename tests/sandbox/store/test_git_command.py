@@ -142,6 +142,10 @@ STARTS = {
 HOST_FOLDERS = ("agent", "evals", "sandbox", "serving", "tools")
 
 
+def _last_name(function: ast.expr) -> str:
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
 def starts_git(node: ast.AST) -> bool:
     """Return whether a piece of code has a command line that begins with git, or uses GitPython."""
     words: Sequence[ast.AST] = ()
@@ -151,7 +155,7 @@ def starts_git(node: ast.AST) -> bool:
         return not node.level and (node.module or "").partition(".")[0] == "git"
     if isinstance(node, ast.List | ast.Tuple):
         words = node.elts
-    elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in STARTS:
+    elif isinstance(node, ast.Call) and _last_name(node.func) in STARTS:
         words = [*node.args, *(given.value for given in node.keywords if given.arg == "args")]
     text = words[0].value if words and isinstance(words[0], ast.Constant) else None
     return isinstance(text, str) and Path(text.partition(" ")[0]).name == "git"
