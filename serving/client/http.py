@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from m3agent.serving.client.sdk import defer_unused_types
 from m3agent.serving.errors import (
     ContextTooLong,
     EndpointRefused,
@@ -90,6 +91,8 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     import ssl
 
     import httpx2
+
+    defer_unused_types()
     import openai
 
     from m3agent.serving.client.bounds import PLAIN, bound_async
