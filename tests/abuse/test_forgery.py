@@ -64,17 +64,17 @@ async def test_a_failing_test_is_never_shown_as_passed(box: Box, tmp_path: Path,
 
 QUICK = {
     "plugin by a distribution",
-    "own test and own module",
     "report written, then the end",
     "channel found in frames",
-    "closure of unittest replaced",
-    "frame found by names in a docstring",
     "data of a conftest replaced by names in a docstring",
 }
 """The long tests try the others. `make test` tries more in test_grade_forgery.py, and patches that work by chance in
 test_verify.py and test_flaky.py."""
 IN_DOCKER = {
     *QUICK,
+    "own test and own module",
+    "closure of unittest replaced",
+    "frame found by names in a docstring",
     "package in the place of a test helper",
     "breaks a green test half of the time",
 }

@@ -41,7 +41,7 @@ def host_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-@pytest.mark.parametrize("flood", others_later(FLOODS, {"nul", "both", "from-children"}))
+@pytest.mark.parametrize("flood", others_later(FLOODS, {"both", "from-children"}))
 async def test_a_flood_is_counted_and_cut(box: Box, flood: str, tmp_path: Path) -> None:
     before = host_memory()
     log = tmp_path / "log"

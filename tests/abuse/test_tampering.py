@@ -172,6 +172,7 @@ async def test_planted_start_up_files_do_not_reach_the_supervisor(box: Box) -> N
     assert shell.stdout.splitlines()[1].endswith(b"bin/cat")
 
 
+@pytest.mark.slow  # quick: test_fork_bomb
 async def test_busy_programs_do_not_starve_the_supervisor(box: Box) -> None:
     """Programs that use all processor time may delay an answer by a few seconds at most."""
     program = f"{INSIDE}\nfor _ in range(60): os.fork() or [0 for _ in iter(int, 1)]\nwhile True: pass"

@@ -42,6 +42,7 @@ def test_a_fix(model: MisbehavingServer, make_repo: MakeRepo, capfd: pytest.Capt
     assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
 
 
+@pytest.mark.slow  # quick: test_a_fix
 def test_applied(model: MisbehavingServer, make_repo: MakeRepo) -> None:
     repo = make_repo(UNTESTED)
     model.answers = [FIX, NOT_TESTED]

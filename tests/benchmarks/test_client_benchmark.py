@@ -144,6 +144,7 @@ def test_each_takes_a_turn_in_every_round(url: str, tmp_path: Path) -> None:
         assert all(5e6 < sample.peak < 5e8 for sample in found.samples if isinstance(sample, Sample))
 
 
+@pytest.mark.slow  # quick: test_each_takes_a_turn_in_every_round
 @pytest.mark.bwrap
 def test_a_whole_turn_carries_its_call_out(url: str, tmp_path: Path) -> None:
     if not bwrap_here():

@@ -185,6 +185,7 @@ async def test_second_prompt_starts_from_the_current_work_tree(
         assert (repo / "notes.txt").read_text() == "mine\n"
 
 
+@pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
 async def test_cancelled_at_any_moment_and_gone_on_with(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
@@ -364,6 +365,7 @@ def is_refused(status: int | None, said: bytes, errors: bytes) -> None:
     assert errors.startswith(b"m3agent: An editor starts m3agent acp")
 
 
+@pytest.mark.slow  # quick: test_without_standard_input
 @pytest.mark.integration
 def test_without_standard_error(tmp_path: Path) -> None:
     line = f"true | {' '.join(COMMAND)} 2>&-"

@@ -20,6 +20,7 @@ def session(server: MisbehavingServer, make_repo: MakeRepo) -> MisbehavingServer
     return server
 
 
+@pytest.mark.slow  # quick: test_trajectory.py
 def test_both_formats(session: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
     atif = json.loads(run("sessions", "export", "last").stdout)
     assert atif["schema_version"] == "ATIF-v1.8"

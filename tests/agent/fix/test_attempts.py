@@ -128,6 +128,7 @@ def test_all_share_one_prefix_and_the_first_warms_the_cache(
     assert len(set(packed)) == 1
 
 
+@pytest.mark.slow  # quick: test_the_best_is_handed_over
 def test_the_others_end_as_soon_as_one_is_verified(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -197,6 +198,7 @@ def test_tokens_are_limited_for_all_together(
     assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
 
 
+@pytest.mark.slow  # quick: test_resume.py
 def test_killed_attempt_resumes_with_its_parameters(
     model: MisbehavingServer,
     make_repo: MakeRepo,

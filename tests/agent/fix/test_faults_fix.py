@@ -99,6 +99,7 @@ def _without_brace(made: Chunk) -> None:
     made["function"]["arguments"] = made["function"]["arguments"].rstrip("}")
 
 
+@pytest.mark.slow  # quick: test_a_fix_through_every_fault and test_accumulator.py
 def test_a_fix_with_calls_that_are_numbered_badly(
     server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -114,6 +114,7 @@ def test_killed_in_a_call(
     assert last["content"].startswith("interrupted")
 
 
+@pytest.mark.slow  # quick: test_killed_in_a_call
 def test_killed_between_a_result_and_its_telling(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:

@@ -70,6 +70,7 @@ def test_requests_only_grow_and_tokens_are_kept(
     assert of_type(own_state, "tokens.differ") == []
 
 
+@pytest.mark.slow  # quick: test_requests_only_grow_and_tokens_are_kept
 def test_a_template_that_forgets_is_said(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_template_that_forgets_is_said(
     assert events(own_state)[-1]["status"] == "verified"
 
 
+@pytest.mark.slow  # quick: test_verify_rounds.py
 def test_verdicts_do_not_go_back(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     wrong = {"calc.py": "def add(a, b):\n    return a - b\n", "test_calc.py": "def test_add():\n    pass\n"}
     model.answers = [FIX, TEST, DONE]

@@ -96,6 +96,7 @@ def test_a_red_test_of_the_patch_fails_it(
     assert "added red: test_new.py::test_new" in done.stderr
 
 
+@pytest.mark.slow  # quick: test_completion_gate.py
 def test_the_gate_knows_what_passed_before(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_the_baseline_is_known_the_next_time(
     assert [baseline["failed"] for baseline in baselines] == [["test_calc.py::test_add"]] * 2
 
 
+@pytest.mark.slow  # quick: test_verify_rounds.py
 def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     model.answers = [FIX, BREAK, SOME, DONE]
     assert fix(make_repo(BUGGY), model.url, "--verify-rounds", "0").returncode == 1
@@ -155,6 +157,7 @@ def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
     assert history_faults([chat.body for chat in model.chats]) == []
 
 
+@pytest.mark.slow  # quick: test_killed_in_a_call and test_verify_rounds.py
 def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     model.answers = [FIX, BREAK, SOME, DONE]
     process = start(make_repo(BUGGY), model.url, one_kind())

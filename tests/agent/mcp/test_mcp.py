@@ -144,6 +144,7 @@ def test_evals_leave_them_out() -> None:
     assert "mcp" not in relevant_settings(Settings(mcp=True))
 
 
+@pytest.mark.slow  # quick: test_a_repositorys_servers_are_started_once_their_text_is_trusted
 def test_resumed_session_is_offered_the_same_tools(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:

@@ -190,6 +190,7 @@ def test_secrets_stay_here(model: MisbehavingServer, make_repo: MakeRepo, own_st
             assert "<REDACTED:github-token>" in text
 
 
+@pytest.mark.slow  # quick: test_the_log_alone_gives_the_conversation_without_the_repository
 def test_only_verified_and_whole_sessions_are_training_data(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

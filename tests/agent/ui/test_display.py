@@ -138,6 +138,7 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
         assert terminal.cursor_is_visible
 
 
+@pytest.mark.slow  # quick: test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c
 @pytest.mark.parametrize("columns", [40, later(100)])
 def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, columns: int
@@ -167,6 +168,7 @@ with Screen() as screen:
 """
 
 
+@pytest.mark.slow  # quick: test_a_pipe_gets_lines
 @pytest.mark.parametrize(
     "where",
     ["2>&-", later("2>/dev/full"), later("2>&1 >&3 3>&- | true")],

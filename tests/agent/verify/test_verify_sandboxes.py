@@ -86,6 +86,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
     return run
 
 
+@pytest.mark.slow  # quick: test_a_fix_is_verified_and_its_patch_printed
 async def test_a_real_fix_is_verified(verification: RunVerification, tmp_path: Path) -> None:
     new_test = "from calc import add\ndef test_negative():\n    assert add(-1, -2) == -3\n"
     result = await verification({"calc.py": FIXED, "test_more.py": new_test})

@@ -38,6 +38,7 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow  # quick: test_grade_small.py and the other tests here
 @pytest.mark.integration
 @needs_docker
 def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
-QUICK = {"written to every descriptor", "running replaced by name"}
+QUICK = {"written to every descriptor"}
 """The long tests try the others. `make test` tries more in test_forgery.py, forgeries against unittest in
 test_grade_small.py, and forgeries by files in `test_the_reference_is_resolved_beside_every_forgery_that_is_undone`."""
 

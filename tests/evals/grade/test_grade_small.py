@@ -63,6 +63,7 @@ async def test_a_patch_that_does_not_apply_is_the_agents_error(
     assert grade.verdict is Verdict.ERROR and why in grade.reason
 
 
+@pytest.mark.slow  # quick: test_the_reference_patch_resolves_it_and_an_empty_patch_does_not
 async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path) -> None:
     files = {**FILES, "calc.py": CODE.replace("\n", "\r\n"), "data.bin": "\0\1"}
     fixed = FIXED.replace("\n", "\r\n") + "open('data.bin', 'rb').read().index(b'\\x02')\r\n"

@@ -166,6 +166,7 @@ def test_another_experiment_in_the_folder_and_damage_are_one_sentence(programs: 
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow  # quick: test_killed_in_the_middle_it_comes_to_the_same_results
 @pytest.mark.integration
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(programs: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 8 << 20) as disk:

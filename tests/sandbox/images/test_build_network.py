@@ -33,6 +33,7 @@ def index(own_images: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
         yield server
 
 
+@pytest.mark.slow  # quick: test_a_command_reaches_nothing_of_this_machine_and_has_limits
 @needs_docker
 async def test_a_source_distribution_reaches_nothing_of_this_machine_and_has_limits(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path

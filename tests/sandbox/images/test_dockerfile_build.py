@@ -140,6 +140,7 @@ async def test_the_engine_fetches_nothing_from_this_machine(
     assert "ADD may copy only files" in line or "which is not a public address" in line
 
 
+@pytest.mark.slow  # quick: declared/test_dockerfile.py and test_a_dockerfile_makes_the_image
 async def test_the_instructions_mean_what_they_mean_elsewhere(
     python_image: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -203,6 +204,7 @@ async def test_a_failure_is_one_sentence_and_leaves_nothing(
     assert "\n" not in line
 
 
+@pytest.mark.slow  # quick: test_without_consent_nothing_of_it_runs
 async def test_without_consent_its_packages_are_installed(
     python_image: str,
     workspace_of: WorkspaceOf,

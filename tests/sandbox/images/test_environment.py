@@ -330,6 +330,7 @@ async def contents(image: str | None, workspace: Workspace) -> tuple[bytes, byte
         return done[0].stdout, done[1].stdout
 
 
+@pytest.mark.slow  # quick: test_dependencies_are_in_each_sandbox_and_never_in_the_patch
 async def test_what_a_build_generates_is_there_and_never_in_the_patch_or_stale(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -397,6 +398,7 @@ async def test_a_build_that_fails_after_the_version_file_keeps_that_file(
         assert done.stdout == b"0+unknown\n"
 
 
+@pytest.mark.slow  # quick: test_unusable_dockerfile_falls_back_to_declared_dependencies
 async def test_a_project_that_cannot_be_built_and_whose_python_is_unavailable_still_has_an_environment(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:

@@ -177,6 +177,7 @@ async def test_dependencies_are_in_each_sandbox_and_never_in_the_patch(
     )
 
 
+@pytest.mark.slow  # quick: test_unavailable_package_is_one_sentence_with_a_log_and_no_leftovers
 @on_engine
 async def test_a_suite_that_fails_is_one_sentence_and_the_others_follow(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
@@ -199,6 +200,7 @@ async def test_a_suite_that_fails_is_one_sentence_and_the_others_follow(
         assert (await sandbox.exec(["cat", "deps/file"])).stdout == b"made\n"
 
 
+@pytest.mark.slow  # quick: test_a_command_reaches_nothing_of_this_machine_and_has_limits
 @on_engine
 async def test_a_build_reaches_nothing_of_this_machine(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]

@@ -102,6 +102,7 @@ def test_hostile_candidates_are_refused_and_do_not_stop_the_judge(tmp_path: Path
     assert snapshot(bench) == before
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     tests = """
     import os
@@ -158,6 +159,7 @@ def test_tests_that_need_others_before_them_are_no_evidence_out_of_order(tmp_pat
     assert bench.judge(bench.spectrum(), "m.py", [right, broken], watching=watching) == "Pr"
 
 
+@pytest.mark.slow  # quick: test_tests_that_need_others_before_them_are_no_evidence_out_of_order
 def test_failure_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
     """A test that passes in the repository but is too slow for the probe counts neither as failing nor as needed."""
     slow = """

@@ -312,12 +312,14 @@ def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
     assert (fault.kind, "is not text" in fault.sentence) == (FaultKind.LOG, True)
 
 
-def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path) -> None:
+def test_a_very_long_log_is_read_from_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_START_BYTES", "_END_BYTES"):
+        monkeypatch.setattr(f"m3agent.serving.launch.engine_faults.{name}", 1 << 20)
     path = tmp_path / "long.log"
     request = b"(APIServer pid=1) INFO:     " + b"one of many " * 330 + b"\n"
     path.write_bytes(
         log("vllm-good-run").partition("/usr/lib/python3.12/multi")[0].encode()
-        + request * 5_000  # longer than the two parts that are read
+        + request * 700  # longer than the two parts that are read
         + log("vllm-serving-oom-source").partition("\n")[2].encode()
     )
     assert explained(path, 1).kind is FaultKind.SERVING
