@@ -801,15 +801,22 @@ class Supervisor:
             return self.collect()
         others = {other.number for other in self.jobs.values() if other is not job}
         found = False
+        self.collect()
         for pid in self.processes.pids():
             try:
                 # A process without another job's mark belongs to this job or an earlier one, or has changed
                 # its mark.
-                if mark_of(pid) not in others and lives(pid):
+                if mark_of(pid) in others:
+                    continue
+                fields = fields_of(pid)
+                if not is_dead(fields):
                     found = True
                     os.kill(pid, signal.SIGKILL)
+                elif int(fields[1]) == os.getpid():
+                    # It has ended since `collect`. What it started last may be missing from the list.
+                    found = True
             except OSError:
-                continue  # the process has ended meanwhile
+                continue  # its parent, which is not this process, has reaped it meanwhile
         self.collect()
         return found
 
