@@ -97,7 +97,7 @@ def test_a_slower_server_than_before_is_named_and_ends_with_one(server: PacedSer
     kept, faster = tmp_path / "bench.json", tmp_path / "faster.json"
     assert run("--endpoint", server.url, *QUICK, "-o", str(kept)).returncode == 0
     before = from_json(kept.read_text())
-    faster.write_text(to_json(quicker(before, "cold", 1000)))
+    faster.write_text(to_json(quicker(before, "cold", 1e5)))
     done = run("--endpoint", server.url, *QUICK, "--baseline", str(faster), "--threshold", "50000")
     assert done.returncode == 1
     worse = [line for line in done.stdout.splitlines() if line.endswith("worse")]
