@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow test-languages setup-languages fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow test-languages setup-languages test-frameworks fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -24,7 +24,7 @@ test: setup ## set up what is missing, then run the tests that every change must
 	@$(in_memory) $(pytest) $(ARGS)
 
 test-unit: python ## run the quick tests: no sandbox, no server, no process except git; about a minute
-	@$(in_memory) $(pytest) -m "not slow and not integration and not languages" $(ARGS)
+	@$(in_memory) $(pytest) -m "not slow and not integration and not languages and not frameworks" $(ARGS)
 
 test-slow: setup ## run the long tests
 	@$(pytest) -m slow $(ARGS)
@@ -44,6 +44,9 @@ in_folders = $(foreach name,$(LANGUAGES),$(wildcard $(addprefix tests/ecosystems
 
 test-languages: setup-languages ## run the tests of other languages' test runners (LANGUAGES="js go c", ARGS="-k mocha" and others)
 	@$(in_memory) $(pytest) --dist loadfile -m languages $(if $(LANGUAGES),$(in_folders) $(wildcard tests/ecosystems/test_*.py),tests/ecosystems) $(ARGS)
+
+test-frameworks: setup ## run m3agent in the runners of others: Harbor, Verifiers, Inspect, NeMo Gym (ARGS="-k harbor")
+	@$(in_venv) pytest -m frameworks tests/integrations $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)
@@ -99,6 +102,9 @@ setup: ## set up only (SETUP=no: install nothing system-wide)
 
 python:
 	@scripts/setup.sh python
+
+bundle: python ## build one file that installs m3agent where nothing can be downloaded (ARGS="--arch aarch64")
+	@PATH="$(CURDIR)/.setup/uv/bin:$$PATH" .venv/bin/python scripts/bundle/build.py $(ARGS)
 
 clean: ## remove everything that set-up and builds made in this checkout
 	rm -rf .venv .setup dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

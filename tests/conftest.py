@@ -101,7 +101,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))  # seconds before the test counts as hanging
-        needs_engine = any(item.get_closest_marker(name) for name in ("docker", "bwrap", "slow", "languages"))
+        needs_engine = any(
+            item.get_closest_marker(name) for name in ("docker", "bwrap", "slow", "languages", "frameworks")
+        )
         if needs_engine or (isinstance(item, pytest.Function) and not STARTERS.isdisjoint(item.fixturenames)):
             item.add_marker("integration")
 

@@ -72,6 +72,11 @@ ENDS = [
         why="they take minutes to hours and install the peers: the program starts, and knows the options",
     ),
     End(
+        r"make bundle",
+        instead='{} ARGS="--help"',
+        why="it downloads 200 MB; test_frameworks.py builds a smaller one",
+    ),
+    End(
         r"make test-languages",
         instead="{} --dry-run",
         why="it installs the toolchains of nine languages and runs their tests, which is a CI step of its own",
@@ -94,7 +99,7 @@ SLOW = [
     r"m3agent serve($| .*--detach)",  # `make test` starts servers in test_serve.py
     r"m3agent acp$",  # `make test` starts it in test_acp.py
 ]
-ELSEWHERE = ["docker build ", "docker run ", "--volume "]
+ELSEWHERE = ["docker build ", "docker run ", "--volume ", "uv pip install "]
 """Beginnings of lines that call m3agent where no test can run it: on other machines, in containers."""
 NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
 TO_RUN = to_run()

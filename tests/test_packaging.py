@@ -15,7 +15,7 @@ import pytest
 import m3agent
 from tests.installs import ROOT, build
 
-PACKAGES = ["agent", "evals", "sandbox", "serving", "tools"]
+PACKAGES = ["agent", "evals", "integrations", "sandbox", "serving", "tools"]
 # Packages that `m3agent --help` must not import. It may import typer, click and the standard library.
 HEAVY = [
     "docker",
@@ -47,8 +47,12 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     metadata = f"m3agent-{m3agent.__version__}.dist-info"
-    assert {name.split("/")[0] for name in names} == {"m3agent", metadata}
-    assert {name for name in names if name.endswith(".py")} == sources() | {"m3agent/__init__.py"}
+    assert {name.split("/")[0] for name in names} == {"m3agent", "m3agent_verifiers.py", metadata}
+    assert {name for name in names if name.endswith(".py")} == {
+        *sources(),
+        "m3agent/__init__.py",
+        "m3agent_verifiers.py",
+    }
     assert {name.split("/")[1] for name in names if name.startswith("m3agent/")} == {
         *PACKAGES,
         "__init__.py",
@@ -156,7 +160,8 @@ def test_every_import_is_declared() -> None:
     provided = packages_distributions()
     undeclared = [
         f"{path.relative_to(ROOT)}: {name}"
-        for package in PACKAGES
+        for package in {*PACKAGES}
+        - {"integrations"}  # only the frameworks import these, so they are installed
         for path in (ROOT / package).rglob("*.py")
         for name in {module.partition(".")[0] for module in imported(path)} - known
         if declared.isdisjoint(map(normal, provided.get(name, [])))

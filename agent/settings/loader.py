@@ -19,7 +19,8 @@ from m3agent.agent.util.sanitize import printable_line, printable_text
 from m3agent.sandbox.declared.toml_text import parse_toml
 
 _PREFIX = "M3AGENT_"
-_OTHER_VARIABLES = frozenset({"M3AGENT_STATE"})
+OTHER_VARIABLES = frozenset({"M3AGENT_STATE", "M3AGENT_EQUIPPED", "M3AGENT_BUNDLE"})
+"""Variables that are not settings: the state folder, a mark of environment images, and the file that adapters install."""
 _DEFAULT = "default"
 MOST_BYTES = 4 << 20  # largest settings file that is read; a pyproject.toml holds more than settings
 MOST_SHOWN = 160  # most characters of a wrong value in an error message
@@ -142,7 +143,7 @@ def _from_environment(env: Mapping[str, str]) -> _Layer:
     layer: _Layer = {}
     known = {setting.variable: name for name, setting in SETTINGS.items()}
     for variable, value in sorted(env.items()):
-        if variable.startswith(_PREFIX) and variable not in _OTHER_VARIABLES and value:
+        if variable.startswith(_PREFIX) and variable not in OTHER_VARIABLES and value:
             if variable not in known:
                 raise UsageError(
                     f"The variable {variable} is not a setting{_nearest(variable, list(known))}."

@@ -16,6 +16,8 @@ from m3agent.sandbox.store.git import run_git
 
 MOST_BYTES = 16 << 30
 """Limit for the unpacked files of one archive, in bytes: several times the largest benchmark repository."""
+MOST_MEMBERS = 5_000_000
+"""Limit for the files and folders of one archive."""
 
 TAKEN = ("objects", "refs", "packed-refs", "shallow")
 """Entries of a repository that are copied: they make up the history.
@@ -87,7 +89,9 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
     """
     left = most_bytes
     targets: dict[Path, str] = {}
-    for member in tar:
+    for number, member in enumerate(tar):
+        if number == MOST_MEMBERS:
+            raise ValueError(f"it has more than {MOST_MEMBERS} members")
         path = PurePosixPath(member.name)
         if path.is_absolute() or ".." in path.parts or "\0" in member.name:
             raise ValueError(f"its member {member.name!r} is outside the archive")

@@ -1,6 +1,6 @@
 """Print the rooms of the code, what each imports, and its public names: `python -m scripts.docs.rooms`.
 
-A room is a folder directly below agent/, serving/, sandbox/, evals/ or tools/; modules that stand there alone count
+A room is a folder directly below one of `PACKAGES`; modules that stand there alone count
 as rooms too. Public names are those that other rooms import. The order of the rooms is that of the import-linter
 contracts in pyproject.toml. `make docs-pages` writes the picture into docs/architecture.md.
 """
@@ -19,7 +19,7 @@ from scripts.docs.settings_page import renewed
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("agent", "evals", "tools", "sandbox", "serving")
+PACKAGES = ("integrations", "agent", "evals", "tools", "sandbox", "serving")
 """The packages, from the top layer to the bottom one."""
 
 
