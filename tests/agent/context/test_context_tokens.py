@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,17 @@ texts = st.lists(pieces | st.text(max_size=8) | st.integers(1, 300).map(" ".__mu
 )
 
 
+def is_tried(point: int) -> bool:
+    """Leave out 15 of 16 in ranges of letters without case and of unassigned characters: a million are alike."""
+    kind = unicodedata.category(chr(point))
+    if kind == "Cs":
+        return False
+    at_an_end = any(
+        unicodedata.category(chr(near)) != kind for near in (max(point - 1, 0), min(point + 1, 0x10FFFF))
+    )
+    return kind not in ("Lo", "Cn", "Co") or at_an_end or point % 16 == 0
+
+
 class TestExact:
     def test_the_release_is_the_one_that_is_installed(self) -> None:
         assert importlib.metadata.version("kitoken") == KITOKEN
@@ -164,9 +176,9 @@ class TestExact:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("shape", ["a{}b", "1{}2", " {} ", "'{}", "A{}A", "e{}\u0301", "\n{}\n"])
-    def test_every_character(self, small: tuple[Counter, Tokenizer], shape: str) -> None:
+    def test_every_kind_of_character(self, small: tuple[Counter, Tokenizer], shape: str) -> None:
         counter, reference = small
-        points = [point for point in range(0x110000) if not 0xD800 <= point < 0xE000]
+        points = [point for point in range(0x110000) if is_tried(point)]
         for start in range(0, len(points), 4096):
             text = "\n#".join(shape.format(chr(point)) for point in points[start : start + 4096])
             assert counter.count(text) == reference_count(reference, text), f"near U+{points[start]:04X}"
