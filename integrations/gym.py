@@ -98,7 +98,7 @@ class M3AgentServer(SimpleResponsesAPIAgent):
         request: Request,
         body: NeMoGymResponseCreateParamsNonStreaming = Body(),  # noqa: B008  # as FastAPI reads it
     ) -> NeMoGymResponse:
-        """Raise ValueError: a fix needs an instance, which only `/run` names."""
+        """Raise ValueError: only `/run` names an instance."""
         raise ValueError("m3agent needs an instance of its benchmark: call /run.")
 
     async def run(self, request: Request, body: M3AgentRequest) -> M3AgentResponse:
@@ -106,8 +106,9 @@ class M3AgentServer(SimpleResponsesAPIAgent):
         folder = Path(self.config.runs).absolute() / f"{body.instance_id}-{uuid4().hex[:12]}"
         said = await self._attempt(body, folder)
         file = folder / "attempts" / body.instance_id / "1" / "result.json"
-        none = Attempt(verdict="infra", reason=said)
-        found = Attempt.model_validate_json(file.read_bytes()) if file.is_file() else none
+        found = Attempt(verdict="infra", reason=said)
+        if file.is_file():
+            found = Attempt.model_validate_json(file.read_bytes())
         masked = found.verdict in MASKED
         return M3AgentResponse(
             **body.model_dump(),
@@ -126,20 +127,11 @@ class M3AgentServer(SimpleResponsesAPIAgent):
         if hasattr(self, "base_url_for_run"):  # newer versions tell rollouts apart by the path
             endpoint = self.base_url_for_run(endpoint, body)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        words = [
-            "eval",
-            "run",
-            self.config.source,
-            "--ids",
-            body.instance_id,
-            "--output",
-            str(folder),
-            "--json",
-        ]
+        words = ["eval", "run", self.config.source, "--json", *self.config.options]
+        words += ["--ids", body.instance_id, "--output", str(folder)]
         process = await asyncio.create_subprocess_exec(
             *self.config.command,
             *words,
-            *self.config.options,
             env={
                 **os.environ,
                 "M3AGENT_ENDPOINT": endpoint.rstrip("/") + "/v1",
