@@ -131,14 +131,14 @@ texts = st.lists(pieces | st.text(max_size=8) | st.integers(1, 300).map(" ".__mu
 
 
 def is_tried(point: int) -> bool:
-    """Leave out 15 of 16 in ranges of letters without case and of unassigned characters: a million are alike."""
+    """Leave out 15 of 16 in ranges of unassigned and private characters: a million are alike."""
     kind = unicodedata.category(chr(point))
     if kind == "Cs":
         return False
     at_an_end = any(
         unicodedata.category(chr(near)) != kind for near in (max(point - 1, 0), min(point + 1, 0x10FFFF))
     )
-    return kind not in ("Lo", "Cn", "Co") or at_an_end or point % 16 == 0
+    return kind not in ("Cn", "Co") or at_an_end or point % 16 == 0
 
 
 class TestExact:
@@ -176,7 +176,7 @@ class TestExact:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("shape", ["a{}b", "1{}2", " {} ", "'{}", "A{}A", "e{}\u0301", "\n{}\n"])
-    def test_every_kind_of_character(self, small: tuple[Counter, Tokenizer], shape: str) -> None:
+    def test_every_character(self, small: tuple[Counter, Tokenizer], shape: str) -> None:
         counter, reference = small
         points = [point for point in range(0x110000) if is_tried(point)]
         for start in range(0, len(points), 4096):
