@@ -124,8 +124,7 @@ class Benchmark:
 
         Args:
             ident: The instance.
-            left: The work tree after the agent's work, as a tar archive without `.git`: git's own files would be taken
-                for part of the work.
+            left: The work tree after the agent's work, packed by `pack_command`.
         """
         instance = self.instances[ident]
         try:
@@ -159,6 +158,11 @@ class Benchmark:
                     raise ValueError(str(error)) from error
                 _read_to_end(archive)
             return before.patch()
+
+
+def pack_command(output: str, folder: str) -> str:
+    """Return the shell command that packs a work tree for `Benchmark.reward`."""
+    return f"tar -czf {output} -C {folder} --exclude=./.git ."
 
 
 @functools.cache

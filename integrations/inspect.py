@@ -29,7 +29,7 @@ from inspect_ai.util import (
 )
 
 from m3agent.integrations import in_container
-from m3agent.integrations.benchmark import benchmark
+from m3agent.integrations.benchmark import benchmark, pack_command
 
 CODE = "m3agent-code.tar.gz"
 
@@ -125,7 +125,7 @@ def strict_grader(source: str) -> Scorer:
 
     async def score(state: TaskState, target: Target) -> Score:
         left = (await _shell("mktemp")).strip()
-        await _shell(f"tar -czf {left} --exclude=./.git .")
+        await _shell(pack_command(left, "."))
         given = await benchmark(source).reward(
             str(state.sample_id), await sandbox().read_file(left, text=False)
         )

@@ -28,7 +28,7 @@ from verifiers.v1.trace import Trace
 from verifiers.v1.utils.decorators import reward
 
 from m3agent.integrations import in_container
-from m3agent.integrations.benchmark import benchmark
+from m3agent.integrations.benchmark import benchmark, pack_command
 
 LEFT, CODE = "/tmp/m3agent-left.tar.gz", "/tmp/m3agent-code.tar.gz"  # noqa: S108  # in a container of one task
 FOLDER = "/testbed"
@@ -116,7 +116,7 @@ class InstanceTask(Task[InstanceData, State, TaskConfig]):
         Raises:
             SandboxError: The machine or the instance is at fault, so there is no reward.
         """
-        await _shell(runtime, f"tar -czf {LEFT} -C {FOLDER} --exclude=./.git .")
+        await _shell(runtime, pack_command(LEFT, FOLDER))
         given = await benchmark(self.data.source).reward(self.data.id or "", await runtime.read(LEFT))
         if given.value is None:
             raise SandboxError(f"{self.data.id} cannot be graded: {given.grade.reason}")

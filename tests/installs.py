@@ -45,6 +45,15 @@ def install(python: Path, *packages: str) -> None:
         pytest.skip(f"{packages[-1]} cannot be installed here: {last}")
 
 
+def harbor_environment(folder: Path, *packages: str) -> Path:
+    """Create an environment with Harbor and these packages in a new folder and return its Python."""
+    python = new_environment(folder / "environment", newer_python((3, 12)))
+    # Harbor asks for a certifi of the last weeks, which a mirror may not have yet; any version will do
+    (folder / "any").write_text("certifi\n")
+    install(python, "--override", str(folder / "any"), *packages, "harbor==0.25.0")
+    return python
+
+
 def uv_env() -> dict[str, str]:
     """Return environment variables with which uv trusts the machine's certificates, as in `make setup`."""
     return {**os.environ, "UV_SYSTEM_CERTS": "true"}

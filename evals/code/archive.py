@@ -100,10 +100,8 @@ def extract_files(tar: tarfile.TarFile, folder: Path, most_bytes: int, *, links:
             continue
         if not (member.isreg() or member.isdir() or (links and member.islnk())):
             raise ValueError(f"its member {member.name!r} is a link or a device")
-        if member.size <= left:
-            left -= _place(tar, member, folder / path)  # a hard link has size 0, and its file's content
-        else:
-            left = -1
+        # a hard link has size 0, and its file's content
+        left -= member.size if member.size > left else _place(tar, member, folder / path)
         if left < 0:
             raise ValueError(f"it unpacks to more than {most_bytes >> 30} GiB")
     for link in targets:

