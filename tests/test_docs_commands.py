@@ -82,6 +82,11 @@ ENDS = [
         why="it installs the toolchains of nine languages and runs their tests, which is a CI step of its own",
     ),
     End(
+        r"make test-frameworks",
+        instead="{} --dry-run",
+        why="it installs Harbor, Verifiers, Inspect and NeMo Gym, and the documents' checkout has no tests",
+    ),
+    End(
         r"m3agent --install-completion",
         instead='bash -c "{}; true"',
         why="typer looks for the shell among the parent processes, and make's shell has no completion",
