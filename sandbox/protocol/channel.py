@@ -159,13 +159,14 @@ class Channel:
         self._waiting.pop(ident, None)
 
     async def close(self) -> None:
-        """Close the stream; the supervisor then kills all processes and exits."""
+        """Close the stream and drop what was not sent; the supervisor then kills all processes and exits."""
         self._dead = True
         self._task.cancel()
         if self._alive is not None:
             self._alive.cancel()
-        self._writer.close()
-        with contextlib.suppress(OSError, asyncio.CancelledError):  # the other side may be gone already
+        if not self._writer.transport.is_closing():  # the pipe of a process that has ended is
+            self._writer.transport.abort()  # close() would wait for ever for a supervisor that does not read
+        with contextlib.suppress(OSError):  # the other side may be gone already
             await self._writer.wait_closed()
         await asyncio.gather(self._task, return_exceptions=True)
 

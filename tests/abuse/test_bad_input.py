@@ -232,7 +232,8 @@ async def test_impostor_of_the_supervisor(frames: str) -> None:
             with pytest.raises(SandboxDied):
                 await channel.boot(15)
                 await channel.ask("ping", timeout=15)
-            await channel.close()
+        closed, _ = await asyncio.wait([asyncio.create_task(channel.close())], timeout=5)
+        assert closed, "close() waits for a supervisor that does not read"
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

@@ -130,6 +130,9 @@ class MemorySupervisor(asyncio.Transport):
                 job.cancel()
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
 
+    def abort(self) -> None:
+        self.close()
+
     def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         if not self._closing:
             raw = json.dumps(header).encode()
