@@ -14,7 +14,7 @@ demo: setup ## set up what is missing, then fix the bug in examples/ferry and pr
 
 # Some tests wait, so three workers keep two processors busy. Each further worker would import all tests again.
 workers := $(shell echo $$(( $$(nproc) > 5 ? 8 : (3 * $$(nproc) + 1) / 2 )))
-pytest := $(in_venv) pytest -n $(workers) --dist worksteal
+pytest = $(in_venv) pytest -n $(workers) --dist worksteal
 # The tests create and remove 100,000 small files. Use /dev/shm if it has 4 GB free and is not mounted noexec.
 in_memory := $(shell [ -z "$$TMPDIR" ] && [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts && \
   [ "$$(df --output=avail /dev/shm | tail -1)" -gt 4000000 ] && echo TMPDIR=/dev/shm)
@@ -23,11 +23,12 @@ quality := PATH="$(CURDIR)/.setup/uv/bin:$$PATH" uv run --isolated --locked --gr
 test: setup ## set up what is missing, then run the tests that every change must pass (ARGS="-k name" and others)
 	@$(in_memory) $(pytest) $(ARGS)
 
+test-unit: workers = $(shell nproc) # these tests do not wait
 test-unit: python ## run the quick tests: no sandbox, no server, no process except git; about a minute
 	@$(in_memory) $(pytest) -m "not slow and not integration and not languages and not frameworks" $(ARGS)
 
 test-slow: setup ## run the long tests
-	@$(pytest) -m slow $(ARGS)
+	@$(in_memory) $(pytest) -m slow $(ARGS)
 
 setup-languages: setup ## install the toolchains and test runners of other languages (LANGUAGES="js go c")
 	@scripts/languages.sh $(LANGUAGES)
