@@ -66,12 +66,12 @@ QUICK = {
     "plugin by a distribution",
     "report written, then the end",
     "channel found in frames",
-    "data of a conftest replaced by names in a docstring",
 }
 """The long tests try the others. `make test` tries more in test_grade_forgery.py, and patches that work by chance in
 test_verify.py and test_flaky.py."""
 IN_DOCKER = {
     *QUICK,
+    "data of a conftest replaced by names in a docstring",
     "own test and own module",
     "closure of unittest replaced",
     "frame found by names in a docstring",

@@ -14,7 +14,7 @@ import pytest
 from m3agent.integrations import benchmark as module
 from m3agent.integrations.benchmark import Benchmark
 from m3agent.sandbox.errors import EngineUnavailable
-from tests.conftest import write_files
+from tests.conftest import later, write_files
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 FIXED = BUGGY.replace("-", "+")
@@ -71,18 +71,24 @@ def test_the_code_is_a_repository_without_the_fix(one_program: Benchmark, tmp_pa
     assert FIXED.encode() not in code
 
 
-async def test_what_the_agent_left_decides(one_program: Benchmark) -> None:
-    before = dict(files_of(await one_program.code("adder")))
-    fixed = await one_program.reward("adder", left({**before, "adder.py": FIXED}))
-    assert (fixed.value, fixed.grade.verdict) == (1.0, "resolved")
-    forged = {**before, "conftest.py": "import os\nos._exit(0)\n", ".git/hooks/x": "#!/bin/sh\n"}
-    for tree, verdict in [
-        (before, "empty"),
-        ({**before, "adder.py": FIXED.replace("+", "*")}, "unresolved"),
-        (forged, "unresolved"),
-    ]:
-        given = await one_program.reward("adder", left(tree))
-        assert (given.value, given.grade.verdict) == (0.0, verdict), given.grade
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({"adder.py": FIXED}, "resolved"),
+        ({}, "empty"),
+        later({"adder.py": FIXED.replace("+", "*")}, "unresolved"),
+        later({"conftest.py": "import os\nos._exit(0)\n", ".git/hooks/x": "#!/bin/sh\n"}, "unresolved"),
+    ],
+    ids=["fixed", "unchanged", "wrong", "forged"],
+)
+async def test_what_the_agent_left_decides(
+    one_program: Benchmark, change: dict[str, str], verdict: str
+) -> None:
+    """The grader's own tests try more wrong and forged patches."""
+    given = await one_program.reward(
+        "adder", left({**dict(files_of(await one_program.code("adder"))), **change})
+    )
+    assert (given.value, given.grade.verdict) == (float(verdict == "resolved"), verdict), given.grade
 
 
 @pytest.mark.parametrize(
