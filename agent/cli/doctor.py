@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,13 @@ from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.settings.settings import Settings, state_dir
-from m3agent.sandbox.backends.engine import DOCKER_SOCKET, ContainerEngine, find_engine, is_podman
+from m3agent.sandbox.backends.engine import (
+    DOCKER_SOCKET,
+    ContainerEngine,
+    find_engine,
+    is_podman,
+    named_engine,
+)
 from m3agent.sandbox.backends.factory import Backend, allowed_backends
 from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
@@ -154,6 +161,11 @@ def _engine(settings: Settings) -> list[Check]:
 
     denied = False
     try:
+        named = named_engine()
+    except EngineUnavailable as error:
+        detail, _, fix = str(error).partition(": ")
+        return [Check("Docker", False, detail, fix), Check("base image", False, "unknown without an engine")]
+    try:
         engine = find_engine(ENGINE_TIMEOUT)
         with contextlib.closing(engine.client) as api:
             return [Check("Docker", True, _described(engine)), _image(api, settings)]
@@ -161,7 +173,7 @@ def _engine(settings: Settings) -> list[Check]:
         denied = error.permission_denied
     except (DockerException, RequestException):
         pass  # the engine stopped after its first response
-    detail, fix = _engine_fault(os.environ.get("DOCKER_HOST", ""), denied=denied)
+    detail, fix = _engine_fault(named.named_by if named else "", denied=denied)
     return [
         Check("Docker", False, detail, fix),
         Check("base image", False, "unknown without an engine"),
@@ -175,18 +187,23 @@ def _described(engine: ContainerEngine) -> str:
     return f"{name} at {'the local socket' if engine.address == DOCKER_SOCKET else engine.address}"
 
 
-def _engine_fault(host: str, *, denied: bool) -> tuple[str, str]:
+def _engine_fault(named_by: str, *, denied: bool) -> tuple[str, str]:
     """Return what is wrong with the container engine, and how to fix it.
 
     Args:
-        host: The value of DOCKER_HOST, or "".
+        named_by: What names the engine (see `NamedEngine`), or "".
         denied: The engine refused permission.
     """
     if denied:
         fix = "usermod -aG docker $USER as root, then log in again"
-        return f"no permission to use the engine at {host or 'the local socket'}", fix
-    if host:
-        return f"no engine answers at DOCKER_HOST={host}", "start that engine, or unset DOCKER_HOST"
+        return f"no permission to use the engine at {named_by or 'the local socket'}", fix
+    if named_by:
+        return (
+            f"no engine answers at {named_by}",
+            "start that engine, or unset DOCKER_HOST or the Docker context",
+        )
+    if sys.platform != "linux":
+        return "no engine answers at the local socket", "start Docker Desktop, Colima, OrbStack or Podman"
     if shutil.which("dockerd"):
         return "no engine answers at the local socket", "start it: systemctl start docker, or dockerd as root"
     return "no engine is installed", "apt-get install docker.io iptables, as root"
@@ -218,6 +235,8 @@ def _bubblewrap() -> Check:
     from m3agent.sandbox.backends.sandbox import SandboxLimits
 
     name = "bubblewrap"
+    if sys.platform != "linux":
+        return Check(name, False, "needs Linux", "use a Docker engine")
     if shutil.which("bwrap") is None:
         return Check(name, False, "not installed", "apt-get install bubblewrap")
     try:

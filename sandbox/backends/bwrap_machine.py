@@ -16,6 +16,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -115,8 +116,10 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
         etc: File name in /etc to a descriptor with its content.
 
     Raises:
-        EngineUnavailable: Bubblewrap, setpriv (as root) or /usr/bin/python3 is missing on this host.
+        EngineUnavailable: Bubblewrap, setpriv (as root) or /usr/bin/python3 is missing on this host, or it is no Linux.
     """
+    if sys.platform != "linux":
+        raise EngineUnavailable("bubblewrap needs Linux: use --sandbox docker")
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise EngineUnavailable(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,7 +90,7 @@ async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backe
         api = await asyncio.to_thread(connect)
         api.close()
     except EngineUnavailable as docker_error:
-        if "bwrap" not in allowed_backends(spec.backend, spec.image):
+        if "bwrap" not in allowed_backends(spec.backend, spec.image) or sys.platform != "linux":
             raise
         try:
             command(spec.limits)

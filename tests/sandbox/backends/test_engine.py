@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from m3agent.sandbox.backends.engine import connect, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, allowed_backends, choose_backend
 from m3agent.sandbox.backends.image import pull
 from m3agent.sandbox.errors import EngineUnavailable
+from tests.conftest import write_files
 from tests.servers.container_engine import ContainerEngine
 
 pytestmark = pytest.mark.integration
@@ -53,6 +56,17 @@ class Engines:
     def name(self, address: str) -> None:
         self.monkeypatch.setenv("DOCKER_HOST", address)
 
+    def context(self, name: str, address: object, folder: Path | None = None) -> None:
+        """Write a context as `docker context create` does."""
+        ident = hashlib.sha256(name.encode()).hexdigest()
+        endpoints = {"docker": {"Host": address, "SkipTLSVerify": False}}
+        meta = {"Name": name, "Metadata": {}, "Endpoints": endpoints}
+        write_files(folder or Path.home() / ".docker", {f"contexts/meta/{ident}/meta.json": json.dumps(meta)})
+
+    def use(self, name: object) -> None:
+        """Choose a context as `docker context use` does."""
+        write_files(Path.home(), {".docker/config.json": json.dumps({"currentContext": name})})
+
 
 @pytest.fixture
 def engines(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
@@ -62,7 +76,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     monkeypatch.setattr(doctor, "DOCKER_SOCKET", f"unix://{folder}/docker.sock")
     monkeypatch.setattr(engine, "PODMAN_SOCKET", f"{folder}/none.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
-    for name in ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
         monkeypatch.delenv(name, raising=False)
     with contextlib.ExitStack() as stack:
         yield Engines(folder, monkeypatch, stack)
@@ -150,6 +164,60 @@ async def test_no_other_takes_the_place_of_one_that_is_named_and_dead(engines: E
     engines.name(address)
     assert await agreed(engines) is None
     assert seen_by_doctor() == (False, f"no engine answers at DOCKER_HOST={address}")
+
+
+async def test_the_one_of_a_docker_context(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines.start(engines.docker, DOCKER)
+    other = engines.start(engines.folder / "other.sock", OTHER)
+    podman = engines.start(engines.podman, PODMAN, podman=True)
+    engines.context("colima", other.address)
+    assert await agreed(engines) == DOCKER, "nothing chose the context"
+    monkeypatch.setenv("DOCKER_CONTEXT", "colima")
+    assert await agreed(engines) == OTHER
+    engines.use("colima")
+    monkeypatch.setenv("DOCKER_CONTEXT", "default")
+    assert await agreed(engines) == DOCKER
+    monkeypatch.delenv("DOCKER_CONTEXT")
+    assert await agreed(engines) == OTHER
+    engines.name(podman.address)
+    assert await agreed(engines) == PODMAN
+
+
+async def test_no_other_takes_the_place_of_a_context(engines: Engines) -> None:
+    engines.start(engines.docker, DOCKER)
+    engines.context("colima", f"unix://{engines.folder}/none.sock")
+    engines.use("colima")
+    assert await agreed(engines) is None
+    assert (
+        seen_by_doctor()[1]
+        == f"no engine answers at unix://{engines.folder}/none.sock (Docker context 'colima')"
+    )
+
+
+@pytest.mark.parametrize("address", [None, 7, {}])
+async def test_a_context_that_cannot_be_read(engines: Engines, address: object) -> None:
+    engines.start(engines.docker, DOCKER)
+    engines.context("odd", address)
+    engines.use("odd")
+    assert await agreed(engines) is None
+    assert seen_by_doctor() == (False, "the Docker context 'odd' does not exist or cannot be read")
+
+
+@pytest.mark.parametrize("name", ["", "no", 7, ["a"], None])
+async def test_any_name_of_a_context(engines: Engines, name: object) -> None:
+    engines.start(engines.docker, DOCKER)
+    engines.use(name)
+    assert await agreed(engines) == (None if name else DOCKER)
+
+
+async def test_the_repository_names_no_context(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engines.start(engines.docker, DOCKER)
+    engines.context("mine", engines.start(engines.folder / "other.sock", OTHER).address, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_CONTEXT", "mine")
+    assert await agreed(engines) is None
 
 
 async def test_an_engine_that_does_not_answer_in_time(engines: Engines) -> None:
