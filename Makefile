@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow test-languages setup-languages test-frameworks fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
+.PHONY: help setup demo test test-unit test-slow test-languages setup-languages test-frameworks test-portable fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -48,6 +48,9 @@ test-languages: setup-languages ## run the tests of other languages' test runner
 
 test-frameworks: setup ## run m3agent in the runners of others: Harbor, Verifiers, Inspect, NeMo Gym (ARGS="-k harbor")
 	@$(in_venv) pytest -m frameworks tests/integrations $(ARGS)
+
+test-portable: setup ## run the tests of the host's side without /proc and without calls that only Linux has (ARGS="tests/agent/fix")
+	@$(in_venv) python scripts/quality/portable.py -n $(workers) --dist worksteal $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)

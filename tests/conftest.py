@@ -110,6 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Exempt what collection made from garbage collection, so that no later one scans all of it."""
+    one_kind()  # a unit test may not ask the engine
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
@@ -188,7 +189,7 @@ def own_state(
 
 def one_kind() -> Backend:
     """Return the kind of sandbox that starts fastest on this machine."""
-    if bwrap_here():
+    if "bwrap" in KINDS and bwrap_here():
         return "bwrap"
     assert docker_here(), "neither Docker nor bubblewrap works here: see `m3agent doctor`"
     return "docker"

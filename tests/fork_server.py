@@ -18,7 +18,8 @@ import gc
 import json
 import os
 import runpy
-import selectors
+import select
+import signal
 import socket
 import sys
 from typing import Any, NoReturn
@@ -95,33 +96,43 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def serve(asked: socket.socket) -> None:
     """Fork a child for each request until the other end is closed. Raises `Child` in the children."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(asked, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.fileobj is asked:
-                    data, descriptors, _, _ = socket.recv_fds(asked, LARGEST, 4)
-                    if not data:
-                        return
-                    pid = os.fork()
-                    if pid == 0:
-                        asked.detach()
-                        wanted = json.loads(data)
-                        become(wanted, descriptors)
-                        raise Child(wanted["module"])
-                    *streams, told = descriptors
-                    for stream in streams:
-                        os.close(stream)
-                    os.write(told, b"%d\n" % pid)
-                    selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
-                else:
-                    pid, told = key.data
-                    selector.unregister(key.fileobj)
-                    os.close(key.fd)
-                    _, status = os.waitpid(pid, 0)
-                    with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
-                        os.write(told, b"%d\n" % status)
-                    os.close(told)
+    ended, wakeup = os.pipe()  # not pidfd_open, which only Linux has
+    os.set_blocking(wakeup, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    told: dict[int, int] = {}
+    while True:
+        ready: list[int] = select.select([asked.fileno(), ended], [], [])[0]
+        if asked.fileno() in ready:
+            data, descriptors, _, _ = socket.recv_fds(asked, LARGEST, 4)
+            if not data:
+                return
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                asked.detach()
+                wanted = json.loads(data)
+                become(wanted, descriptors)
+                raise Child(wanted["module"])
+            *streams, told[pid] = descriptors
+            for stream in streams:
+                os.close(stream)
+            os.write(told[pid], b"%d\n" % pid)
+        if ended in ready:
+            os.read(ended, 4096)
+            report(told)
+
+
+def report(told: dict[int, int]) -> None:
+    """Tell the status of each child that has ended."""
+    while told:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with contextlib.suppress(BrokenPipeError):  # the test no longer waits for it
+            os.write(told[pid], b"%d\n" % status)
+        os.close(told.pop(pid))
 
 
 def main() -> NoReturn:

@@ -39,7 +39,8 @@ class Pipe:
         """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MOST)
-        if not (_is_pipe(0) and _is_pipe(1)):
+        # Python found no stream at a closed descriptor; the event loop may have taken its number since.
+        if sys.stdin is None or sys.stdout is None or not (_is_pipe(0) and _is_pipe(1)):
             raise UsageError(
                 "An editor starts m3agent acp, with pipes as standard input and standard output."
             )

@@ -228,7 +228,7 @@ def _signal(exit_code: int | None) -> int | None:
     if exit_code is None:
         return None
     number = -exit_code if exit_code < 0 else exit_code - 128
-    return number if 0 < number <= signal.SIGRTMAX else None
+    return number if 0 < number < signal.NSIG else None
 
 
 def _shortened(text: str, limit: int = _SHOWN) -> str:

@@ -74,6 +74,8 @@ def _reap(but: int) -> None:
 
     Never reap the command itself, because `subprocess` waits for its exit status.
     """
+    if not hasattr(os, "waitid"):  # macOS before Python 3.13, which hands no orphans to the keeper
+        return
     with contextlib.suppress(ChildProcessError):
         while (dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and dead.si_pid != but:
             os.waitpid(dead.si_pid, 0)

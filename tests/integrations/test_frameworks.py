@@ -319,9 +319,13 @@ def reward_of(trial: Path) -> float:
     return float(json.loads((trial / "result.json").read_text())["verifier_result"]["rewards"]["reward"])
 
 
-def test_harbor_with_its_own_solutions(harbor: Path, harbor_tasks: Path, tmp_path: Path) -> None:
-    trials = harbor_run(harbor, harbor_tasks, tmp_path, "-a", "oracle")
-    assert {name: reward_of(trial) for name, trial in trials.items()} == dict.fromkeys(PROGRAMS, 1.0)
+@pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
+def test_harbor_with_its_own_agents(
+    harbor: Path, harbor_tasks: Path, tmp_path: Path, agent: str, reward: float
+) -> None:
+    """`oracle` runs the task's solution; `nop` changes nothing."""
+    trials = harbor_run(harbor, harbor_tasks, tmp_path, "-a", agent)
+    assert {name: reward_of(trial) for name, trial in trials.items()} == dict.fromkeys(PROGRAMS, reward)
 
 
 def test_harbor(harbor: Path, harbor_tasks: Path, bundle: Path, tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ class OwnEngine:
     @staticmethod
     def barred_by() -> str | None:
         """Return why no engine can be started here, or None if one can."""
-        return None if shutil.which("dockerd") and os.geteuid() == 0 else "needs root and a dockerd to start"
+        able = shutil.which("dockerd") and os.geteuid() == 0 and Path("/proc/mounts").exists()
+        return None if able else "needs root, /proc and a dockerd to start"
 
     def __enter__(self) -> Self:
         try:
