@@ -53,7 +53,7 @@ async def test_without_an_engine_bubblewrap_and_a_note(
     if backend == "bwrap":
         assert await choose_backend(SandboxSpec(), said.append) == "bwrap"
         assert len(said) == 1
-        assert f"no Docker engine answers at unix://{tmp_path}/no.sock" in said[0]
+        assert f"no Docker engine answers at DOCKER_HOST=unix://{tmp_path}/no.sock" in said[0]
         assert said[0].endswith(": using bubblewrap")
     # an image needs an engine: bubblewrap would silently run another environment
     with pytest.raises(EngineUnavailable, match="no Docker engine answers"):
