@@ -13,6 +13,7 @@ import pytest
 from tests.command_line import run
 from tests.emulated_terminal import EmulatedTerminal
 
+pytestmark = pytest.mark.linux  # the shell is found by /proc, or by ps, which needs /proc on Linux
 SHELLS = ("bash", "zsh", "fish")
 
 

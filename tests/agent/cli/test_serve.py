@@ -23,7 +23,7 @@ from tests.command_line import Process, run
 from tests.conftest import later
 from tests.serving.launch.test_checkpoint import CONFIG, folder_of
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.linux]
 
 ROOT = Path(__file__).resolve().parents[3]
 LOGS = ROOT / "tests" / "serving" / "launch" / "logs"

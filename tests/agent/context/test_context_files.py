@@ -161,6 +161,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
         assert tree.read("a.py") == rules.UNREADABLE
 
 
+@pytest.mark.linux
 def test_many_folders_do_not_use_up_descriptors(tmp_path: Path, write_files: WriteFiles) -> None:
     paths = [f"{n}/{n}/f.py" for n in range(40)] + ["/".join("abcdefgh") + "/f.py"]
     write_files(tmp_path, dict.fromkeys(paths, b"x\n"))
