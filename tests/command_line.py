@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -146,23 +147,24 @@ class Process:
             threading.Thread(target=lambda s=stream: said.update({s: s.read()}))
             for stream in (self.stdout, self.stderr)
         ]
-        over = threading.Event()
-
-        def end() -> None:
-            over.set()
-            self.send_signal(signal.SIGABRT)  # faulthandler then prints the stack of each thread
-
-        alarm = threading.Timer(timeout, end)
-        for thread in (*work, alarm):
+        end = time.monotonic() + timeout
+        for thread in work:
             thread.start()
+        for thread in work:
+            thread.join(max(0.0, end - time.monotonic()))
+        over = any(thread.is_alive() for thread in work)
+        try:
+            self.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            over = True
+            self.send_signal(signal.SIGABRT)  # faulthandler then prints the stack of each thread
         for thread in work:
             thread.join()
         self.wait()
-        alarm.cancel()
         output, errors = (said[stream] for stream in (self.stdout, self.stderr))
         for stream in (self.stdout, self.stderr):
             stream.close()
-        if over.is_set():
+        if over:
             failure = subprocess.TimeoutExpired("m3agent", timeout, output, errors)
             failure.add_note(errors.decode(errors="replace"))
             raise failure

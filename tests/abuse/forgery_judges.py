@@ -14,6 +14,7 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_report import TestReport
 from tests.abuse.forged_files import UNLUCKY
 from tests.abuse.forgery_targets import Target
 from tests.conftest import write_files
@@ -25,6 +26,8 @@ USUAL, ODD = SandboxLimits(memory=512 << 20), SandboxLimits(memory=1 << 30)
 _TMP = (USUAL.scratch + ODD.scratch) // 2
 ODD_HERE = f"os.statvfs('/tmp').f_blocks * os.statvfs('/tmp').f_frsize > {_TMP}"
 """Whether the sandbox has the limits `ODD`."""
+_baselines: dict[tuple[Backend, str], TestReport] = {}
+"""Results of the base trees' tests, by kind of sandbox and tree. `fix` has one too when it verifies."""
 
 
 async def verified(files: Files, target: Target, backend: Backend, folder: Path) -> Verification:
@@ -50,7 +53,15 @@ async def verified(files: Files, target: Target, backend: Backend, folder: Path)
         spec = SandboxSpec(backend, limits=USUAL if runs[of.base] % 2 else ODD)
         return new_sandbox(backend, spec, of, lambda _: None)
 
-    return await verify(workspace, patch, TreeRuns(store, fresh, folder), issue=target.issue)
+    tree_runs = TreeRuns(store, fresh, folder)
+
+    async def baseline() -> TestReport:
+        key = backend, workspace.base
+        if key not in _baselines:
+            _baselines[key] = await tree_runs.run(workspace.base, "baseline")
+        return _baselines[key]
+
+    return await verify(workspace, patch, tree_runs, baseline=baseline, issue=target.issue)
 
 
 def instance_of(target: Target, folder: Path) -> Instance:
