@@ -56,6 +56,7 @@ class Environment(_Model):
         install: Command that installs the project; None for none.
         variables: Environment variables for the build and for the tests.
         exclude_newer: The build ignores packages that were uploaded later; None for the task's date.
+        folder: Where a prebuilt image has the code.
     """
 
     image: str | None = None
@@ -68,6 +69,7 @@ class Environment(_Model):
     install: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
     exclude_newer: datetime | None = None
+    folder: str = "/testbed"
 
 
 class Task(_Model):

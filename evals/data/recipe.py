@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from packaging.utils import canonicalize_name
 
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import Environment, PythonRunner
 
@@ -16,6 +17,7 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _NOTE = re.compile(r"\s+\(.*\)\s*$")
 _CONDA_PIN = re.compile(r"(?<![=<>!~])=(?!=)")
 _EXPORT = re.compile(r"export ([A-Za-z_][A-Za-z0-9_]*)=(\S*)")
+_FOLDER = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
 _FILES = ("requirements.txt", "environment.yml")
 """Values of `packages` that mean: the packages are listed in this file of the repository."""
 
@@ -33,7 +35,7 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
         env, variables: Environment variables.
         eval_commands: Commands; only those that export a variable are used.
         exclude_newer: A date.
-        requirements_files, system_packages, pre_install, install, image: See `Environment`.
+        requirements_files, system_packages, pre_install, install, image, folder: See `Environment`.
 
     Args:
         fields: The recipe.
@@ -58,6 +60,7 @@ def read_environment(fields: Fields, image: str | None = None) -> Environment:
         install=fields.first("install"),
         variables={**exported, **fields.variables("env"), **fields.variables("variables")},
         exclude_newer=fields.date("exclude_newer"),
+        folder=_folder(fields),
     )
 
 
@@ -72,6 +75,14 @@ def runner_of(command: str) -> PythonRunner:
     if any(word == "bin/test" or word.endswith("/bin/test") for word in words):
         return "sympy"
     return "unittest" if ("-m", "unittest") in itertools.pairwise(words) else "pytest"
+
+
+def _folder(fields: Fields) -> str:
+    """Return the path of the code in a prebuilt image. It becomes a part of a script."""
+    folder = fields.first("folder") or "/testbed"
+    if not _FOLDER.fullmatch(folder):
+        raise fields.wrong("folder", f"{printable_line(folder, 60)!r} is not a path such as /testbed")
+    return folder
 
 
 def _lines(texts: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Read rows of SWE-bench and of related benchmarks as instances.
+"""Read rows of SWE-bench and of related benchmarks (dialects.py) as instances.
 
 Required fields: `instance_id, repo, base_commit, patch, test_patch, problem_statement, FAIL_TO_PASS,
 PASS_TO_PASS`. Optional fields: `created_at, version, hints_text, environment_setup_commit`; those of swebench
@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from pydantic import ValidationError
 
 from m3agent.agent.util.sanitize import printable_line
+from m3agent.evals.data.dialects import as_swebench, id_of
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import (
     INSTANCE_ID,
@@ -61,7 +62,7 @@ def read_id(fields: Fields) -> str:
     Raises:
         DataError: The id is missing or cannot name a folder.
     """
-    ident = fields.text("instance_id", empty=False)
+    ident = id_of(fields)
     if not INSTANCE_ID.fullmatch(ident):
         raise fields.wrong(
             "instance_id",
@@ -82,6 +83,7 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     Raises:
         DataError: The row is malformed.
     """
+    fields = as_swebench(fields)
     for name in _TEXTS:
         fields.optional(name)
     recipe = fields.inner("environment")
@@ -182,10 +184,19 @@ def _runner(recipe: Fields, command: str, tests: Sequence[str], test_patch: str)
     is_python = (
         (found != "pytest" and (not changed or ".py" in changed))  # `bin/test` is not only SymPy's
         or any(_is_python_tool(word) for word in command.split())
-        or any(file_of(name).endswith(".py") for name in tests)
-        or changed == {".py"}
+        or (
+            not any(_is_foreign(name) for name in tests)
+            and (changed == {".py"} or any(file_of(name).endswith(".py") for name in tests))
+        )
     )
     return found if is_python else ""
+
+
+def _is_foreign(test: str) -> bool:
+    """Return whether a test's name is that of another runner: tools for Python have tests with .py files as data."""
+    file, separator, _ = test.partition("::")
+    whole_file = test.endswith(".py") and " " not in test  # names of Django's tests may be sentences
+    return whole_file or (bool(separator) and not file.endswith(".py"))
 
 
 def _is_python_tool(word: str) -> bool:

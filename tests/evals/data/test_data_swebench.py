@@ -297,6 +297,10 @@ NAMES = {"FAIL_TO_PASS": ["adds"], "PASS_TO_PASS": []}
         ({**NAMES, "test_patch": NO_PYTHON, "environment": {"test_cmd": "bin/test"}}, ""),
         ({**NAMES, "environment": {"test_cmd": "bin/test"}}, "sympy"),
         ({**NAMES, "test_patch": ""}, ""),
+        # files of Python as data of tests in another language
+        ({"FAIL_TO_PASS": ["rules::tests::path_new_e25_py"], "PASS_TO_PASS": []}, ""),
+        ({"FAIL_TO_PASS": ["basics/slice_indices.py"], "PASS_TO_PASS": []}, ""),
+        ({"FAIL_TO_PASS": ["check reports an error of models.py"], "PASS_TO_PASS": []}, "pytest"),
         ({"environment": {"test_runner": "go"}}, "go"),
         ({"environment": {"test_runner": "unittest"}}, "unittest"),
     ],
