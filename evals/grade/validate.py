@@ -5,6 +5,7 @@ The reference patch must resolve it in every run. An empty patch and a harmless 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import time
@@ -13,9 +14,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from m3agent.agent.errors import UsageError
+from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.concurrency import some_at_a_time
 from m3agent.evals.data.instance import Answer, DataError, Instance
+from m3agent.evals.data.load import digest
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance
@@ -23,7 +25,7 @@ from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import official_grade
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 
 RUNS = 2
 """Default number of runs with the reference patch."""
@@ -55,6 +57,9 @@ class Validation(BaseModel):
         harmless: Verdict of the harmless patch; None if it was not tried.
         official: Official grades of the reference and of the harmless patch; None if not requested.
         seconds: Wall time of the validation.
+        content: Hash of the instance and of how it was validated; empty if the image was not available.
+        machine_failed: Whether this machine failed, so that nothing is known about the instance. Such a result is not
+            stored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,6 +77,8 @@ class Validation(BaseModel):
     harmless: Verdict | None = None
     official: tuple[OfficialGrade, OfficialGrade] | None = None
     seconds: float = 0.0
+    content: str = ""
+    machine_failed: bool = False
 
 
 class Validations:
@@ -98,9 +105,9 @@ class Validations:
     @staticmethod
     def text(found: Iterable[Validation]) -> str:
         """Return the content of the file."""
-        return (
-            json.dumps({"v": 1, "instances": [one.model_dump(mode="json") for one in found]}, indent=2) + "\n"
-        )
+        known = [one for one in found if not one.machine_failed]
+        values = [one.model_dump(mode="json", exclude={"machine_failed"}) for one in known]
+        return json.dumps({"v": 1, "instances": values}, indent=2) + "\n"
 
     def applied(self, instance: Instance) -> Instance:
         """Return the instance without its flaky tests.
@@ -146,18 +153,25 @@ async def validate(
     The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch.
 
     Raises:
-        SandboxError: This machine failed, which says nothing about the instance. EnvironmentBuildFailed is not
-            raised: it makes the instance invalid.
+        SandboxError: This machine failed, which says nothing about the instance. EnvironmentBuildFailed and
+            ImageMissing are not raised: they make the instance invalid.
         EnvironmentFault: This machine failed.
     """
     started = time.monotonic()
-    image = ""
+    image, content = "", _content(instance, runs, official)
     try:
         image = await environments.image(instance.task)
         found = await _validate(instance, grader, image, runs, official=official)
-    except (DataError, EnvironmentBuildFailed, InvalidInstance, DoesNotApply) as error:
+    except (EnvironmentBuildFailed, ImageMissing) as error:  # perhaps only because of the network: try again
+        found, content = Validation(instance_id=instance.id, valid=False, reason=str(error)), ""
+    except (DataError, InvalidInstance, DoesNotApply) as error:
         found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
-    return found.model_copy(update={"seconds": round(time.monotonic() - started, 3)})
+    seconds = round(time.monotonic() - started, 3)
+    return found.model_copy(update={"seconds": seconds, "content": content})
+
+
+def _content(instance: Instance, runs: int, official: bool) -> str:
+    return hashlib.sha256(f"{digest([instance])} {runs} {official}".encode()).hexdigest()[:32]
 
 
 async def _validate(
@@ -230,20 +244,38 @@ async def validate_all(
     workers: int,
     runs: int = RUNS,
     official: bool = False,
+    known: Mapping[str, Validation] | None = None,
     on_done: Callable[[Validation], None] = lambda _: None,
 ) -> list[Validation]:
-    """Validate instances, up to `workers` at a time.
+    """Validate instances, up to `workers` at a time. If this machine fails for one of them, the others continue.
 
     Args:
+        known: Earlier results by instance id. They are used for instances that did not change.
         on_done: Called with each result as soon as it is there.
 
     Returns:
         The results, in the order of the instances.
+
+    Raises:
+        EngineUnavailable: No container engine answers.
     """
 
     async def one(instance: Instance) -> Validation:
-        found = await validate(instance, environments, grader, runs=runs, official=official)
+        earlier = (known or {}).get(instance.id)
+        if earlier is not None and earlier.content == _content(instance, runs, official):
+            found = earlier
+        else:
+            found = await without_fault(instance)
         on_done(found)
         return found
+
+    async def without_fault(instance: Instance) -> Validation:
+        try:
+            return await validate(instance, environments, grader, runs=runs, official=official)
+        except EngineUnavailable:
+            raise
+        except (SandboxError, EnvironmentFault) as error:
+            reason = f"this machine failed: {error}"
+            return Validation(instance_id=instance.id, valid=False, reason=reason, machine_failed=True)
 
     return await some_at_a_time(workers, one, instances)

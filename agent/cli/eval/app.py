@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from m3agent.agent.errors import UsageError
+
+if TYPE_CHECKING:
+    from m3agent.evals.data.instance import Instance
 
 eval_app = typer.Typer(help="Create, validate, run, grade and report benchmarks.", no_args_is_help=True)
 
@@ -19,6 +24,17 @@ Validation = Annotated[
 ]
 
 
-def names(listed: str | None) -> tuple[str, ...]:
-    """Return the ids given with `--ids`, a comma-separated list."""
-    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())
+def load_rows(rows: str, ids: str | None) -> list[Instance]:
+    """Return the instances of ROWS that `--ids`, a comma-separated list, selects.
+
+    Raises:
+        UsageError: The data cannot be used.
+    """
+    from m3agent.evals.data.instance import DataError
+    from m3agent.evals.data.load import load
+
+    listed = [name.strip() for name in (ids or "").split(",") if name.strip()]
+    try:
+        return load(rows, ids=listed)
+    except DataError as error:
+        raise UsageError(str(error)) from None

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
-from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.sanitize import print_note, print_text, printable_text
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
-    from m3agent.evals.data.instance import Instance
     from m3agent.evals.grade.grade_all import Graded
     from m3agent.evals.grade.validate import Validation as Validated
 
@@ -40,7 +39,13 @@ REASON = 70  # characters of a reason in a table
 def eval_validate(
     rows: Rows,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the findings to this file.", metavar="FILE")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the findings to this file; those that it has already are used again.",
+            metavar="FILE",
+        ),
     ] = None,
     ids: Ids = None,
     runs: Annotated[int, typer.Option(help="Runs of the reference patch.", min=1, max=50, metavar="N")] = 2,
@@ -50,15 +55,24 @@ def eval_validate(
 ) -> None:
     """Check that instances can be graded: the reference patch always resolves them; an empty or harmless patch never does.
 
-    Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted.
+    Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (with -o, the same
+    command continues).
     """
     with faults():
         from m3agent.evals.grade.validate import Validations, validate_all
 
-        instances = _load(rows, ids)
+        instances = load_rows(rows, ids)
         _check_output(output)
+        known = Validations.read(output).found if output is not None and output.exists() else {}
         environments, grader = _parts(official=False)
-        tell = _teller(len(instances), lambda v: (v.instance_id, "valid" if v.valid else "invalid", v.reason))
+        tell = _teller(len(instances), lambda v: (v.instance_id, _validity(v), v.reason))
+
+        def keep(one: Validated) -> None:
+            known[one.instance_id] = one
+            if output is not None:
+                _write(output, Validations.text(known.values()))
+            tell(one)
+
         found = run(
             validate_all(
                 instances,
@@ -67,16 +81,16 @@ def eval_validate(
                 workers=_workers(workers),
                 runs=runs,
                 official=official,
-                on_done=tell,
+                known=dict(known),
+                on_done=keep,
             )
         )
-        text = Validations.text(found)
-        if output is not None:
-            _write(output, text)
         if as_json:
-            print_bytes(text.encode())
+            print_bytes(Validations.text(found).encode())
         else:
             print_text(_validation_table(found), end="")
+        if any(one.machine_failed for one in found):
+            raise typer.Exit(3)
         raise typer.Exit(0 if all(one.valid for one in found) else 1)
 
 
@@ -108,7 +122,7 @@ def eval_grade(
         from m3agent.evals.grade.grade_all import grade_all
         from m3agent.evals.grade.validate import Validations
 
-        instances = _load(rows, ids)
+        instances = load_rows(rows, ids)
         if predictions == REFERENCE:
             patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
         else:
@@ -140,16 +154,6 @@ def eval_grade(
         else:
             print_text(_grade_table(found), end="")
         raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
-
-
-def _load(rows: str, ids: str | None) -> list[Instance]:
-    from m3agent.evals.data.instance import DataError
-    from m3agent.evals.data.load import load
-
-    try:
-        return load(rows, ids=names(ids))
-    except DataError as error:
-        raise UsageError(str(error)) from None
 
 
 def _parts(*, official: bool) -> tuple[Any, Any]:
@@ -193,12 +197,18 @@ def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[
     return tell
 
 
+def _validity(found: Validated) -> str:
+    if found.machine_failed:
+        return "unknown"
+    return "valid" if found.valid else "invalid"
+
+
 def _validation_table(found: list[Validated]) -> str:
     head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
     rows = [
         (
             one.instance_id,
-            "yes" if one.valid else "no",
+            "?" if one.machine_failed else "yes" if one.valid else "no",
             f"{one.before}/{len(one.fail_to_pass)}",
             f"{sum(v == 'resolved' for v in one.reference)}/{len(one.reference)}",
             one.harmless or "-",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
-from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, names
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import print_note, print_text
@@ -105,8 +105,7 @@ def eval_run(
     failed; 130 interrupted.
     """
     with faults():
-        from m3agent.evals.data.instance import DataError
-        from m3agent.evals.data.load import digest, load
+        from m3agent.evals.data.load import digest
         from m3agent.evals.grade.validate import Validations
         from m3agent.evals.run.evaluate import Experiment, evaluate
         from m3agent.evals.run.wiring import standard_parts
@@ -116,10 +115,7 @@ def eval_run(
         name, command, agent_settings, agent, seconds = _agent(
             flags, agent_command, agent_name, agent_env, agent_minutes
         )
-        try:
-            instances = load(rows, ids=names(ids))
-        except DataError as error:
-            raise UsageError(str(error)) from None
+        instances = load_rows(rows, ids)
         invalid: dict[str, str] = {}
         if validation is not None:
             instances, invalid = Validations.read(validation).sorted_out(instances)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +14,14 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.strict import TestRun
 from m3agent.evals.grade.trees import Trees
-from m3agent.evals.grade.validate import Validation, validate
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.evals.grade.validate import Validation, Validations, validate, validate_all
+from m3agent.sandbox.errors import (
+    DiskFull,
+    EngineUnavailable,
+    EnvironmentBuildFailed,
+    ImageMissing,
+    SandboxError,
+)
 from m3agent.sandbox.store.git import TreeStore
 from tests.evals.calc_instance import small_instance
 
@@ -119,3 +126,70 @@ async def test_an_environment_that_cannot_be_built_makes_it_invalid(
     monkeypatch.setattr(OneImage, "buildable", False)
     found = await validated(tmp_path, outcomes("b", "a"), outcomes("a b"))
     assert (found.valid, found.reason, found.image) == (False, "no such package", "")
+
+
+# -- many instances ----------------------------------------------------------------------------------------------------
+
+
+class Failing(OneImage):
+    """The environments of one repository fail with an error."""
+
+    def __init__(self, folder: Path, error: SandboxError) -> None:
+        super().__init__(folder, print)
+        self.error: SandboxError | None = error
+        self.asked: list[str] = []
+
+    async def image(self, task: Task) -> str:
+        self.asked.append(task.instance_id)
+        if task.repo == "failing/calc" and self.error is not None:
+            raise self.error
+        return "image"
+
+
+def several(folder: Path) -> list[Instance]:
+    first = small_instance(folder / "instance", fail_to_pass=("a",), pass_to_pass=("b",))
+    second = first.task.model_copy(update={"instance_id": "small__calc-2", "repo": "failing/calc"})
+    return [first, first.model_copy(update={"task": second})]
+
+
+async def validated_all(folder: Path, environments: Failing, known: Validations) -> list[Validation]:
+    grader = GivenOutcomes(folder, outcomes("b", "a"), [outcomes("a b")])
+    return await validate_all(several(folder), environments, grader, workers=1, known=known.found)
+
+
+async def test_one_that_the_machine_fails_for_stops_no_other_and_is_tried_again(tmp_path: Path) -> None:
+    environments = Failing(tmp_path, DiskFull("the disk is full"))
+    found = await validated_all(tmp_path, environments, Validations({}))
+    assert [(one.valid, one.machine_failed) for one in found] == [(True, False), (False, True)]
+    assert found[1].reason == "this machine failed: the disk is full"
+    file = tmp_path / "validation.json"
+    file.write_text(Validations.text(found))
+    known = Validations.read(file)
+    assert known.found.keys() == {"small__calc-1"}
+    environments.error = None
+    environments.asked.clear()
+    shutil.rmtree(tmp_path / "instance")
+    again = await validated_all(tmp_path, environments, known)
+    assert [one.valid for one in again] == [True, True]
+    assert environments.asked == ["small__calc-2"]
+
+
+async def test_a_missing_image_makes_an_instance_invalid(tmp_path: Path) -> None:
+    environments = Failing(tmp_path, ImageMissing("no registry has it"))
+    found = await validated_all(tmp_path, environments, Validations({}))
+    assert (found[1].valid, found[1].machine_failed, found[1].reason) == (False, False, "no registry has it")
+
+
+async def test_without_an_engine_there_is_no_result(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailable):
+        await validated_all(tmp_path, Failing(tmp_path, EngineUnavailable("none")), Validations({}))
+
+
+async def test_an_instance_that_changed_is_validated_again(tmp_path: Path) -> None:
+    environments = Failing(tmp_path, DiskFull("full"))
+    found = await validated_all(tmp_path, environments, Validations({}))
+    other = found[0].model_copy(update={"content": "other"})
+    environments.asked.clear()
+    shutil.rmtree(tmp_path / "instance")
+    await validated_all(tmp_path, environments, Validations({other.instance_id: other}))
+    assert environments.asked == ["small__calc-1", "small__calc-2"]
