@@ -17,12 +17,13 @@ from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.own_agent import ISSUE
 from m3agent.evals.run.protocols import Assignment, Delivery
+from m3agent.evals.run.usage_file import read_usage
 from m3agent.sandbox.errors import PathEscapes
 
-PLACEHOLDERS = ("repo", "issue", "image", "output")
+PLACEHOLDERS = ("repo", "issue", "image", "output", "usage")
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-OUTPUT, STORE = "output.diff", "base.git"
-"""In an attempt's folder: the diff, if the agent writes one, and the store with the original checkout."""
+OUTPUT, USAGE, STORE = "output.diff", "usage.json", "base.git"
+"""In an attempt's folder: the diff and the usage, if the agent writes them, and the store with the original checkout."""
 MOST_DIFF = 64 << 20
 """Largest accepted diff, in bytes; a larger one is an accident."""
 
@@ -93,7 +94,14 @@ class OtherAgent:
         """
         issue, output = given.folder / ISSUE, given.folder / OUTPUT
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
-        places = {"repo": given.repo, "issue": issue, "image": given.image, "output": output}
+        usage = given.folder / USAGE
+        places = {
+            "repo": given.repo,
+            "issue": issue,
+            "image": given.image,
+            "output": output,
+            "usage": usage,
+        }
         argv = [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command]
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
         with tempfile.TemporaryDirectory(prefix="m3agent-home-", ignore_cleanup_errors=True) as home:
@@ -106,12 +114,13 @@ class OtherAgent:
                 hold=given.hold,
             )
         status, said = f"exit {end.exit_code}", last_words(given.folder)
+        used = await asyncio.to_thread(read_usage, usage)
         try:
             patch = await asyncio.to_thread(_diff, output, before)
         except PathEscapes as error:
-            return Delivery(status, str(error), fault=Verdict.ERROR, timed_out=end.timed_out)
+            return Delivery(status, str(error), fault=Verdict.ERROR, timed_out=end.timed_out, usage=used)
         failed = end.exit_code != 0 and not patch and not end.timed_out
-        return Delivery(status, said, patch, Verdict.ERROR if failed else None, end.timed_out)
+        return Delivery(status, said, patch, Verdict.ERROR if failed else None, end.timed_out, usage=used)
 
 
 def _diff(output: Path, before: LeftDiff) -> bytes:

@@ -70,6 +70,25 @@ async def test_a_diff_that_it_writes_counts_and_not_what_it_changed(task: Task, 
     assert found.patch == b"the diff\n"
 
 
+@pytest.mark.parametrize(
+    ("text", "usage"),
+    [
+        ('{"prompt_tokens": 10, "completion_tokens": 2, "cost": 0.5, "x": 1}', (None, 10, 2, 0.5)),
+        ('{"final_metrics": {"total_prompt_tokens": 9, "total_steps": 3}, "cost": 7}', (3, 9, None, None)),
+        ('{"turns": -1, "prompt_tokens": true, "completion_tokens": 1e999, "cost": "1"}', (None,) * 4),
+        ("[1]", (None,) * 4),
+        ("no JSON", (None,) * 4),
+    ],
+    ids=["own names", "a trajectory", "no numbers", "a list", "no JSON"],
+)
+async def test_the_usage_that_it_reports(
+    task: Task, tmp_path: Path, text: str, usage: tuple[object, ...]
+) -> None:
+    found = await deliver(task, tmp_path / "run", f"echo '{text}' > \"$2\"", "{usage}")
+    told = found.usage
+    assert (told.turns, told.prompt_tokens, told.completion_tokens, told.cost) == usage
+
+
 async def test_it_is_given_the_statement_its_variables_and_nothing_else(
     task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
