@@ -19,7 +19,7 @@ from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
 from m3agent.sandbox.errors import ImageMissing
-from m3agent.sandbox.images.debian import base_image, just_built
+from m3agent.sandbox.images.debian import DEFAULT_PYTHON, base_image, just_built
 from m3agent.sandbox.images.environment import with_suites
 from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.prune import make_room
@@ -64,6 +64,16 @@ class Environments:
         self._used.add(image)
         return image
 
+    async def whole_image(self, task: Task) -> str:
+        """Return an image that has the code and a Python of its own, for programs that have no sandboxes of m3agent.
+
+        Raises: as `image`.
+        """
+        needs = task.environment
+        if not (needs.image or needs.python or needs.install or needs.requirements):
+            needs = needs.model_copy(update={"python": DEFAULT_PYTHON})
+        return await self.image(task.model_copy(update={"environment": needs}))
+
     def _image(self, task: Task, stop: threading.Event) -> str:
         api = connect()
         build = _Build(api, self._state, self._say, stop)
@@ -91,7 +101,7 @@ class _Build:
         if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
             if REPOSITORY in image.name:
                 return image.name
-            return self._layer(prebuilt_layer(image.path), image, task.instance_id).name
+            return self._layer(prebuilt_layer(image.path, environment.folder), image, task.instance_id).name
         if environment.python is None and not environment.install and not environment.requirements:
             return self._of_code(task)
         base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)

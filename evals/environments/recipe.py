@@ -100,21 +100,23 @@ cd {TESTBED}
     return Layer("instance", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
 
 
-def prebuilt_layer(path: str) -> Layer:
+def prebuilt_layer(path: str, folder: str = TESTBED) -> Layer:
     """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use.
 
     Args:
         path: The image's PATH, on which toolchains of other languages than Python are.
+        folder: The folder of the work tree in the image. A link takes its place.
     """
     script = f"""\
 {_head(None)}
 git config --system --add safe.directory '*' || true
-if [ ! -L {TESTBED} ]; then
+if [ ! -L {folder} ]; then
     rm -rf {ROOT}
-    cp -a {TESTBED} {ROOT}
-    rm -rf {TESTBED}
-    ln -s {ROOT} {TESTBED}
+    cp -a {folder} {ROOT}
+    rm -rf {folder}
+    ln -s {ROOT} {folder}
 fi
+[ -e {TESTBED} ] || ln -s {ROOT} {TESTBED}
 cd {TESTBED}
 {KEEP}
 """
@@ -170,6 +172,7 @@ set -eo pipefail
 trap 'rm -rf {WORK}' EXIT
 export HOME=/root NO_COLOR=1 UV_NO_CACHE=1 UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_NO_CONFIG=1 PIP_NO_CACHE_DIR=1
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_RETRIES=2 UV_PYTHON_DOWNLOADS=never
+export UV_COMPILE_BYTECODE=1 # compiled in a test run, a package's warnings would be those of the tests
 find_uv() {{
     UV={WORK}/uv
     [ -x "$UV" ] && "$UV" --version >/dev/null 2>&1 && return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ from m3agent.evals.environments import environments as environments_module
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.environments.recipe import (
     EXACT,
+    VENV,
     dependency_layer,
     era_of,
     in_era,
@@ -198,6 +201,12 @@ def installable(folder: Path) -> Instance:
     )
 
 
+def compiled_files(image: str) -> bytes:
+    find = f"find {VENV} -path '*/_pytest/__pycache__/*.pyc'"
+    words = ["docker", "run", "--rm", "--network", "none", image, "sh", "-c", find]
+    return subprocess.run(words, check=True, capture_output=True).stdout
+
+
 @pytest.mark.slow
 @needs_base
 @pytest.mark.usefixtures("images_alone")
@@ -215,6 +224,7 @@ async def test_an_environment_is_built_once_and_its_instance_graded(tmp_path: Pa
     api = connect()
     labels = api.inspect_image(image)["Config"]["Labels"]
     api.close()
+    assert await asyncio.to_thread(compiled_files, image), "packages are compiled when they are installed"
     assert labels[LABEL] == "1" and labels[f"{LABEL}.environment"] == image.partition(":")[2]
     row = {
         "eval_script": (
