@@ -32,7 +32,6 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.wiring import CACHE
 from m3agent.sandbox.errors import PathEscapes, SandboxError
-from m3agent.sandbox.images.debian import DEFAULT_PYTHON
 
 MOST_BYTES = 1 << 30
 """Largest work tree that is graded, in bytes."""
@@ -86,12 +85,7 @@ class Benchmark:
             SandboxError: It cannot be built, or no container engine answers.
             M3AgentError: The instance's code is not available.
         """
-        task = self.instances[ident].task
-        needs = task.environment
-        if not (needs.image or needs.python or needs.install or needs.requirements):
-            # m3agent's own sandboxes would use this machine's programs; other runners need a whole image
-            needs = needs.model_copy(update={"python": DEFAULT_PYTHON})
-        return await self._environments.image(task.model_copy(update={"environment": needs}))
+        return await self._environments.whole_image(self.instances[ident].task)
 
     def image_now(self, ident: str) -> str:
         """Do as `image`, and wait for it. The caller may run an event loop."""

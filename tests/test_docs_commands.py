@@ -26,7 +26,7 @@ from tests.documented.commands import ROOT, Command, mentioned, overlooked, to_r
 from tests.documented.world import NotArranged, World
 from tests.servers.dockerd import OwnEngine
 
-BUILDS = re.compile(r"sandbox build|eval (create|run|grade|validate)")
+BUILDS = re.compile(r"sandbox build|eval (create|export|run|grade|validate)")
 """Commands that may build images, which tests that remove images must not do meanwhile."""
 
 
@@ -97,7 +97,7 @@ ENDS = [
 ]
 SLOW = [
     r"make ",
-    r"m3agent eval (validate|run|grade|create)",
+    r"m3agent eval (validate|run|grade|create|export)",
     r"m3agent fix (?!issue\.md$)",  # one such command is enough for `make test`
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench",  # `make test` calls it in test_serve_bench_command.py
@@ -106,7 +106,7 @@ SLOW = [
 ]
 ELSEWHERE = ["docker build ", "docker run ", "--volume ", "uv pip install "]
 """Beginnings of lines that call m3agent where no test can run it: on other machines, in containers."""
-NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create)|sandbox build)|.*--sandbox docker"
+NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create|export)|sandbox build)|.*--sandbox docker"
 TO_RUN = to_run()
 
 

@@ -20,6 +20,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.images.debian import base_image
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.embedded.server import MODEL, EmbeddedServer
+from tests import command_line
 from tests.conftest import backend_here, write_files
 from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
 
@@ -252,50 +253,19 @@ def test_inspect(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
     assert {sample["id"]: sample["scores"]["strict_grader"]["value"] for sample in samples} == REWARDS
 
 
-HARBOR_TASK = """\
-schema_version = "1.4"
-
-[task]
-name = "small/{name}"
-
-[verifier]
-timeout_sec = 120
-
-[agent]
-timeout_sec = 300
-
-[environment]
-docker_image = "{image}"
-workdir = "/app"
-"""
-HARBOR_TEST = """\
-#!/bin/sh
-cd /app
-if python3 /tests/check.py; then echo 1; else echo 0; fi > /logs/verifier/reward.txt
-"""
-
-
 @pytest.fixture(scope="module")
-def harbor_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The three programs as tasks of Harbor, with images that are made here: nothing is pulled."""
-    backend_here("docker")
+def harbor_tasks(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three programs as tasks of Harbor; their images are built here."""
     folder = tmp_path_factory.mktemp("tasks")
-    base = debian_with_python(folder)
-    for name, (code, gold, check) in PROGRAMS.items():
-        write_files(folder / "images" / name, {f"{name}.py": code, f"test_{name}.py": a_test(name, check)})
-        image = f"m3agent-test-harbor-{name}:1"
-        dockerfile = f"FROM {base}\nUSER root\nWORKDIR /app\nCOPY . /app\n"
-        write_files(folder / "images" / name, {"Dockerfile": dockerfile, ".dockerignore": "Dockerfile\n"})
-        subprocess.run(["docker", "build", "-q", "-t", image, folder / "images" / name], check=True)
-        files = {
-            "task.toml": HARBOR_TASK.format(name=name, image=image),
-            "instruction.md": issue_of(name),
-            "environment/Dockerfile": f"FROM {image}\n",
-            "tests/test.sh": HARBOR_TEST,
-            "tests/check.py": f"import sys\nsys.path.insert(0, '/app')\nfrom {name} import {name}\n{check}\n",
-            "solution/solve.sh": f"#!/bin/sh\ncat > /app/{name}.py <<'END'\n{gold}END\n",
-        }
-        write_files(folder / "tasks" / name, files)
+    done = command_line.run(
+        "eval",
+        "export",
+        str(rows),
+        *("--format", "harbor", "-o", str(folder / "tasks")),
+        env={"M3AGENT_STATE": str(folder / "state")},
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == PROGRAMS.keys()
     return folder / "tasks"
 
 

@@ -1,0 +1,74 @@
+"""`m3agent eval export`: write instances as tasks for Harbor, or as rows of SWE-bench with images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from m3agent.agent.cli.common import faults, print_bytes, run
+from m3agent.agent.cli.eval.app import Ids, Rows, eval_app, load_rows
+from m3agent.agent.util.sanitize import print_note, printable_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from m3agent.evals.export.export import Exported
+
+
+@eval_app.command()
+def export(
+    rows: Rows,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="Folder for the result; an existing one is continued.", metavar="FOLDER"
+        ),
+    ],
+    form: Annotated[
+        Literal["harbor", "swebench"],
+        typer.Option("--format", help="Tasks for Harbor, or rows of SWE-bench with the names of images."),
+    ] = "harbor",
+    ids: Ids = None,
+) -> None:
+    """Write instances for other programs. Images are built, and the reference patch must resolve each instance.
+
+    Prints the ids of the instances in the folder.
+
+    Exit codes: 0 all are exported; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (the same command
+    continues).
+    """
+    with faults():
+        from m3agent.agent.settings.settings import state_dir
+        from m3agent.evals.environments.environments import Environments
+        from m3agent.evals.export.export import Exporter
+        from m3agent.evals.grade.grader import Grader
+
+        instances = load_rows(rows, ids)
+        state = state_dir(os.environ)
+        exporter = Exporter(output, state, Environments(state, print_note), Grader(state, print_note))
+        write = exporter.harbor if form == "harbor" else exporter.swebench
+        found = run(write(instances, _teller(len(instances))))
+        print_bytes("".join(f"{one.instance_id}\n" for one in found if not one.reason).encode())
+        raise typer.Exit(1 if any(one.reason for one in found) else 0)
+
+
+def _teller(total: int) -> Callable[[Exported], None]:
+    """Return a callback that prints each instance's result on standard error, with a counter."""
+    done = 0
+
+    def tell(one: Exported) -> None:
+        nonlocal done
+        done += 1
+        result = (
+            f"not exported: {printable_line(one.reason, 300)}"
+            if one.reason
+            else "already there"
+            if one.kept
+            else "exported"
+        )
+        print_note(f"[{done}/{total}] {one.instance_id}: {result}")
+
+    return tell

@@ -1,0 +1,4 @@
+"""Write instances in the formats of other programs.
+
+`harbor` writes tasks for Harbor, which `in_harbor` grades there; `rows` writes rows for programs that read SWE-bench.
+"""

@@ -1,0 +1,175 @@
+"""Export instances one after the other. Each one is checked first: its reference patch must resolve it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.agent.report.write import write_page
+from m3agent.evals.code.codebase import codebase
+from m3agent.evals.data.instance import Answer, DataError, Instance
+from m3agent.evals.data.load import ROWS
+from m3agent.evals.data.results import Verdict
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.export.harbor import HarborTask, NotExported, check_runner, write_task
+from m3agent.evals.export.rows import row_of
+from m3agent.evals.grade.grader import Grader, InvalidInstance
+from m3agent.evals.grade.strict import judge
+from m3agent.evals.grade.trees import grading_trees, open_store
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+
+Format = Literal["harbor", "swebench"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The result for one instance.
+
+    Attributes:
+        instance_id: Its id.
+        reason: Why it was not exported; empty if it was.
+        kept: Whether an earlier export had written it.
+    """
+
+    instance_id: str
+    reason: str = ""
+    kept: bool = False
+
+
+class Exporter:
+    """Writes instances into a folder. An instance that is there already is kept, so an interrupted export continues.
+
+    Args:
+        output: The folder.
+        state: m3agent's state folder.
+        environments: Builds the images.
+        grader: Checks the instances.
+
+    Raises:
+        UsageError: `output` is not a folder.
+        EnvironmentFault: It cannot be made.
+    """
+
+    def __init__(self, output: Path, state: Path, environments: Environments, grader: Grader) -> None:
+        if output.exists() and not output.is_dir():
+            raise UsageError(f"{output} is not a folder: give a new one.")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EnvironmentFault(f"{output} cannot be made: {reason_of(error)}") from None
+        self._output = output
+        self._state = state
+        self._environments = environments
+        self._grader = grader
+
+    async def harbor(self, instances: Sequence[Instance], tell: Callable[[Exported], None]) -> list[Exported]:
+        """Write each instance as a task of Harbor, in a folder with its id.
+
+        Raises:
+            SandboxError, M3AgentError: This machine failed. What was written is complete.
+        """
+
+        async def one(instance: Instance) -> Exported:
+            target = self._output / instance.id
+            if target.exists():
+                return Exported(instance.id, kept=True)
+            check_runner(instance.answer)
+            image, answer, tests = await self._checked(instance)
+            decided = instance.model_copy(update={"answer": answer})
+            await asyncio.to_thread(self._write, decided, image, tests, target)
+            return Exported(instance.id)
+
+        return await self._all(instances, one, tell)
+
+    async def swebench(
+        self, instances: Sequence[Instance], tell: Callable[[Exported], None]
+    ) -> list[Exported]:
+        """Write the instances as rows of SWE-bench, into `instances.jsonl`.
+
+        Raises:
+            SandboxError, M3AgentError: This machine failed. What was written is complete.
+        """
+        path = self._output / ROWS
+        rows = await asyncio.to_thread(_rows_in, path)
+
+        async def one(instance: Instance) -> Exported:
+            if instance.id in rows:
+                return Exported(instance.id, kept=True)
+            image, answer, _ = await self._checked(instance)
+            rows[instance.id] = json.dumps(row_of(instance.model_copy(update={"answer": answer}), image))
+            text = "".join(f"{row}\n" for row in rows.values())
+            await asyncio.to_thread(write_page, path, text.encode())
+            return Exported(instance.id)
+
+        return await self._all(instances, one, tell)
+
+    async def _all(
+        self,
+        instances: Sequence[Instance],
+        one: Callable[[Instance], Awaitable[Exported]],
+        tell: Callable[[Exported], None],
+    ) -> list[Exported]:
+        found = []
+        for instance in instances:
+            try:
+                result = await one(instance)
+            except (DataError, EnvironmentBuildFailed, ImageMissing, InvalidInstance, NotExported) as error:
+                result = Exported(instance.id, str(error))
+            found.append(result)
+            tell(result)
+        return found
+
+    async def _checked(self, instance: Instance) -> tuple[str, Answer, list[str]]:
+        """Return an instance's image, its answer with the tests that decide, and the ids of these tests.
+
+        Raises:
+            NotExported: The reference patch does not resolve the instance.
+            DataError, EnvironmentBuildFailed, InvalidInstance: The instance cannot be built or graded.
+        """
+        image = await self._environments.whole_image(instance.task)
+        answer = await self._grader.answer(instance, image)
+        decided = instance.model_copy(update={"answer": answer})
+        trees, run = await self._grader.tried(decided, answer.patch.encode(errors="surrogateescape"), image)
+        grade = judge(answer, run, trees, 0.0)
+        if grade.verdict is not Verdict.RESOLVED:
+            raise NotExported(f"the reference patch does not resolve it: {grade.reason}")
+        names = (*answer.fail_to_pass, *answer.pass_to_pass)
+        return image, answer, sorted({ident for name in names for ident in run.found.idents(name)})
+
+    def _write(self, instance: Instance, image: str, tests: Sequence[str], target: Path) -> None:
+        code = codebase(instance.task, self._state)
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="m3agent-export-") as scratch,
+                tempfile.TemporaryDirectory(dir=self._output, prefix=".unfinished-") as unfinished,
+            ):
+                store, base = open_store(code.path, Path(scratch) / "trees.git")
+                trees = grading_trees(store, base, instance.answer, b"")
+                after = {entry.path for entry in store.list_tree(trees.tree)}
+                removed = [entry.path for entry in store.list_tree(base) if entry.path not in after]
+                write_task(instance, HarborTask(image, tests, trees, removed), Path(unfinished) / "task")
+                (Path(unfinished) / "task").rename(target)
+        except OSError as error:
+            raise EnvironmentFault(f"{target} cannot be written: {reason_of(error)}") from None
+
+
+def _rows_in(path: Path) -> dict[str, str]:
+    """Return the rows of an earlier export, by their ids.
+
+    Raises:
+        UsageError: The file is damaged.
+    """
+    rows = {}
+    try:
+        for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
+            if line.strip():
+                rows[str(json.loads(line)["instance_id"])] = line
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a file of rows: give a new folder.") from None
+    return rows

@@ -1,0 +1,272 @@
+"""Exported instances: the tasks' own grading script, what is exported and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import subprocess
+import tarfile
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from m3agent.agent.errors import UsageError
+from m3agent.evals.data.instance import Instance, Task
+from m3agent.evals.data.load import load
+from m3agent.evals.environments.environments import Environments
+from m3agent.evals.export.export import Exported, Exporter
+from m3agent.evals.export.harbor import HarborTask, write_task
+from m3agent.evals.export.rows import row_of
+from m3agent.evals.grade.trees import grading_trees
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
+from tests.conftest import git, others_later, write_files
+from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, small_instance
+from tests.evals.grade.test_validate import GivenOutcomes, outcomes
+
+IMAGE = "m3agent-env:1"
+EVERY = (*TO_FIX, *TO_KEEP)
+
+
+class OneImage(Environments):
+    """Every task has the same image."""
+
+    async def whole_image(self, task: Task) -> str:
+        return IMAGE
+
+
+def exporter(folder: Path, after: str = " ".join(EVERY), failed: str = "") -> Exporter:
+    grader = GivenOutcomes(folder, {}, [outcomes(after, failed)])
+    return Exporter(folder / "out", folder / "state", OneImage(folder / "state", print), grader)
+
+
+def task_of(instance: Instance, folder: Path) -> Path:
+    """Write an instance as a task, as `Exporter` does."""
+    store = TreeStore(folder / "trees.git")
+    code = Path(instance.task.source.location)
+    base = Workspace.from_folder(store, code, sorted(FILES)).base
+    trees = grading_trees(store, base, instance.answer, b"")
+    write_task(instance, HarborTask(IMAGE, EVERY, trees), folder / "task")
+    return folder / "task"
+
+
+# -- the script that grades a task -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    return task_of(small_instance(tmp_path / "instance"), tmp_path)
+
+
+def left_archive(path: Path, files: Mapping[str, str]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
+@pytest.fixture
+def verifier(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The task's grade.py; its paths in the container are folders here, and the work tree holds the base."""
+    spec = importlib.util.spec_from_file_location("grade", task / "tests" / "grade.py")
+    assert spec is not None and spec.loader is not None
+    grade = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(grade)
+    work = tmp_path / "testbed"
+    write_files(work, FILES)
+    git(work, "init", "-q")
+    git(work, "add", "-A")
+    git(work, "commit", "-q", "-m", "base")
+    monkeypatch.setattr(grade, "WORK", str(work))
+    monkeypatch.setattr(grade, "LEFT", str(tmp_path / "left.tar.gz"))
+    monkeypatch.setattr(grade, "REWARD", str(tmp_path / "logs" / "reward.txt"))
+    return grade
+
+
+def reward(grade: ModuleType) -> str:
+    assert grade.main() == 0
+    return Path(grade.REWARD).read_text().strip()
+
+
+RIGHT = {**FILES, "calc.py": FIXED}
+LEFT: dict[str, tuple[Mapping[str, str], str]] = {
+    "the right fix": (RIGHT, "1"),
+    "nothing": (FILES, "0"),
+    "another fault": ({**FILES, "calc.py": FIXED.replace("a * 2", "a + 2")}, "0"),
+    "the code is gone": ({name: text for name, text in FILES.items() if name != "calc.py"}, "0"),
+    "the tests are gone": ({"calc.py": FIXED}, "1"),
+    "tests rewritten": ({**FILES, "tests/test_calc.py": "def test_add():\n    pass\n"}, "0"),
+    "a new conftest.py": (
+        {**FILES, "conftest.py": "def pytest_collection_modifyitems(items):\n    del items[:]\n"},
+        "0",
+    ),
+    "a new pytest.ini beside a fix": ({**RIGHT, "pytest.ini": "[pytest]\naddopts = --collect-only\n"}, "1"),
+    "a file in the way of the tests": ({"calc.py": FIXED, "setup.cfg": "", "tests": "no folder\n"}, "1"),
+    "a module in the way of json": ({**RIGHT, "json.py": "raise SystemExit('shadowed')\n"}, "1"),
+}
+
+
+QUICK = {"the right fix", "tests rewritten", "a new conftest.py"}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", others_later(LEFT, QUICK))
+def test_what_the_agent_left_decides(verifier: ModuleType, name: str) -> None:
+    files, expected = LEFT[name]
+    left_archive(Path(verifier.LEFT), files)
+    assert reward(verifier) == expected
+
+
+def test_an_archive_writes_nothing_outside(verifier: ModuleType, tmp_path: Path) -> None:
+    with tarfile.open(verifier.LEFT, "w:gz") as archive:
+        for name, link in (("./up", ".."), ("./folder", str(tmp_path))):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, link
+            archive.addfile(member)
+        for name in ("../outside", "/outside", "up/outside", "./.git/config", "a/../../outside"):
+            member = tarfile.TarInfo(name)
+            member.size = 1
+            archive.addfile(member, io.BytesIO(b"x"))
+    target = tmp_path / "into" / "left"
+    target.mkdir(parents=True)
+    with pytest.raises(OSError, match="exists"):  # a link in the place of a folder that has a file
+        verifier.extract(verifier.LEFT, str(target))
+    assert not (tmp_path / "outside").exists()
+    assert not (target.parent / "outside").exists()
+    assert not (target / ".git").exists()
+
+
+# -- a task of Harbor --------------------------------------------------------------------------------------------------
+
+
+def test_a_task_has_what_harbor_reads(task: Path) -> None:
+    read = tomllib.loads((task / "task.toml").read_text())
+    assert read["schema_version"] == "1.4"
+    assert read["task"]["name"] == "m3agent/small__calc-1"
+    assert read["environment"] == {"docker_image": IMAGE, "workdir": "/testbed"}
+    assert (read["verifier"]["environment_mode"], read["verifier"]["timeout_sec"]) == ("separate", 60.0)
+    assert "left.tar.gz" in read["verifier"]["collect"][0]["command"]
+    assert (task / "instruction.md").read_text().startswith("add is wrong\n")
+    assert (task / "environment" / "Dockerfile").read_text().startswith(f"FROM {IMAGE}\n")
+
+
+def test_what_an_agent_sees_does_not_name_the_tests(task: Path) -> None:
+    seen = (task / "instruction.md").read_text() + (task / "environment" / "Dockerfile").read_text()
+    assert not any(word in seen for word in ("test_add", "a + b", "test_zero"))
+
+
+@pytest.mark.integration
+def test_the_solution_applies_the_reference(task: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    write_files(work, FILES)
+    git(work, "init", "-q")
+    script = (task / "solution" / "solve.sh").read_text().replace("/testbed", str(work))
+    subprocess.run(["sh", "-c", script], check=True)
+    assert (work / "calc.py").read_text() == FIXED
+
+
+def test_the_tests_of_the_task_are_those_of_the_answer(task: Path) -> None:
+    assert (task / "tests" / "files" / "tests" / "test_calc.py").read_text() == NEW_TESTS
+    grading = json.loads((task / "tests" / "task.json").read_text())
+    assert grading["tests"] == sorted(EVERY)
+    assert grading["targets"] == ["tests/test_calc.py"]
+
+
+def test_a_patch_that_holds_the_end_of_the_script(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    odd = instance.answer.patch + "-- \nEND_OF_THE_REFERENCE_PATCH\necho ran\n"
+    changed = instance.model_copy(update={"answer": instance.answer.model_copy(update={"patch": odd})})
+    store = TreeStore(tmp_path / "trees.git")
+    base = Workspace.from_folder(store, Path(instance.task.source.location), sorted(FILES)).base
+    trees = grading_trees(store, base, instance.answer, b"")
+    write_task(changed, HarborTask(IMAGE, EVERY, trees), tmp_path / "task")
+    script = (tmp_path / "task" / "solution" / "solve.sh").read_text()
+    assert script.endswith("echo ran\nEND_OF_THE_REFERENCE_PATCH_\n")
+
+
+# -- which instances are exported --------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+async def test_a_task_is_written_once_and_whole(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    told: list[Exported] = []
+    assert await exporter(tmp_path).harbor([instance], told.append) == [Exported(instance.id)]
+    assert told == [Exported(instance.id)]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [instance.id]
+    again = await exporter(tmp_path).harbor([instance], told.append)
+    assert again == [Exported(instance.id, kept=True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "after", "why"),
+    [
+        ({"runner": "unittest"}, " ".join(EVERY), "run by unittest"),
+        ({"test_command": "python run.py"}, " ".join(EVERY), "run by run.py"),
+        ({"runner": ""}, " ".join(EVERY), "run by another runner"),
+        ({}, TO_KEEP[0], "the reference patch does not resolve it: 2 to fix"),
+    ],
+)
+async def test_an_instance_is_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, Any], after: str, why: str
+) -> None:
+    instance = small_instance(tmp_path / "instance", **changes)
+    (found,) = await exporter(tmp_path, after).harbor([instance], lambda _: None)
+    assert why in found.reason
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("spoil", [lambda out: out.write_text("x"), lambda out: out.mkdir()])
+async def test_an_output_that_cannot_be_continued(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    out = tmp_path / "out"
+    spoil(out)
+    if out.is_dir():
+        (out / "instances.jsonl").write_text("[1]\n")
+    with pytest.raises(UsageError, match="give a new"):
+        await exporter(tmp_path).swebench([small_instance(tmp_path / "instance")], lambda _: None)
+
+
+# -- rows of SWE-bench -------------------------------------------------------------------------------------------------
+
+
+async def test_rows_can_be_read_again(tmp_path: Path) -> None:
+    instance = small_instance(tmp_path / "instance")
+    row = {"hints_text": "a hint", "repo_archive": "repos/x.tar", "repo_ref": "main", "fix_commit": "1" * 40}
+    answer = instance.answer.model_copy(update={"row": row})
+    task = instance.task.model_copy(update={"base_commit": "1" * 40})
+    given = Instance(task=task, answer=answer)
+    assert await exporter(tmp_path).swebench([given], lambda _: None) == [Exported(given.id)]
+    assert await exporter(tmp_path).swebench([given], lambda _: None) == [Exported(given.id, kept=True)]
+    (read,) = load(str(tmp_path / "out"))
+    assert read.task.environment.image == IMAGE
+    assert (read.answer.fail_to_pass, read.answer.pass_to_pass) == (TO_FIX, TO_KEEP)
+    assert read.answer.test_command == "pytest -rA tests/test_calc.py"
+    assert read.answer.row["hints_text"] == "a hint"
+    assert read.answer.row["image_name"] == IMAGE
+    assert not {"repo_archive", "repo_ref"} & read.answer.row.keys()
+
+
+@pytest.mark.integration
+def test_the_script_of_a_row_shows_the_tests(tmp_path: Path) -> None:
+    """The script is run for real, except for the lines that need the image."""
+    instance = small_instance(tmp_path / "instance")
+    work = tmp_path / "work"
+    write_files(work, {**FILES, "calc.py": FIXED, "tests/test_calc.py": "spoilt by a patch"})
+    git(work, "init", "-q")
+    write_files(work, {"calc.py": CODE, "tests/test_calc.py": FILES["tests/test_calc.py"]})
+    git(work, "add", "-A")
+    git(work, "commit", "-q", "-m", "base")
+    write_files(work, {"calc.py": FIXED, "tests/test_calc.py": "spoilt by a patch"})
+    script: str = row_of(instance, IMAGE)["eval_script"]
+    lines = [line for line in script.splitlines() if not line.startswith(("source", "conda", "git config"))]
+    here = "\n".join(lines).replace("/testbed", str(work)).replace("pytest -rA", "cat")
+    said = subprocess.run(["bash", "-c", here], capture_output=True, text=True, check=True)
+    assert said.stdout.endswith(NEW_TESTS)
+    assert ">>>>> Start Test Output" in said.stderr
+    assert (work / "tests" / "test_calc.py").read_text() == FILES["tests/test_calc.py"]
