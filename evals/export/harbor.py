@@ -132,7 +132,7 @@ def _solution(patch: str) -> str:
 def _toml(instance: Instance, image: str) -> str:
     task = instance.task
     folder, name = in_harbor.LEFT.rsplit("/", 1)
-    pack = f"tar -czf {folder}/{name} -C {TESTBED}/ --exclude=./.git ."
+    pack = f"mkdir -p {folder} && tar -czf {folder}/{name} -C {TESTBED}/ --exclude=./.git ."
     values: dict[str, dict[str, object]] = {
         "task": {"name": f"m3agent/{task.instance_id}"},
         "metadata": {
@@ -155,4 +155,4 @@ def _toml(instance: Instance, image: str) -> str:
 
 def _value(value: object) -> str:
     """Return a string or number in TOML. Its strings are those of JSON, except for one character."""
-    return json.dumps(value).replace("\x7f", "\\u007f")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

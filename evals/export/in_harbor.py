@@ -12,12 +12,14 @@ Example:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
+import zlib
 from typing import Any
 
 TASK, FILES = "task.json", "files"
@@ -27,6 +29,8 @@ LEFT = "/logs/artifacts/left.tar.gz"
 REWARD = "/logs/verifier/reward.txt"
 OUTCOMES = "outcomes.json"
 GREEN = ("passed", "xfailed")
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+"""Errors of the machine. They end this program without a reward, which Harbor takes for an error and not for a failure."""
 PYTEST = """\
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -150,9 +154,10 @@ def outcomes_of(task: dict[str, Any], folder: str) -> dict[str, str]:
     """Run the tests and return the outcome of each test that ended."""
     path = os.path.join(folder, OUTCOMES)
     tests = os.path.dirname(os.path.abspath(__file__))
-    words = [tests, path, "-p", "no:cacheprovider", *task["options"], *task["targets"]]
+    root = os.path.realpath(WORK)  # pytest would name tests by their way from the link
+    words = [tests, path, "-p", "no:cacheprovider", f"--rootdir={root}", *task["options"], *task["targets"]]
     command = [sys.executable, "-I", *task["python"], "-c", PYTEST, *words]
-    subprocess.run(command, cwd=WORK, check=False, env={**os.environ, **task["env"]})
+    subprocess.run(command, cwd=root, check=False, env={**os.environ, **task["env"]})
     try:
         with open(path) as file:
             found: dict[str, str] = json.load(file)
@@ -161,18 +166,38 @@ def outcomes_of(task: dict[str, Any], folder: str) -> dict[str, str]:
     return found
 
 
+def prepare(task: dict[str, Any], here: str, left: str) -> bool:
+    """Prepare the work tree for the tests; return whether the files that the agent left can be used."""
+    try:
+        extract(LEFT, left)
+        take_over(left)
+        put_back(os.path.join(here, FILES), task["removed"], task["never_new"])
+    except (
+        OSError,
+        tarfile.TarError,
+        ValueError,
+        EOFError,
+        zlib.error,
+        subprocess.CalledProcessError,
+    ) as error:
+        if isinstance(error, OSError) and error.errno in FAULTS:
+            raise
+        print(f"the work tree cannot be used: {error}")
+        return False
+    return True
+
+
 def main() -> int:
     """Grade, print the tests that did not pass, and write the reward."""
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, TASK)) as file:
         task = json.load(file)
+    if not os.path.isfile(LEFT):
+        sys.exit(f"there is no {LEFT}: the agent's container did not pack its work tree")
     scratch = tempfile.mkdtemp()
     left = os.path.join(scratch, "left")
     os.mkdir(left)
-    extract(LEFT, left)
-    take_over(left)
-    put_back(os.path.join(here, FILES), task["removed"], task["never_new"])
-    outcomes = outcomes_of(task, scratch)
+    outcomes = outcomes_of(task, scratch) if prepare(task, here, left) else {}
     failed = [name for name in task["tests"] if outcomes.get(name) not in GREEN]
     for name in failed:
         print(f"{name}: {outcomes.get(name, 'no result')}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import io
 import json
@@ -121,6 +122,30 @@ def test_what_the_agent_left_decides(verifier: ModuleType, name: str) -> None:
     files, expected = LEFT[name]
     left_archive(Path(verifier.LEFT), files)
     assert reward(verifier) == expected
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08"], ids=["empty", "text", "cut off"])
+def test_an_archive_that_cannot_be_read_is_the_agents_failure(verifier: ModuleType, content: bytes) -> None:
+    Path(verifier.LEFT).write_bytes(content)
+    assert reward(verifier) == "0"
+
+
+def test_without_an_archive_there_is_no_reward(verifier: ModuleType) -> None:
+    with pytest.raises(SystemExit, match="did not pack"):
+        verifier.main()
+    assert not Path(verifier.REWARD).exists()
+
+
+def test_a_full_disk_gives_no_reward(verifier: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_archive(Path(verifier.LEFT), RIGHT)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(verifier, "take_over", full)
+    with pytest.raises(OSError, match="no space"):
+        verifier.main()
+    assert not Path(verifier.REWARD).exists()
 
 
 def test_an_archive_writes_nothing_outside(verifier: ModuleType, tmp_path: Path) -> None:
