@@ -15,7 +15,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from m3agent.agent.cli.app import app
 from m3agent.agent.errors import UsageError
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.load import load
@@ -28,6 +30,7 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import git, others_later, write_files
 from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, small_instance
+from tests.evals.data_rows import a_row, write_rows
 from tests.evals.grade.test_validate import GivenOutcomes, outcomes
 
 IMAGE = "m3agent-env:1"
@@ -295,3 +298,43 @@ def test_the_script_of_a_row_shows_the_tests(tmp_path: Path) -> None:
     assert said.stdout.endswith(NEW_TESTS)
     assert ">>>>> Start Test Output" in said.stderr
     assert (work / "tests" / "test_calc.py").read_text() == FILES["tests/test_calc.py"]
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["harbor", "swebench"])
+def test_the_command_lists_what_is_exported_and_why_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    async def write(
+        self: Exporter, instances: list[Instance], tell: Callable[[Exported], None]
+    ) -> list[Exported]:
+        found = [
+            Exported("someone__calc-1"),
+            Exported("other-1", kept=True),
+            Exported("bad-1", "no\x1b[2J image"),
+        ]
+        for _, one in zip(instances, found, strict=True):
+            tell(one)
+        return found
+
+    monkeypatch.setattr(Exporter, form, write)
+    names = ("someone__calc-1", "other-1", "bad-1")
+    rows = write_rows(tmp_path / "rows.jsonl", *(a_row(instance_id=name) for name in names))
+    done = CliRunner().invoke(app, ["eval", "export", rows, "-o", str(tmp_path / "out"), "--format", form])
+    assert done.exit_code == 1
+    assert done.stdout == "someone__calc-1\nother-1\n"
+    assert done.stderr.splitlines() == [
+        "[1/3] someone__calc-1: exported",
+        "[2/3] other-1: already there",
+        "[3/3] bad-1: not exported: no [2J image",
+    ]
+
+
+def test_the_command_refuses_data_that_cannot_be_read(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["eval", "export", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "out")]
+    )
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert not (tmp_path / "out").exists()
