@@ -7,16 +7,18 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.archive import pack
 from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
 from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate
 from m3agent.evals.create.history import CommitHistory
+from m3agent.evals.create.kind import KINDS, kind_of
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import cleaned_message, statement_of
@@ -24,6 +26,7 @@ from m3agent.sandbox.images.debian import DEBIAN
 
 WINDOW = 200
 """Number of commits to examine before the likeliest fixes among them are validated."""
+LEFT_OUT: Literal["left out"] = "left out"
 TELL_EVERY = 5.0  # seconds between two progress messages about examined commits
 
 Say = Callable[[str], None]
@@ -39,6 +42,7 @@ class CreateRequest:
         until: Latest date of a commit; None for any.
         python: Minor version of Python, such as `3.11`; overrides what the project declares.
         bounds: Largest size of a change.
+        kinds: Kinds of instances to make.
     """
 
     limit: int = 50
@@ -46,6 +50,7 @@ class CreateRequest:
     until: datetime | None = None
     python: str | None = None
     bounds: Bounds = field(default_factory=Bounds)
+    kinds: Collection[str] = KINDS
 
 
 @dataclass
@@ -109,7 +114,8 @@ async def create(
     if len(made.rows) >= wish.limit:
         return seen
     async for candidate in candidates(history, wish, seen, say):
-        if candidate.commit.sha in made.tried:
+        known = made.tried.get(candidate.commit.sha)
+        if known is not None and not (known.verdict == LEFT_OUT and known.kind in wish.kinds):
             continue
         title = printable_line(title_of(candidate), 60)
         say(f"trying {candidate.commit.sha[:12]} {title}")
@@ -152,16 +158,24 @@ async def _try(
     reason = found.reason or (
         "" if found.fail_to_pass else "no test fails before the fix and passes after it"
     )
+    errors = _errors(found)
+    kind = "" if reason else kind_of(candidate, errors)
+    unwanted = bool(kind) and kind not in wish.kinds
+    counts = (
+        f"{len(found.fail_to_pass)} fail before and pass after, {len(found.pass_to_pass)} pass both times"
+    )
     tried = ValidatedCandidate(
-        verdict="invalid" if reason else "valid",
-        reason=reason
-        or f"{len(found.fail_to_pass)} fail before and pass after, {len(found.pass_to_pass)} pass both times",
+        verdict="invalid" if reason else LEFT_OUT if unwanted else "valid",
+        reason=reason or (f"its kind is {kind}" if unwanted else counts),
         instance_id=row["instance_id"],
         title=title_of(candidate),
         score=candidate.score,
         seconds=round(time.monotonic() - started, 1),
+        kind=kind,
     )
-    whole = None if reason else row_of(made.repo, candidate, recipe, _statement(candidate, found), found)
+    whole = None
+    if tried.verdict == "valid":
+        whole = row_of(made.repo, candidate, recipe, statement_of(candidate, errors), found) | {"kind": kind}
     await asyncio.to_thread(made.add, candidate.commit.sha, tried, whole, history.store)
     return tried
 
@@ -172,13 +186,9 @@ def _write_base(history: CommitHistory, row: dict[str, str], archive: Path) -> N
         archive.write_bytes(pack(history.store, refs, "base", Path(scratch)))
 
 
-def _statement(candidate: MinedCommit, found: Validated) -> tuple[str, str]:
-    """Return the statement. It may quote the errors of tests that fail before the fix.
-
-    If a test file fails as a whole, its error stands for each of its tests.
-    """
-    errors = {
+def _errors(found: Validated) -> dict[str, str]:
+    """Return the error of each test before the fix. If a test file fails as a whole, its error stands for its tests."""
+    return {
         ident: found.errors.get(ident) or found.errors.get(ident.partition("::")[0], "")
         for ident in found.fail_to_pass
     }
-    return statement_of(candidate, errors)

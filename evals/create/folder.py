@@ -44,16 +44,23 @@ HIDDEN = ("test_cmd_full",)
 
 
 class ValidatedCandidate(BaseModel):
-    """A candidate that was validated. `seconds` is the wall time of the validation."""
+    """A candidate that was validated.
+
+    Attributes:
+        verdict: Whether it is an instance; `left out` if it could be one, but of a kind that was not asked for.
+        kind: `m3agent.evals.create.kind.Kind`; empty if the candidate is invalid.
+        seconds: Wall time of the validation.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    verdict: Literal["valid", "invalid"]
+    verdict: Literal["valid", "invalid", "left out"]
     reason: str
     instance_id: str
     title: str
     score: int
     seconds: float
+    kind: str = ""
 
 
 class _File(BaseModel):

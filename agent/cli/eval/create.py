@@ -48,6 +48,9 @@ def create(
         int,
         typer.Option(help="Limit of lines that a commit may change outside the tests.", min=1, metavar="N"),
     ] = 400,
+    kinds: Annotated[
+        str | None, typer.Option(help="Only these kinds: bug, feature, unclear.", metavar="KIND,...")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="The repository's name; by default taken from its remote.", metavar="OWNER/NAME"),
@@ -79,6 +82,7 @@ def create(
             _day(until, "--until", end=True),
             _minor(python),
             Bounds(most_files, most_lines),
+            _kinds(kinds),
         )
         code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout))
         raise typer.Exit(code)
@@ -159,6 +163,15 @@ def _minor(text: str | None) -> str | None:
     if text is not None and not re.fullmatch(r"3\.\d{1,2}", text):
         raise UsageError(f"--python {text}: write a minor version, like 3.11.")
     return text
+
+
+def _kinds(text: str | None) -> tuple[str, ...]:
+    from m3agent.evals.create.kind import KINDS
+
+    found = KINDS if text is None else tuple(part.strip() for part in text.split(","))
+    if unknown := [kind for kind in found if kind not in KINDS]:
+        raise UsageError(f"--kinds {printable_line(unknown[0], 40)!r}: the kinds are {', '.join(KINDS)}.")
+    return found
 
 
 def _name(text: str | None) -> str | None:

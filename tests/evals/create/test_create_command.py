@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.evals.create.build import Validated
 from m3agent.evals.create.create import CreateRequest
 from m3agent.evals.create.create import create as make_instances
 from m3agent.evals.create.folder import CreatedFolder
 from m3agent.evals.create.graded import GradedValidator, compared
 from m3agent.evals.create.history import open_history
+from m3agent.evals.data.instance import Instance
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.strict import TestRun
 from tests.command_line import Process, run
@@ -98,6 +100,38 @@ async def test_instances_are_made_validated_and_gone_on_with(
     assert kept == {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
 
 
+async def test_kinds_that_are_not_asked_for_are_left_out_and_can_be_made_later(
+    repo: Repo, tmp_path: Path
+) -> None:
+    checked: list[str] = []
+
+    async def validate(instance: Instance, folder: Path) -> Validated:
+        """Find one test that fails with a wrong result in each candidate."""
+        checked.append(instance.id)
+        return Validated(
+            ("tests/test_calc.py::test_sum",), (), {"tests/test_calc.py::test_sum": "E  assert 1 == 2"}
+        )
+
+    async def made_with(*kinds: str) -> list[str]:
+        checked.clear()
+        history = open_history(repo.folder, tmp_path / "scratch", None)
+        with CreatedFolder.opened(tmp_path / "out", history.name) as made:
+            await make_instances(history, made, CreateRequest(kinds=kinds), validate, lambda _: None)
+            return [row["kind"] for row in made.rows.values()]
+
+    (tmp_path / "scratch").mkdir()
+    assert await made_with("bug") == ["bug", "bug"]
+    assert len(checked) == 3
+    left_out = [one for one in tried(tmp_path / "out").values() if one["verdict"] == "left out"]
+    assert [(one["title"], one["reason"]) for one in left_out] == [
+        ("Sums are differences", "its kind is unclear")
+    ]
+    assert await made_with("bug") == ["bug", "bug"]
+    assert checked == []
+    assert await made_with("bug", "unclear") == ["bug", "bug", "unclear"]
+    assert len(checked) == 1
+
+
 @pytest.mark.slow
 @needs_base
 @pytest.mark.usefixtures("images_alone")
@@ -150,6 +184,7 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
         (["{repo}", "--dry-run", "--since", "yesterday"], "--since yesterday: write a date like 2024-05-31"),
         (["{repo}", "--dry-run", "--python", "2.7"], "--python 2.7: write a minor version"),
         (["{repo}", "--dry-run", "--name", "../x"], "--name ../x: write it as owner/name"),
+        (["{repo}", "--dry-run", "--kinds", "bug,fix"], "--kinds 'fix': the kinds are bug, feature, unclear"),
         (["{repo}/none", "--dry-run"], "There is no folder"),
     ],
 )
