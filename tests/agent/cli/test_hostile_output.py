@@ -220,6 +220,7 @@ ELSEWHERE = {
     "eval validate": "prints through `print_text`",
     "eval grade": "prints through `print_text`",
     "eval report": "prints through `print_text`",
+    "eval export": "prints ids, which have no other characters, and notes",
     "eval run": "prints through the live view",
 }
 
@@ -270,7 +271,7 @@ WRITERS = {
     "agent/ui/pty.py": "a constant text",
     "agent/acp/pipe.py": "JSON to an editor",
     "agent/context/tokenizer/check.py": "a child process that reports to m3agent",
-    "evals/grade/guard.py": "runs in the sandbox",
+    "evals/export/in_harbor.py": "runs in a container of another program",
 }
 """The only modules on the host that write to standard output or error."""
 

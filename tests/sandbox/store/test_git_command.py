@@ -174,6 +174,7 @@ def test_git_is_started_from_here_only() -> None:
     assert found == {
         "agent/repo/host_git.py",  # GitPython reads the file `.git` of a linked work tree
         "agent/repo/repository.py",  # asks whether git is installed
+        "evals/export/in_harbor.py",  # runs in a container of another program
         "evals/grade/official.py",  # runs it in a sandbox
         "sandbox/images/project_script.py",  # runs in a container
     }
