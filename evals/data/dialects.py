@@ -2,8 +2,8 @@
 
 | benchmark | sign | what differs |
 |---|---|---|
-| SWE-rebench V2 | `install_config` | a date in milliseconds, `image_name`, code in `/NAME` |
-| SWE-bench-Live MultiLang | `test_cmds` | `docker_image` |
+| SWE-rebench V2 | `install_config`, `image_name` | a date in milliseconds, code in `/NAME` |
+| SWE-bench-Live MultiLang | `test_cmds`, `docker_image` | the name of the image |
 | SWE-bench Pro | `dockerhub_tag` | `fail_to_pass` and `pass_to_pass` are Python lists as text; code in `/app` |
 | Multi-SWE-bench | `fix_patch` | all names of fields; code in `/home/NAME` |
 
@@ -32,9 +32,11 @@ def as_swebench(fields: Fields) -> Fields:
     Raises:
         DataError: A field that is needed for that is missing, or has another type.
     """
-    for sign, convert in DIALECTS.items():
-        if sign in fields:
-            return Fields({**fields.values, **convert(fields)}, fields.where)
+    for sign, (needed, convert) in DIALECTS.items():
+        if sign in fields and needed in fields:
+            found = convert(fields)
+            found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
+            return Fields({**fields.values, **found}, fields.where)
     return fields
 
 
@@ -103,13 +105,13 @@ def _multi(fields: Fields) -> Row:
     }
 
 
-DIALECTS: Mapping[str, Callable[[Fields], Row]] = {
-    "install_config": _rebench,
-    "test_cmds": _live,
-    "dockerhub_tag": _pro,
-    MULTI: _multi,
+DIALECTS: Mapping[str, tuple[str, Callable[[Fields], Row]]] = {
+    "install_config": ("image_name", _rebench),
+    "test_cmds": ("docker_image", _live),
+    "dockerhub_tag": ("fail_to_pass", _pro),
+    MULTI: ("fixed_tests", _multi),
 }
-"""How to convert a row, by a field that only this benchmark has."""
+"""How to convert a row, by two fields that together only this benchmark has."""
 
 
 def _image(fields: Fields, name: str) -> str:
@@ -133,7 +135,7 @@ def _of_literal(fields: Fields, name: str) -> list[Any]:
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             shown = printable_line(str(fields.values[name]), 60)
             raise fields.wrong(name, f"{shown!r} is not a list of test ids") from None
     if not isinstance(value, list):

@@ -110,7 +110,7 @@ def prebuilt_layer(path: str, folder: str = TESTBED) -> Layer:
     script = f"""\
 {_head(None)}
 git config --system --add safe.directory '*' || true
-if [ ! -L {folder} ]; then
+if [ {folder} != {ROOT} ] && [ ! -L {folder} ]; then
     rm -rf {ROOT}
     cp -a {folder} {ROOT}
     rm -rf {folder}
@@ -172,7 +172,7 @@ set -eo pipefail
 trap 'rm -rf {WORK}' EXIT
 export HOME=/root NO_COLOR=1 UV_NO_CACHE=1 UV_LINK_MODE=copy UV_NO_PROGRESS=1 UV_NO_CONFIG=1 PIP_NO_CACHE_DIR=1
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_RETRIES=2 UV_PYTHON_DOWNLOADS=never
-export UV_COMPILE_BYTECODE=1 # compiled in a test run, a package's warnings would be those of the tests
+export UV_COMPILE_BYTECODE=1 # else packages would be compiled during the tests, and their warnings would appear there
 find_uv() {{
     UV={WORK}/uv
     [ -x "$UV" ] && "$UV" --version >/dev/null 2>&1 && return

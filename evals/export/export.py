@@ -21,8 +21,8 @@ from m3agent.evals.export.harbor import HarborTask, NotExported, check_runner, w
 from m3agent.evals.export.rows import row_of
 from m3agent.evals.grade.grader import Grader, InvalidInstance
 from m3agent.evals.grade.strict import judge
-from m3agent.evals.grade.trees import grading_trees, open_store
-from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+from m3agent.evals.grade.trees import apply, grading_trees, open_store
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 
 Format = Literal["harbor", "swebench"]
 
@@ -35,15 +35,19 @@ class Exported:
         instance_id: Its id.
         reason: Why it was not exported; empty if it was.
         kept: Whether an earlier export had written it.
+        machine_failed: Whether this machine failed, so that the same command may succeed later.
     """
 
     instance_id: str
     reason: str = ""
     kept: bool = False
+    machine_failed: bool = False
 
 
 class Exporter:
     """Writes instances into a folder. An instance that is there already is kept, so an interrupted export continues.
+
+    The image of each instance in the folder is built if it is missing, and counts as used.
 
     Args:
         output: The folder.
@@ -72,12 +76,13 @@ class Exporter:
         """Write each instance as a task of Harbor, in a folder with its id.
 
         Raises:
-            SandboxError, M3AgentError: This machine failed. What was written is complete.
+            EngineUnavailable: No container engine answers.
         """
 
         async def one(instance: Instance) -> Exported:
             target = self._output / instance.id
             if target.exists():
+                await self._environments.whole_image(instance.task)
                 return Exported(instance.id, kept=True)
             check_runner(instance.answer)
             image, answer, tests = await self._checked(instance)
@@ -93,13 +98,15 @@ class Exporter:
         """Write the instances as rows of SWE-bench, into `instances.jsonl`.
 
         Raises:
-            SandboxError, M3AgentError: This machine failed. What was written is complete.
+            UsageError: The file is there and is not that of an export.
+            EngineUnavailable: No container engine answers.
         """
         path = self._output / ROWS
         rows = await asyncio.to_thread(_rows_in, path)
 
         async def one(instance: Instance) -> Exported:
             if instance.id in rows:
+                await self._environments.whole_image(instance.task)
                 return Exported(instance.id, kept=True)
             image, answer, _ = await self._checked(instance)
             rows[instance.id] = json.dumps(row_of(instance.model_copy(update={"answer": answer}), image))
@@ -121,6 +128,10 @@ class Exporter:
                 result = await one(instance)
             except (DataError, EnvironmentBuildFailed, ImageMissing, InvalidInstance, NotExported) as error:
                 result = Exported(instance.id, str(error))
+            except EngineUnavailable:
+                raise
+            except (SandboxError, EnvironmentFault, OSError) as error:
+                result = Exported(instance.id, f"this machine failed: {error}", machine_failed=True)
             found.append(result)
             tell(result)
         return found
@@ -153,7 +164,9 @@ class Exporter:
                 trees = grading_trees(store, base, instance.answer, b"")
                 after = {entry.path for entry in store.list_tree(trees.tree)}
                 removed = [entry.path for entry in store.list_tree(base) if entry.path not in after]
-                write_task(instance, HarborTask(image, tests, trees, removed), Path(unfinished) / "task")
+                solved = apply(store, base, instance.answer.patch.encode(errors="surrogateescape"))
+                made = HarborTask(image, tests, trees, store.diff(base, solved), removed)
+                write_task(instance, made, Path(unfinished) / "task")
                 (Path(unfinished) / "task").rename(target)
         except OSError as error:
             raise EnvironmentFault(f"{target} cannot be written: {reason_of(error)}") from None
@@ -169,7 +182,10 @@ def _rows_in(path: Path) -> dict[str, str]:
     try:
         for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
             if line.strip():
-                rows[str(json.loads(line)["instance_id"])] = line
+                row = json.loads(line)
+                if not row["image_name"]:  # perhaps the rows to export
+                    raise KeyError("image_name")
+                rows[str(row["instance_id"])] = line
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is not a file of rows: give a new folder.") from None
+        raise UsageError(f"{path} is not the file of an export: give a new folder.") from None
     return rows

@@ -22,7 +22,7 @@ from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.environments.recipe import TESTBED
 from m3agent.evals.export import in_harbor
 from m3agent.evals.grade.command import parse_command
-from m3agent.evals.grade.strict import targets_of
+from m3agent.evals.grade.strict import targets_of, warning_options
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST, START_UP
@@ -30,7 +30,10 @@ from m3agent.tools.runners.python import CONFIGURATION, PYTEST, START_UP
 AGENT_SECONDS = 3600.0
 """Time of an agent for one task."""
 NEVER_NEW = ("conftest.py", *sorted(CONFIGURATION), *(f"{name}.py" for name in sorted(START_UP)))
-"""Names of files that decide how tests run. `m3agent.evals.grade.trees` knows more of them than their names."""
+"""Names of files that decide how tests run. `m3agent.evals.grade.trees` also recognises such files by folder and suffix;
+here only the name counts."""
+GRADING_SECONDS = 600.0
+"""Time of the verifier besides the tests, to unpack and compare the work tree."""
 SYMLINK, EXECUTABLE = 0o120000, 0o100755
 _END = "END_OF_THE_REFERENCE_PATCH"
 
@@ -47,12 +50,14 @@ class HarborTask:
         image: Name of the image with the environment and the code.
         tests: Ids of the tests that must pass.
         trees: The trees without any patch (`grading_trees`).
+        solution: The reference patch in the format of `git apply`.
         removed: Paths of files of the base that the task's tests remove.
     """
 
     image: str
     tests: Sequence[str]
     trees: Trees
+    solution: bytes
     removed: Sequence[str] = ()
 
 
@@ -80,7 +85,7 @@ def write_task(instance: Instance, made: HarborTask, folder: Path) -> None:
         "task.toml": _toml(instance, made.image),
         "instruction.md": f"{instance.task.statement.rstrip()}\n\nThe code is in {TESTBED}. Change it there.\n",
         "environment/Dockerfile": f"FROM {made.image}\nWORKDIR {TESTBED}\n",
-        "solution/solve.sh": _solution(instance.answer.patch),
+        "solution/solve.sh": _solution(made.solution.decode(errors="surrogateescape")),
         "tests/test.sh": "#!/bin/sh\nexec python3 /tests/grade.py\n",
         f"tests/{in_harbor.TASK}": json.dumps(_grading(instance, made), indent=1) + "\n",
     }
@@ -111,7 +116,8 @@ def _grading(instance: Instance, made: HarborTask) -> dict[str, object]:
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
     return {
         "tests": sorted(made.tests),
-        "python": command.python,
+        "timeout": answer.timeout,
+        "python": [*command.python, *warning_options(command)],
         "options": command.options,
         "targets": targets_of(command, answer, trees.tests, files),
         "env": {**instance.task.environment.variables, **command.env},
@@ -125,8 +131,7 @@ def _solution(patch: str) -> str:
     end = _END
     while f"\n{end}\n" in patch:
         end += "_"
-    text = patch if patch.endswith("\n") else f"{patch}\n"
-    return f"#!/bin/sh\nset -e\ncd {TESTBED}\ngit apply --whitespace=nowarn - <<'{end}'\n{text}{end}\n"
+    return f"#!/bin/sh\nset -e\ncd {TESTBED}\ngit apply --whitespace=nowarn - <<'{end}'\n{patch}{end}\n"
 
 
 def _toml(instance: Instance, image: str) -> str:
@@ -142,7 +147,10 @@ def _toml(instance: Instance, image: str) -> str:
             "language": "python",
         },
         "agent": {"timeout_sec": AGENT_SECONDS},
-        "verifier": {"timeout_sec": instance.answer.timeout, "environment_mode": "separate"},
+        "verifier": {
+            "timeout_sec": instance.answer.timeout + GRADING_SECONDS,
+            "environment_mode": "separate",
+        },
         "environment": {"docker_image": image, "workdir": TESTBED},
     }
     text = 'schema_version = "1.4"\n'

@@ -15,11 +15,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import zlib
+import time
 from typing import Any
 
 TASK, FILES = "task.json", "files"
@@ -38,7 +39,13 @@ import grade, pytest
 sys.path[0] = os.getcwd()
 sys.exit(pytest.main(sys.argv[3:], [grade.Plugin(sys.argv[2])]))
 """
-"""The work tree comes into the path last, so that it cannot replace a module that is imported here."""
+"""The work tree is added to `sys.path` only after these imports, so that it cannot replace what they import."""
+MOST_BYTES, MOST_FILES = 1 << 30, 500_000
+"""Largest work tree that is graded."""
+LEAST_FREE = 64 << 20
+"""Free bytes below which the disk counts as full, whoever filled it."""
+USAGE_ERROR = 4
+"""Exit status of pytest for options that it does not know."""
 
 
 class Plugin:
@@ -54,7 +61,9 @@ class Plugin:
         if report.failed or known == "failed":
             self.outcomes[report.nodeid] = "failed"
         elif report.skipped:
-            self.outcomes[report.nodeid] = "xfailed" if hasattr(report, "wasxfail") else "skipped"
+            # without the mark, the code under test may have called `pytest.xfail`
+            expected = hasattr(report, "wasxfail") and "xfail" in report.keywords
+            self.outcomes[report.nodeid] = "xfailed" if expected else "skipped"
         elif report.when == "call":
             self.outcomes[report.nodeid] = "passed"
 
@@ -65,10 +74,18 @@ class Plugin:
 
 
 def extract(archive: str, folder: str) -> None:
-    """Unpack regular files and symbolic links, none of them outside `folder` or below a link."""
+    """Unpack regular files and symbolic links, none of them outside `folder` or below a link.
+
+    Raises:
+        ValueError: The archive is too large, or has an entry below a link.
+    """
     links = []
-    with tarfile.open(archive) as members:
-        for member in members:
+    total = 0
+    with tarfile.open(archive, "r:gz") as members:
+        for number, member in enumerate(members, 1):
+            total += member.size
+            if total > MOST_BYTES or number > MOST_FILES:
+                raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB or {MOST_FILES} files")
             parts = [part for part in member.name.split("/") if part not in ("", ".")]
             if ".." in parts or ".git" in parts:
                 continue
@@ -86,6 +103,11 @@ def extract(archive: str, folder: str) -> None:
                         file.write(block)
                 os.chmod(path, 0o755 if member.mode & 0o100 else 0o644)
     for target, path in links:
+        parent = os.path.dirname(path)
+        while len(parent) > len(folder):
+            if os.path.islink(parent):
+                raise ValueError(f"{path} is below a link")
+            parent = os.path.dirname(parent)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.symlink(target, path)
 
@@ -154,33 +176,43 @@ def outcomes_of(task: dict[str, Any], folder: str) -> dict[str, str]:
     """Run the tests and return the outcome of each test that ended."""
     path = os.path.join(folder, OUTCOMES)
     tests = os.path.dirname(os.path.abspath(__file__))
-    root = os.path.realpath(WORK)  # pytest would name tests by their way from the link
-    words = [tests, path, "-p", "no:cacheprovider", f"--rootdir={root}", *task["options"], *task["targets"]]
-    command = [sys.executable, "-I", *task["python"], "-c", PYTEST, *words]
-    subprocess.run(command, cwd=root, check=False, env={**os.environ, **task["env"]})
+    root = os.path.realpath(WORK)  # else ids would start with the path from the link to its target
+    words = ["-p", "no:cacheprovider", f"--rootdir={root}", "--continue-on-collection-errors", "--maxfail=0"]
+    words += [*task["options"], *task["targets"]]
+    command = [sys.executable, "-I", *task["python"], "-c", PYTEST, tests, path]
+    environment = {**os.environ, **task["env"]}
+    end = time.monotonic() + task["timeout"]
+    for without in ([], ["-o", "addopts=", "-o", "required_plugins="]):  # they may name what is not installed
+        words += without
+        try:
+            done = subprocess.run(
+                [*command, *words], cwd=root, check=False, env=environment, timeout=end - time.monotonic()
+            )
+        except subprocess.TimeoutExpired:
+            print(f"the tests took longer than {task['timeout']:g} s")
+            return {}
+        if done.returncode != USAGE_ERROR:
+            break
     try:
         with open(path) as file:
-            found: dict[str, str] = json.load(file)
-    except (OSError, ValueError):
+            found = json.load(file)
+    except (OSError, ValueError, RecursionError):
         return {}
-    return found
+    return found if isinstance(found, dict) else {}
 
 
 def prepare(task: dict[str, Any], here: str, left: str) -> bool:
-    """Prepare the work tree for the tests; return whether the files that the agent left can be used."""
+    """Prepare the work tree for the tests; return whether the files that the agent left can be used.
+
+    Whatever goes wrong with them is the agent's failure, except for a fault of the machine.
+    """
     try:
         extract(LEFT, left)
         take_over(left)
         put_back(os.path.join(here, FILES), task["removed"], task["never_new"])
-    except (
-        OSError,
-        tarfile.TarError,
-        ValueError,
-        EOFError,
-        zlib.error,
-        subprocess.CalledProcessError,
-    ) as error:
-        if isinstance(error, OSError) and error.errno in FAULTS:
+    except Exception as error:  # tarfile and git can fail in many ways
+        fault = isinstance(error, OSError) and error.errno in FAULTS
+        if fault or shutil.disk_usage(left).free < LEAST_FREE:
             raise
         print(f"the work tree cannot be used: {error}")
         return False
@@ -192,8 +224,6 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(here, TASK)) as file:
         task = json.load(file)
-    if not os.path.isfile(LEFT):
-        sys.exit(f"there is no {LEFT}: the agent's container did not pack its work tree")
     scratch = tempfile.mkdtemp()
     left = os.path.join(scratch, "left")
     os.mkdir(left)

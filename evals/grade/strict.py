@@ -117,16 +117,13 @@ async def run_tests_of(
     if by_program:
         program, request = unittest_program, {"program": command.program, "words": command.words}
     spec = SandboxSpec("docker", image, limits)
-    warnings = [
-        word for name, value in command.env.items() if name == "PYTHONWARNINGS" for word in _warnings(value)
-    ]
     async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
         read, done = await run_program(
             sandbox,
             program,
             request,
             timeout=answer.timeout,
-            interpreter=["python3", "-I", *command.python, *warnings],
+            interpreter=["python3", "-I", *command.python, *warning_options(command)],
             env={**task.environment.variables, **command.env},
         )
         changes = await changes_while_running(sandbox, trees)
@@ -215,9 +212,10 @@ def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files:
     return [path for path in tests if path.endswith(".py") and Path(path).name.startswith("test")]
 
 
-def _warnings(value: str) -> list[str]:
-    """Convert PYTHONWARNINGS to options, because the interpreter ignores environment variables here."""
-    return [word for entry in value.split(",") if entry for word in ("-W", entry)]
+def warning_options(command: RowCommand) -> list[str]:
+    """Return the command's PYTHONWARNINGS as options, because the interpreter ignores environment variables here."""
+    entries = command.env.get("PYTHONWARNINGS", "").split(",")
+    return [word for entry in entries if entry for word in ("-W", entry)]
 
 
 def _first_line(text: str) -> str:

@@ -274,7 +274,7 @@ async def validate_all(
             return await validate(instance, environments, grader, runs=runs, official=official)
         except EngineUnavailable:
             raise
-        except (SandboxError, EnvironmentFault) as error:
+        except (SandboxError, EnvironmentFault, OSError) as error:
             reason = f"this machine failed: {error}"
             return Validation(instance_id=instance.id, valid=False, reason=reason, machine_failed=True)
 

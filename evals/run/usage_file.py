@@ -6,7 +6,6 @@ The file has a JSON object: either the names of `AttemptUsage`, or an ATIF traje
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from m3agent.evals.data.results import AttemptUsage
 MOST_BYTES = 256 << 20
 """Largest file that is read. Trajectories hold whole conversations."""
 METRICS = "final_metrics"
+MOST = 1e15
+"""Largest number that is believed."""
 _NAMES = {
     "turns": "total_steps",
     "prompt_tokens": "total_prompt_tokens",
@@ -46,5 +47,5 @@ def read_usage(path: Path) -> AttemptUsage:
 
 
 def _number(value: Any) -> float | None:
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return value if usable and value >= 0 else None
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
+    return value if usable else None

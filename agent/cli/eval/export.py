@@ -35,7 +35,7 @@ def export(
 ) -> None:
     """Write instances for other programs. Images are built, and the reference patch must resolve each instance.
 
-    Prints the ids of the instances in the folder.
+    Prints the ids of those instances of ROWS that are in the folder now.
 
     Exit codes: 0 all are exported; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (the same command
     continues).
@@ -52,6 +52,8 @@ def export(
         write = exporter.harbor if form == "harbor" else exporter.swebench
         found = run(write(instances, _teller(len(instances))))
         print_bytes("".join(f"{one.instance_id}\n" for one in found if not one.reason).encode())
+        if any(one.machine_failed for one in found):
+            raise typer.Exit(3)
         raise typer.Exit(1 if any(one.reason for one in found) else 0)
 
 

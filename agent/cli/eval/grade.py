@@ -68,9 +68,10 @@ def eval_validate(
         tell = _teller(len(instances), lambda v: (v.instance_id, _validity(v), v.reason))
 
         def keep(one: Validated) -> None:
-            known[one.instance_id] = one
-            if output is not None:
-                _write(output, Validations.text(known.values()))
+            if known.get(one.instance_id) is not one:
+                known[one.instance_id] = one
+                if output is not None:
+                    _write(output, Validations.text(known.values()))
             tell(one)
 
         found = run(

@@ -103,10 +103,11 @@ def test_multi_swe_bench(tmp_path: Path, ident: dict[str, str]) -> None:
     [
         (a_row(**REBENCH | {"created_at": [1]}), "created_at: a time in milliseconds"),
         (a_row(**REBENCH | {"created_at": 1e30}), "created_at: a time in milliseconds"),
-        (a_row(**REBENCH | {"image_name": ...}), "image_name: it is missing"),
+        (a_row(**REBENCH | {"image_name": " "}), "image_name: it is empty"),
         (a_row(**REBENCH | {"repo": "x/$(id)"}), "folder: '/\\$\\(id\\)' is not a path"),
-        (a_row(**LIVE | {"docker_image": ...}), "docker_image: it is missing"),
+        (a_row(**LIVE | {"docker_image": 1}), "docker_image: a string is expected"),
         (a_row(**PRO | {"fail_to_pass": "os.system('id')"}), "fail_to_pass: .* is not a list of test ids"),
+        (a_row(**PRO | {"pass_to_pass": "{[]: 1}"}), "pass_to_pass: .* is not a list of test ids"),
         (a_row(**PRO | {"pass_to_pass": "{}"}), "pass_to_pass: a list of test ids is expected"),
         (a_row(**PRO | {"pass_to_pass": "[" * 100_000}), "pass_to_pass: .* is not a list of test ids"),
         (a_row(**PRO | {"dockerhub_tag": " "}), "dockerhub_tag: it is empty"),
@@ -115,7 +116,7 @@ def test_multi_swe_bench(tmp_path: Path, ident: dict[str, str]) -> None:
         (MULTI | {"resolved_issues": [1]}, "resolved_issues: a list of objects"),
         (MULTI | {"resolved_issues": [{"title": 1}]}, "resolved_issues.title: a string is expected"),
         (MULTI | {"base": "main"}, "base: an object is expected"),
-        (MULTI | {"fixed_tests": []}, "fixed_tests: an object is expected"),
+        (MULTI | {"p2p_tests": []}, "p2p_tests: an object is expected"),
     ],
 )
 def test_a_fault_is_said_with_the_rows_own_field(tmp_path: Path, row: dict[str, Any], said: str) -> None:
@@ -123,7 +124,20 @@ def test_a_fault_is_said_with_the_rows_own_field(tmp_path: Path, row: dict[str, 
         read(tmp_path, row)
 
 
+@pytest.mark.parametrize("row", [{"install_config": {"install": "make"}}, {"test_cmds": ["make"]}])
+def test_a_field_alone_makes_no_dialect(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert read(tmp_path, a_row(image="other:1", environment=..., **row)).task.environment.image == "other:1"
+
+
+def test_the_recipe_of_the_row_wins(tmp_path: Path) -> None:
+    instance = read(tmp_path, a_row(**PRO | {"environment": {"test_runner": "jest", "folder": "/work"}}))
+    assert instance.answer.runner == "jest"
+    assert instance.task.environment.folder == "/work"
+    assert instance.task.environment.image == "jefzda/sweap-images:someone.calc-1"
+
+
 def test_the_code_is_moved_from_its_own_folder() -> None:
     script = prebuilt_layer("/usr/bin", "/home/Calc").script
     assert "cp -a /home/Calc /ws" in script
     assert "[ -e /testbed ] || ln -s /ws /testbed" in script
+    assert "if [ /ws != /ws ]" in prebuilt_layer("/usr/bin", "/ws").script, "it stays where it is"

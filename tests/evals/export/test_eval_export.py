@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import io
@@ -26,6 +27,7 @@ from m3agent.evals.export.export import Exported, Exporter
 from m3agent.evals.export.harbor import HarborTask, write_task
 from m3agent.evals.export.rows import row_of
 from m3agent.evals.grade.trees import grading_trees
+from m3agent.sandbox.errors import DiskFull, EngineUnavailable
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import git, others_later, write_files
@@ -55,7 +57,7 @@ def task_of(instance: Instance, folder: Path) -> Path:
     code = Path(instance.task.source.location)
     base = Workspace.from_folder(store, code, sorted(FILES)).base
     trees = grading_trees(store, base, instance.answer, b"")
-    write_task(instance, HarborTask(IMAGE, EVERY, trees), folder / "task")
+    write_task(instance, HarborTask(IMAGE, EVERY, trees, instance.answer.patch.encode()), folder / "task")
     return folder / "task"
 
 
@@ -133,10 +135,8 @@ def test_an_archive_that_cannot_be_read_is_the_agents_failure(verifier: ModuleTy
     assert reward(verifier) == "0"
 
 
-def test_without_an_archive_there_is_no_reward(verifier: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="did not pack"):
-        verifier.main()
-    assert not Path(verifier.REWARD).exists()
+def test_a_missing_archive_is_the_agents_failure(verifier: ModuleType) -> None:
+    assert reward(verifier) == "0"
 
 
 def test_a_full_disk_gives_no_reward(verifier: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,23 +151,84 @@ def test_a_full_disk_gives_no_reward(verifier: ModuleType, monkeypatch: pytest.M
     assert not Path(verifier.REWARD).exists()
 
 
-def test_an_archive_writes_nothing_outside(verifier: ModuleType, tmp_path: Path) -> None:
-    with tarfile.open(verifier.LEFT, "w:gz") as archive:
-        for name, link in (("./up", ".."), ("./folder", str(tmp_path))):
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = tarfile.SYMTYPE, link
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+HOSTILE: dict[str, list[tarfile.TarInfo]] = {
+    "a file below a link": [link("a", ".."), tarfile.TarInfo("a/outside")],
+    "a link below a link": [link("a", ".."), link("a/outside", "/none")],
+    "a link below a link below a folder": [link("x/a", "../.."), link("x/a/b/outside", "/none")],
+    "a hard link to a missing file": [link("a", "none", tarfile.LNKTYPE)],
+    "a hard link to itself": [link("a", "b", tarfile.LNKTYPE), link("b", "a", tarfile.LNKTYPE)],
+    "a hard link to a link": [link("a", "/etc/passwd"), link("b", "a", tarfile.LNKTYPE)],
+    "very deep": [tarfile.TarInfo("d/" * 1500 + "file")],
+    "a name that is too long": [tarfile.TarInfo("n" * 300)],
+    "upwards": [tarfile.TarInfo("../outside"), tarfile.TarInfo("a/../../outside")],
+    "git's own files": [tarfile.TarInfo(".git/config"), tarfile.TarInfo("a/.git/hooks/x")],
+}
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("members", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_archive_has_no_effect_outside_and_no_reward(
+    verifier: ModuleType, tmp_path: Path, members: list[tarfile.TarInfo]
+) -> None:
+    with tarfile.open(verifier.LEFT, "w:gz", format=tarfile.GNU_FORMAT) as archive:
+        for member in members:
             archive.addfile(member)
-        for name in ("../outside", "/outside", "up/outside", "./.git/config", "a/../../outside"):
-            member = tarfile.TarInfo(name)
-            member.size = 1
-            archive.addfile(member, io.BytesIO(b"x"))
     target = tmp_path / "into" / "left"
     target.mkdir(parents=True)
-    with pytest.raises(OSError, match="exists"):  # a link in the place of a folder that has a file
+    with contextlib.suppress(Exception):
         verifier.extract(verifier.LEFT, str(target))
-    assert not (tmp_path / "outside").exists()
-    assert not (target.parent / "outside").exists()
-    assert not (target / ".git").exists()
+    assert not [path for path in tmp_path.rglob("outside") if target not in path.parents]
+    assert not list(target.rglob(".git"))
+    assert reward(verifier) == "0"
+
+
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "MOST_FILES"])
+def test_a_work_tree_that_is_too_large(
+    verifier: ModuleType, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    left_archive(Path(verifier.LEFT), RIGHT)
+    monkeypatch.setattr(verifier, limit, 3)
+    assert reward(verifier) == "0"
+
+
+@pytest.mark.integration
+def test_tests_that_hang(verifier: ModuleType, task: Path) -> None:
+    grading = json.loads((task / "tests" / "task.json").read_text())
+    (task / "tests" / "task.json").write_text(json.dumps(grading | {"timeout": 0.5}))
+    left_archive(Path(verifier.LEFT), {**FILES, "calc.py": "while True:\n    pass\n"})
+    assert reward(verifier) == "0"
+
+
+XFAIL = "\n\ndef add(a, b):\n    import pytest\n    pytest.xfail('not today')\n"
+
+
+@pytest.mark.integration
+def test_a_test_that_the_code_calls_an_expected_failure(verifier: ModuleType) -> None:
+    left_archive(Path(verifier.LEFT), {**FILES, "calc.py": CODE + XFAIL})
+    assert reward(verifier) == "0"
+
+
+@pytest.mark.integration
+def test_a_test_that_is_marked_as_an_expected_failure(verifier: ModuleType, task: Path) -> None:
+    tests = task / "tests" / "files" / "tests" / "test_calc.py"
+    text = tests.read_text().replace("def test_twice", "import pytest\n\n@pytest.mark.xfail\ndef test_twice")
+    tests.write_text(text.replace("twice(4) == 8", "twice(4) == 9"))
+    left_archive(Path(verifier.LEFT), RIGHT)
+    assert reward(verifier) == "1"
+
+
+@pytest.mark.integration
+def test_options_that_pytest_does_not_know_here(verifier: ModuleType, task: Path) -> None:
+    """They are dropped, as for m3agent's own grading."""
+    (task / "tests" / "files" / "setup.cfg").write_text("[tool:pytest]\naddopts = --no-such-option\n")
+    left_archive(Path(verifier.LEFT), RIGHT)
+    assert reward(verifier) == "1"
 
 
 # -- a task of Harbor --------------------------------------------------------------------------------------------------
@@ -178,7 +239,7 @@ def test_a_task_has_what_harbor_reads(task: Path) -> None:
     assert read["schema_version"] == "1.4"
     assert read["task"]["name"] == "m3agent/small__calc-1"
     assert read["environment"] == {"docker_image": IMAGE, "workdir": "/testbed"}
-    assert (read["verifier"]["environment_mode"], read["verifier"]["timeout_sec"]) == ("separate", 60.0)
+    assert (read["verifier"]["environment_mode"], read["verifier"]["timeout_sec"]) == ("separate", 660.0)
     assert "left.tar.gz" in read["verifier"]["collect"][0]["command"]
     assert (task / "instruction.md").read_text().startswith("add is wrong\n")
     assert (task / "environment" / "Dockerfile").read_text().startswith(f"FROM {IMAGE}\n")
@@ -208,14 +269,10 @@ def test_the_tests_of_the_task_are_those_of_the_answer(task: Path) -> None:
 
 def test_a_patch_that_holds_the_end_of_the_script(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance")
-    odd = instance.answer.patch + "-- \nEND_OF_THE_REFERENCE_PATCH\necho ran\n"
-    changed = instance.model_copy(update={"answer": instance.answer.model_copy(update={"patch": odd})})
-    store = TreeStore(tmp_path / "trees.git")
-    base = Workspace.from_folder(store, Path(instance.task.source.location), sorted(FILES)).base
-    trees = grading_trees(store, base, instance.answer, b"")
-    write_task(changed, HarborTask(IMAGE, EVERY, trees), tmp_path / "task")
-    script = (tmp_path / "task" / "solution" / "solve.sh").read_text()
-    assert script.endswith("echo ran\nEND_OF_THE_REFERENCE_PATCH_\n")
+    end = "-- \nEND_OF_THE_REFERENCE_PATCH\necho ran\n"
+    odd = instance.answer.model_copy(update={"patch": instance.answer.patch + end})
+    script = task_of(instance.model_copy(update={"answer": odd}), tmp_path) / "solution" / "solve.sh"
+    assert script.read_text().endswith("echo ran\nEND_OF_THE_REFERENCE_PATCH_\n")
 
 
 # -- which instances are exported --------------------------------------------------------------------------------------
@@ -250,12 +307,37 @@ async def test_an_instance_is_refused_with_the_reason(
     assert list((tmp_path / "out").iterdir()) == []
 
 
+async def test_a_fault_of_the_machine_stops_no_other_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def whole_image(self: Environments, task: Task) -> str:
+        if task.instance_id == "small__calc-1":
+            raise DiskFull("the disk is full")
+        return IMAGE
+
+    monkeypatch.setattr(OneImage, "whole_image", whole_image)
+    first = small_instance(tmp_path / "instance")
+    second = first.model_copy(update={"task": first.task.model_copy(update={"instance_id": "other-1"})})
+    found = await exporter(tmp_path).swebench([first, second], lambda _: None)
+    failed = Exported(first.id, "this machine failed: the disk is full", machine_failed=True)
+    assert found == [failed, Exported("other-1")]
+
+
+async def test_without_an_engine_nothing_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole_image(self: Environments, task: Task) -> str:
+        raise EngineUnavailable("none")
+
+    monkeypatch.setattr(OneImage, "whole_image", whole_image)
+    with pytest.raises(EngineUnavailable):
+        await exporter(tmp_path).harbor([small_instance(tmp_path / "instance")], lambda _: None)
+
+
 @pytest.mark.parametrize("spoil", [lambda out: out.write_text("x"), lambda out: out.mkdir()])
 async def test_an_output_that_cannot_be_continued(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
     out = tmp_path / "out"
     spoil(out)
     if out.is_dir():
-        (out / "instances.jsonl").write_text("[1]\n")
+        (out / "instances.jsonl").write_text('{"instance_id": "small__calc-1"}\n')
     with pytest.raises(UsageError, match="give a new"):
         await exporter(tmp_path).swebench([small_instance(tmp_path / "instance")], lambda _: None)
 
@@ -265,7 +347,7 @@ async def test_an_output_that_cannot_be_continued(tmp_path: Path, spoil: Callabl
 
 async def test_rows_can_be_read_again(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance")
-    row = {"hints_text": "a hint", "repo_archive": "repos/x.tar", "repo_ref": "main", "fix_commit": "1" * 40}
+    row = {"hints_text": "a hint", "repo_archive": "repos/x.tar", "repo_ref": "main", "dockerhub_tag": "1"}
     answer = instance.answer.model_copy(update={"row": row})
     task = instance.task.model_copy(update={"base_commit": "1" * 40})
     given = Instance(task=task, answer=answer)
@@ -277,7 +359,7 @@ async def test_rows_can_be_read_again(tmp_path: Path) -> None:
     assert read.answer.test_command == "pytest -rA tests/test_calc.py"
     assert read.answer.row["hints_text"] == "a hint"
     assert read.answer.row["image_name"] == IMAGE
-    assert not {"repo_archive", "repo_ref"} & read.answer.row.keys()
+    assert not {"repo_archive", "repo_ref", "dockerhub_tag"} & read.answer.row.keys()
 
 
 @pytest.mark.integration

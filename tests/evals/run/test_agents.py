@@ -76,10 +76,11 @@ async def test_a_diff_that_it_writes_counts_and_not_what_it_changed(task: Task, 
         ('{"prompt_tokens": 10, "completion_tokens": 2, "cost": 0.5, "x": 1}', (None, 10, 2, 0.5)),
         ('{"final_metrics": {"total_prompt_tokens": 9, "total_steps": 3}, "cost": 7}', (3, 9, None, None)),
         ('{"turns": -1, "prompt_tokens": true, "completion_tokens": 1e999, "cost": "1"}', (None,) * 4),
+        ('{"turns": 1' + "0" * 400 + "}", (None,) * 4),
         ("[1]", (None,) * 4),
         ("no JSON", (None,) * 4),
     ],
-    ids=["own names", "a trajectory", "no numbers", "a list", "no JSON"],
+    ids=["own names", "a trajectory", "no numbers", "a huge number", "a list", "no JSON"],
 )
 async def test_the_usage_that_it_reports(
     task: Task, tmp_path: Path, text: str, usage: tuple[object, ...]
