@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,31 +27,31 @@ PACKING = (
 )
 
 
-def pack(store: TreeStore, refs: Mapping[str, str], name: str, scratch: Path) -> bytes:
+def pack(store: TreeStore, refs: Mapping[str, str], name: str) -> bytes:
     """Return the archive, a gzipped tar that contains the bare repository `name`.git.
 
     Args:
         store: The store that has the commits.
         refs: Commit ids by ref name. The commits have no parents.
         name: Name of the repository.
-        scratch: An empty folder for temporary files.
 
     Raises:
         GitFailed: The store lacks objects of these commits.
     """
     commits = sorted(set(refs.values()))
     wanted = store.git("rev-list", "--objects", "--no-walk=unsorted", *commits)
-    target = str(scratch.resolve() / "pack")  # git runs in the store's folder
-    store.git("pack-objects", "-q", *PACKING, target, stdin=wanted)
     files = {
         "HEAD": b"ref: refs/heads/main\n",
         "config": CONFIG.encode(),
         "packed-refs": "".join(f"{sha} {ref}\n" for ref, sha in sorted(refs.items())).encode(),
         "shallow": "".join(f"{sha}\n" for sha in commits).encode(),
     }
-    for part in scratch.glob("pack-*"):
-        if part.suffix in {".pack", ".idx"}:
-            files[f"objects/pack/{part.name}"] = part.read_bytes()
+    # Git makes the pack in the store and renames it, so the folder must be in the same file system.
+    with tempfile.TemporaryDirectory(dir=store.git_dir.resolve()) as scratch:
+        store.git("pack-objects", "-q", *PACKING, f"{scratch}/pack", stdin=wanted)
+        for part in Path(scratch).glob("pack-*"):
+            if part.suffix in {".pack", ".idx"}:
+                files[f"objects/pack/{part.name}"] = part.read_bytes()
     return _tar(f"{name}.git", files)
 
 

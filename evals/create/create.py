@@ -181,9 +181,7 @@ async def _try(
 
 
 def _write_base(history: CommitHistory, row: dict[str, str], archive: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-        refs = {row["repo_ref"]: row["base_commit"]}
-        archive.write_bytes(pack(history.store, refs, "base", Path(scratch)))
+    archive.write_bytes(pack(history.store, {row["repo_ref"]: row["base_commit"]}, "base"))
 
 
 def _errors(found: Validated) -> dict[str, str]:

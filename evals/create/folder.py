@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -136,8 +135,7 @@ class CreatedFolder:
         if row is not None:
             rows = {**self.rows, row["instance_id"]: row}
             refs = {one["repo_ref"]: one["base_commit"] for one in rows.values()}
-            with tempfile.TemporaryDirectory() as scratch:
-                write_page(self.archive, pack(store, refs, folder_name(self.repo), Path(scratch)))
+            write_page(self.archive, pack(store, refs, folder_name(self.repo)))
             self.rows = rows
             write_page(self.path / VIEW, _lines(view(one) for one in rows.values()))
             write_page(self.path / ROWS, _lines(iter(rows.values())))

@@ -15,6 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 INSTANCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 """Ids become names of folders and images, so they contain no character that is special in either."""
 
+TESTBED = "/testbed"
+"""Where official images have the code."""
+
 PythonRunner = Literal["pytest", "unittest", "django", "sympy"]
 """A test runner of Python, which determines the form of test ids.
 
@@ -69,7 +72,7 @@ class Environment(_Model):
     install: str | None = None
     variables: dict[str, str] = Field(default_factory=dict)
     exclude_newer: datetime | None = None
-    folder: str = "/testbed"
+    folder: str = TESTBED
 
 
 class Task(_Model):

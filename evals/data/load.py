@@ -14,7 +14,7 @@ from pathlib import Path
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.data.instance import TESTBED, DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
 from m3agent.evals.data.swebench import read_id, read_row
@@ -93,6 +93,10 @@ def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = N
         content = instance.model_dump(mode="json")
         if instance.task.source.kind != "git":
             del content["task"]["source"]["location"]  # the commit id identifies the content
+        if (
+            content["task"]["environment"]["folder"] == TESTBED
+        ):  # as in runs of older versions, which had no such field
+            del content["task"]["environment"]["folder"]
         lines.append(json.dumps(content, sort_keys=True))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 

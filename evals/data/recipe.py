@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.instance import Environment, PythonRunner
+from m3agent.evals.data.instance import TESTBED, Environment, PythonRunner
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _NOTE = re.compile(r"\s+\(.*\)\s*$")
@@ -79,7 +79,7 @@ def runner_of(command: str) -> PythonRunner:
 
 def _folder(fields: Fields) -> str:
     """Return the path of the code in a prebuilt image. It becomes a part of a script."""
-    folder = fields.first("folder") or "/testbed"
+    folder = fields.first("folder") or TESTBED
     if not _FOLDER.fullmatch(folder):
         raise fields.wrong("folder", f"{printable_line(folder, 60)!r} is not a path such as /testbed")
     return folder

@@ -12,14 +12,13 @@ import shlex
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from m3agent.evals.data.instance import Environment, Task
+from m3agent.evals.data.instance import TESTBED, Environment, Task
 from m3agent.evals.environments.layer import WORK, Layer
 from m3agent.sandbox.backends.sandbox import BESIDE, EQUIPPED, ROOT
 from m3agent.sandbox.images.debian import RELEASED
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
-TESTBED = "/testbed"
 PIP, SETUPTOOLS = "24.0", "68.0.0"
 """Versions in the virtual environment. They are from mid 2023 and can build both old and new packages (tested)."""
 EDITABLE_SINCE = "2023-07-01"

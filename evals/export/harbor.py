@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.evals.data.instance import Answer, Instance
-from m3agent.evals.environments.recipe import TESTBED
+from m3agent.evals.data.instance import TESTBED, Answer, Instance
 from m3agent.evals.export import in_harbor
 from m3agent.evals.grade.command import parse_command
 from m3agent.evals.grade.strict import targets_of, warning_options

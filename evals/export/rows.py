@@ -10,8 +10,8 @@ import re
 from typing import Any
 
 from m3agent.evals.data.dialects import DIALECTS
-from m3agent.evals.data.instance import Instance
-from m3agent.evals.environments.recipe import CONDA, TESTBED
+from m3agent.evals.data.instance import TESTBED, Instance
+from m3agent.evals.environments.recipe import CONDA
 from m3agent.tools.runners.python import PYTEST
 
 OWN = {"repo_archive", "repo_ref", "environment"}

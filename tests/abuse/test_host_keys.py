@@ -275,8 +275,7 @@ async def do_everything(where: Path, out: Path, origins: list[str], config: Path
         (repository.root / changed).write_bytes(before)
         (repository.root / "new.py").unlink()
     history = open_history(where, out)
-    (out / "pack").mkdir()
-    pack(history.store, {"refs/heads/x": next(iter(history.commits())).sha}, "x", out / "pack")
+    pack(history.store, {"refs/heads/x": next(iter(history.commits())).sha}, "x")
     write_files(out / "code", {"a.py": "x = 1\n"})
     for kind, location in (("git", where), ("folder", out / "code")):
         source = Source.model_validate({"kind": kind, "location": str(location), "ref": repository.head})
