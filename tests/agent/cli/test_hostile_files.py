@@ -187,6 +187,7 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
             monkeypatch.delattr(os, name, raising=False)
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("system")
 @pytest.mark.parametrize("name", [".gitignore", "src/.gitattributes"])
 def test_git_does_not_wait_for_a_pipe(repository: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +206,7 @@ def test_git_does_not_wait_for_a_pipe(repository: Path, name: str, monkeypatch: 
         workspace_of(opened, repository.parent)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["index", "info/exclude"])
 def test_git_does_not_wait_for_a_pipe_in_its_own_folder(
     repository: Path, name: str, monkeypatch: pytest.MonkeyPatch
