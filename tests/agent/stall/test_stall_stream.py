@@ -72,6 +72,9 @@ def test_data_in_a_block_of_code_may_repeat_itself() -> None:
     assert hear([f"{prose(300)}\n", rows]) is not None
     assert hear([f"{prose(300)}\n```python\n", rows, "```\n", prose(300)]) is None
     assert hear(["```\n", rows * 20]) is not None
+    long_row = f"    {prose(50)},\n"
+    assert hear([f"{long_row * 35}"]) is not None
+    assert hear(["```python\n", long_row * 35]) is None, "in code, more repetitions are needed"
 
 
 @given(

@@ -32,6 +32,17 @@ def test_command_takes_over_taint_mode() -> None:
     assert b'"argv": ["perl", "-T", "-Ilib", "t/a.t"], "cwd": "/ws/one"' in command.files["/w/run.json"]
 
 
+def test_code_in_c_is_not_built() -> None:
+    for files, notices in (
+        ({"t/a.t": TEST}, ()),
+        ({"t/a.t": TEST, "lib/A.xs": ""}, ("the distribution has XS code, which is not built",)),
+    ):
+        tree = tree_of(files)
+        (suite,) = RUNNER.detect(tree)
+        found = RUNNER.prepare(suite, tree)
+        assert (found.system_packages, found.notices) == (("perl",), notices)
+
+
 EVENTS = "result 1 t/a.t\nresult 1 /ws/t/a.t\nend\n"
 
 

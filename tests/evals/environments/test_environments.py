@@ -106,6 +106,11 @@ def test_packages_are_as_of_the_day_but_never_from_before_the_python_was_ripe() 
     assert era_of(task().model_copy(update={"created_at": None}), "3.11") is None
 
 
+def test_the_day_is_that_of_utc() -> None:
+    assert era_of(task(exclude_newer="2020-01-02T23:00:00-05:00"), "3.11") == date(2020, 1, 3)
+    assert era_of(task(exclude_newer="2020-01-02T23:00:00"), "3.11") == date(2020, 1, 2)
+
+
 @pytest.mark.parametrize(
     ("line", "arguments"),
     [

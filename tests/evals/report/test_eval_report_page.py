@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from m3agent.agent.report import text
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.report import sessions as sessions_module
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.model import RunReport, report_of
@@ -141,7 +142,9 @@ def with_session(folder: RunFolder, ident: str, session: Path) -> None:
     session.rename(folder.attempt(ident, 1) / "session")
 
 
-def test_each_session_has_a_page_and_a_link_to_it(tmp_path: Path, write: Write) -> None:
+def test_each_session_has_a_page_and_a_link_to_it(
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = [
         result("o__a-1", session="attempts/o__a-1/1/session"),
         result("o__a-2", "unresolved", session="attempts/o__a-2/1/session"),
@@ -151,7 +154,12 @@ def test_each_session_has_a_page_and_a_link_to_it(tmp_path: Path, write: Write) 
     with_session(folder, "o__a-1", write(*a_fix()))
     report = report_of(tally_of(folder))
     page = tmp_path / "a report #1.html"
-    sessions = write_sessions(folder, report, page, print)
+    said: list[str] = []
+    sessions = write_sessions(folder, report, page, said.append)
+    assert said == []
+    monkeypatch.setattr(sessions_module, "_SAY_EVERY", -1.0)
+    assert write_sessions(folder, report, page, said.append) == sessions
+    assert said == ["1 of 2 sessions' pages are written", "2 of 2 sessions' pages are written"]
     found = Page(render(report, rows(folder, report, sessions)))
     assert found.links == ["data:,", "a%20report%20%231_files/o__a-1-1.html"]
     assert "No session's page: the session's log does not exist" in found.text

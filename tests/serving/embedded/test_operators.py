@@ -128,6 +128,12 @@ def test_needed_edit_is_proposed(operator: str, wrong: str, right: str) -> None:
     assert found[needed] == operator
 
 
+def test_a_name_is_no_term_beside_itself() -> None:
+    found = results(body("xs = a - b\nreturn a < b"))
+    assert ast.dump(ast.parse(body("xs = a - b\nreturn a - b < b"))) in found
+    assert ast.dump(ast.parse(body("xs = a - b\nreturn a - a < b"))) not in found
+
+
 CLASS_CASES = [
     (
         "missing self",

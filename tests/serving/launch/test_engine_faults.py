@@ -210,6 +210,11 @@ def test_every_row_is_hit_by_a_log() -> None:
             FaultKind.DRIVER,
             "newer driver",
         ),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 12020).",
+            FaultKind.DRIVER,
+            "supports CUDA up to 12.2,",
+        ),
         ("RuntimeError: CUDA error: invalid device ordinal", FaultKind.NO_GPU, "8 GPUs"),
         ("ImportError: /opt/x.so: undefined symbol: _ZN3c104cuda", FaultKind.MODULE, "are incompatible"),
         (

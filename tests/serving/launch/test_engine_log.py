@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.serving.launch import engine
 from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.log_line import line_of
@@ -252,3 +254,18 @@ def test_arbitrary_bytes_never_raise(pieces: list[bytes], engine: str | None) ->
     for piece in pieces:
         reader.feed(piece)
     assert not any(re.search(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", line.message) for line in reader.tail)
+
+
+@pytest.mark.parametrize("size", [10, 11])
+def test_a_log_that_is_too_large_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(engine, "MOST_LOG_BYTES", 10)
+    process = engine.EngineProcess("vllm", MagicMock(), tmp_path)
+    log, last = tmp_path / engine.LOG, tmp_path / engine.LAST_LOG
+    log.write_bytes(b"x" * size)
+    process.news()
+    assert (log.stat().st_size, last.exists()) == ((0, True) if size > 10 else (10, False))
+    log.write_bytes(b"y")
+    process.news()
+    assert log.read_bytes() == b"y"
