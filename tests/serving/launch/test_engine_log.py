@@ -15,6 +15,7 @@ from m3agent.serving.launch import engine
 from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.log_line import line_of
+from m3agent.serving.launch.record import LAST_LOG, LOG
 
 LOGS = Path(__file__).parent / "logs"
 ENGINES = (None, "vllm", "sglang", "trtllm", "dynamo")
@@ -262,7 +263,7 @@ def test_a_log_that_is_too_large_begins_anew(
 ) -> None:
     monkeypatch.setattr(engine, "MOST_LOG_BYTES", 10)
     process = engine.EngineProcess("vllm", MagicMock(), tmp_path)
-    log, last = tmp_path / engine.LOG, tmp_path / engine.LAST_LOG
+    log, last = tmp_path / LOG, tmp_path / LAST_LOG
     log.write_bytes(b"x" * size)
     process.news()
     assert (log.stat().st_size, last.exists()) == ((0, True) if size > 10 else (10, False))
