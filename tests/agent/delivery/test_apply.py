@@ -17,6 +17,8 @@ from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, Workspace
 
+pytestmark = pytest.mark.integration  # each test starts git many times
+
 MakeRepo = Callable[..., Path]
 REGULAR, PROGRAM, LINK = 0o100644, 0o100755, 0o120000
 FILES: dict[str, str | bytes] = {

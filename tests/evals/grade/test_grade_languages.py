@@ -27,6 +27,8 @@ from m3agent.tools.test_report import EMPTY
 from tests.conftest import write_files
 from tests.evals.calc_instance import diff, small_instance
 
+pytestmark = pytest.mark.integration  # each test starts git many times
+
 GO = ("go.mod", "add.go", "add_test.go", "tools/cli_test.go")
 JS = ("web/package.json", "web/add.js", "web/add.test.js")
 MIXED = (*GO, *JS, "service/test_calc.py")
