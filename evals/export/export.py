@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.report.write import write_page
@@ -23,8 +22,6 @@ from m3agent.evals.grade.grader import Grader, InvalidInstance
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import apply, grading_trees, open_store
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
-
-Format = Literal["harbor", "swebench"]
 
 
 @dataclass(frozen=True)

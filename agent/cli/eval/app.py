@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance
@@ -22,6 +25,12 @@ Validation = Annotated[
         help="Output of `eval validate -o`: leaves out flaky tests and invalid instances.", metavar="FILE"
     ),
 ]
+
+
+def counter(total: int) -> Callable[[str], None]:
+    """Return a function that prints a text about each of several instances on standard error, with a counter."""
+    numbers = itertools.count(1)
+    return lambda text: print_note(f"[{next(numbers)}/{total}] {text}")
 
 
 def load_rows(rows: str, ids: str | None) -> list[Instance]:

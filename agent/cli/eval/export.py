@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from m3agent.agent.cli.common import faults, print_bytes, run
-from m3agent.agent.cli.eval.app import Ids, Rows, eval_app, load_rows
+from m3agent.agent.cli.eval.app import Ids, Rows, counter, eval_app, load_rows
 from m3agent.agent.util.sanitize import print_note, printable_line
 
 if TYPE_CHECKING:
@@ -58,19 +58,13 @@ def export(
 
 
 def _teller(total: int) -> Callable[[Exported], None]:
-    """Return a callback that prints each instance's result on standard error, with a counter."""
-    done = 0
+    """Return a callback that prints each instance's result."""
+    count = counter(total)
 
     def tell(one: Exported) -> None:
-        nonlocal done
-        done += 1
-        result = (
-            f"not exported: {printable_line(one.reason, 300)}"
-            if one.reason
-            else "already there"
-            if one.kept
-            else "exported"
-        )
-        print_note(f"[{done}/{total}] {one.instance_id}: {result}")
+        result = "already there" if one.kept else "exported"
+        if one.reason:
+            result = f"not exported: {printable_line(one.reason, 300)}"
+        count(f"{one.instance_id}: {result}")
 
     return tell

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
-from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_rows
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.sanitize import print_note, print_text, printable_text
 from m3agent.agent.util.table import columns
@@ -186,14 +186,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
-    """Return a callback that prints the result of each instance on standard error, one line each, with a counter."""
-    done = 0
+    """Return a callback that prints the result of each instance."""
+    count = counter(total)
 
     def tell(one: Any) -> None:
-        nonlocal done
-        done += 1
         ident, verdict, reason = row(one)
-        print_note(f"[{done}/{total}] {ident}: {verdict}{f' ({reason})' if reason else ''}")
+        count(f"{ident}: {verdict}{f' ({reason})' if reason else ''}")
 
     return tell
 
