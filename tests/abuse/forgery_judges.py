@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
+from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade
 from m3agent.evals.grade.grader import Grader
+from m3agent.evals.grade.strict import TestRun
+from m3agent.evals.grade.trees import Trees, grading_trees, open_store
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
@@ -83,8 +88,52 @@ def base_of(target: Target) -> dict[str, str]:
     return {**target.files, target.tests: target.old_tests}
 
 
+@dataclass(frozen=True)
+class GradedTarget:
+    """A target as an instance, and a grader that knows what its tests do without a patch.
+
+    Attributes:
+        folder: Holds the instance's code and the grader's state; it is deleted with this object.
+    """
+
+    target: Target
+    folder: tempfile.TemporaryDirectory[str]
+    instance: Instance
+    grader: Grader
+
+    @classmethod
+    def of(cls, target: Target) -> GradedTarget:
+        """Return the one of this process: an evaluation too grades many patches of an instance with one grader."""
+        for known in _GRADED:
+            if known.target is target:
+                return known
+        folder = tempfile.TemporaryDirectory(prefix="m3agent-graded-")
+        path = Path(folder.name)
+        made = cls(
+            target, folder, instance_of(target, path / "instance"), Grader(path / "state", lambda _: None)
+        )
+        _GRADED.append(made)
+        return made
+
+    def trees(self, files: Files, folder: Path) -> Trees:
+        """Return the trees of a patch, as grading makes them; `folder` must be empty."""
+        code = codebase(self.instance.task, Path(self.folder.name, "state"))
+        store, base = open_store(code.path, folder / "trees.git")
+        return grading_trees(store, base, self.instance.answer, self.patch(files, folder))
+
+    async def run_without_patch(self) -> TestRun:
+        """Run the tests on the base."""
+        return await self.grader.run(self.instance, b"", None)
+
+    def patch(self, files: Files, folder: Path) -> bytes:
+        """Return files as a patch."""
+        return diff(folder / "patch", base_of(self.target), files)
+
+
+_GRADED: list[GradedTarget] = []
+
+
 async def graded(files: Files, target: Target, folder: Path) -> Grade:
     """Grade files as a patch to a target by the strict rules."""
-    instance = instance_of(target, folder / "instance")
-    patch = diff(folder / "patch", base_of(target), files)
-    return await Grader(folder / "state", lambda _: None).strict(instance, patch, None, folder)
+    known = GradedTarget.of(target)
+    return await known.grader.strict(known.instance, known.patch(files, folder), None, folder)

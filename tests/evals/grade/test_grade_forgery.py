@@ -9,25 +9,90 @@ import pytest
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.grade.grader import Grader
 from tests.abuse.forgeries import FORGERIES, HONEST
-from tests.abuse.forgery_judges import graded
+from tests.abuse.forgery_judges import GradedTarget, graded
+from tests.abuse.forgery_targets import Forgery
 from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(not docker_here(), reason="no Docker engine")]
 
 
+BY_FILES = {"files", "start-up", "tests"}
+"""Kinds of forgeries that need other files than the code under test."""
 QUICK = {"written to every descriptor"}
 """The long tests try the others. `make test` tries more in test_forgery.py, forgeries against unittest in
 test_grade_small.py, and forgeries by files in `test_the_reference_is_resolved_beside_every_forgery_that_is_undone`."""
+OF_EACH_SIGN = {
+    *("written to every descriptor", "end at import", "report rewritten by a process in the background"),
+    *(
+        "reports replaced",
+        "code of pytest replaced",
+        "hook of a plugin replaced",
+        "tests rewritten from the code",
+    ),
+    *(
+        "parser replaced",
+        "library changed through its dictionary",
+        "helper of the tests replaced among the modules",
+    ),
+    *("plugin registered from the code", "items of another class", "tests marked as expected failures"),
+    *("equal to everything", "comparison of dictionaries replaced", "equal to every small number"),
+    *(
+        "frame with the expected values",
+        "memory of a test rewritten through /proc",
+        "channel found in frames",
+    ),
+    *("thread that swaps the code of tests", "tests replaced once collected", "test case of another class"),
+    *(
+        "data of a conftest replaced by names in a docstring",
+        "test helper in a folder of the code that has no file",
+    ),
+    *(
+        "audit hook that changes tests as they are opened",
+        "code of a library replaced by names in a docstring",
+    ),
+    *("fixes half of the time", "ends in a green test half of the time"),
+}
+"""Forgeries by code, at least one for each sign by which grading knows them (docs/eval.md). test_forgery.py tries all of them
+against `fix`, which has the same guard, and benchmarks/forgeries.py tries all of them against grading."""
+TRIED = [name for name, forged in FORGERIES.items() if forged.kind in BY_FILES or name in OF_EACH_SIGN]
 
 
-@pytest.mark.parametrize("forgery", others_later(FORGERIES, QUICK))
+@pytest.mark.parametrize("forgery", others_later(TRIED, QUICK))
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     forged = FORGERIES[forgery]
+    if leaves_nothing(forged, tmp_path / "trees"):
+        return
     grade = await graded(forged.files, forged.target, tmp_path)
     if forged.kind == "instability" and grade.verdict is Verdict.RESOLVED:
         pytest.xfail("grading runs the tests once, as the official rules do: a lucky patch looks like a fix")
     assert grade.verdict is not Verdict.RESOLVED, grade
+
+
+def leaves_nothing(forged: Forgery, folder: Path) -> bool:
+    """Return whether all of a forgery is put back, so that the tests run on the same files as without a patch."""
+    target = GradedTarget.of(forged.target)
+    tree = target.trees(forged.files, folder / "forged").tree
+    return tree == target.trees({}, folder / "without").tree
+
+
+def test_the_list_has_known_names() -> None:
+    assert {name for name, forged in FORGERIES.items() if forged.kind not in BY_FILES} >= OF_EACH_SIGN
+
+
+async def test_without_a_patch_the_tests_fail(tmp_path: Path) -> None:
+    """A forgery of which nothing is left is therefore not resolved."""
+    for name, target in HONEST.items():
+        run = await GradedTarget.of(target).run_without_patch()
+        assert set(target.to_fix) <= {
+            ident for ident, outcome in run.outcomes.items() if outcome == "failed"
+        }, name
+
+
+def test_what_is_put_back(tmp_path: Path) -> None:
+    assert leaves_nothing(FORGERIES["conftest at the root"], tmp_path / "a")
+    assert not leaves_nothing(FORGERIES["plugin by metadata"], tmp_path / "b")
+    assert not leaves_nothing(FORGERIES["written to every descriptor"], tmp_path / "c")
 
 
 @pytest.mark.slow  # quick: test_grade_small.py
