@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ PER_TEST = 20.0
 """Limit of one test, in seconds."""
 PER_RECORDED_TEST = 4 * PER_TEST
 """Limit of one test while it is recorded, which makes it slower, and of one that is compared with its recorded run."""
+STARTS = max(1, (os.cpu_count() or 1) // 2)
+"""Sandboxes that start at once. A start keeps about two processors busy: those of an engine and ours."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class TreeRuns:
         among: All suites of the base tree, which decide how ids start; empty if they are `suites`.
         kept: Complete results of `run_once`, by tree, suites and selection.
         ahead: Sandboxes that start before they are needed, by tree.
+        starts: Limits the sandboxes that start at once. The first that is asked for is ready first.
     """
 
     store: TreeStore
@@ -54,17 +58,15 @@ class TreeRuns:
     among: Sequence[Suite] = ()
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
     ahead: dict[str, list[asyncio.Task[Sandbox]]] = field(default_factory=dict)
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
 
     def start_ahead(self, tree: str, number: int) -> None:
-        """Start sandboxes for runs of a tree that will probably follow: their start takes as long as a small suite.
+        """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
 
         `close_unused` must follow.
         """
         waiting = self.ahead.setdefault(tree, [])
-        waiting += [
-            asyncio.create_task(self.new_sandbox(Workspace(self.store, tree)).__aenter__())
-            for _ in range(number - len(waiting))
-        ]
+        waiting += [asyncio.create_task(self._started(tree)) for _ in range(number - len(waiting))]
 
     async def close_unused(self) -> None:
         """Close the sandboxes that no run has used."""
@@ -75,17 +77,18 @@ class TreeRuns:
         started = await asyncio.gather(*waiting, return_exceptions=True)
         await asyncio.gather(*(sandbox.close() for sandbox in started if isinstance(sandbox, Sandbox)))
 
+    async def _started(self, tree: str) -> Sandbox:
+        async with self.starts:
+            return await self.new_sandbox(Workspace(self.store, tree)).__aenter__()
+
     @contextlib.asynccontextmanager
     async def _sandbox(self, tree: str) -> AsyncIterator[Sandbox]:
-        if waiting := self.ahead.get(tree):
-            sandbox = await waiting.pop()
-            try:
-                yield sandbox
-            finally:
-                await sandbox.close()
-        else:
-            async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
-                yield sandbox
+        waiting = self.ahead.get(tree)
+        sandbox = await (waiting.pop(0) if waiting else self._started(tree))
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
 
     async def run_once(
         self, tree: str, name: str, selection: Selection, *, added: Collection[str] = ()
@@ -122,7 +125,7 @@ class TreeRuns:
         Raises:
             SandboxError: The sandbox failed, so nothing is known about the tests.
         """
-        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+        async with self._sandbox(tree) as sandbox:
             return await self._run_in(sandbox, name, selection, record, added)
 
     async def repeat(
@@ -192,7 +195,7 @@ class TreeRuns:
         report = await self.run(tree, "baseline", Selection(seconds=seconds), record)
         if report.executed is None:
             return report
-        async with self.new_sandbox(Workspace(self.store, tree)) as sandbox:
+        async with self._sandbox(tree) as sandbox:
             imports = await run_in_sandbox(
                 sandbox,
                 ".",

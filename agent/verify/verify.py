@@ -50,7 +50,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -178,9 +178,11 @@ async def verify(
     if left_out:
         runs = replace(runs, suites=chosen, among=suites)
     known = None if baseline is None else partial(of_chosen, baseline)
+    copies = _CopyRuns(workspace, runs)
     try:
-        compared, further = await _compare(workspace, patch, runs, reruns, known, seconds)
+        compared, further = await _compare(workspace, patch, runs, reruns, known, seconds, copies)
     finally:
+        await copies.close()
         await runs.close_unused()
     builds = await asyncio.to_thread(build_changes, workspace, patch, compared.before, compared.after)
     compared = replace(compared, review=compared.review + builds, left_out=left_out)
@@ -211,38 +213,66 @@ class _Further:
     repeats: Repeats | None = None
 
 
-async def _run_copies(
-    workspace: Workspace, runs: TreeRuns, tree: str, fixed: Collection[str], added: Collection[str]
-) -> CopiesSeen:
-    """Run inverted copies of the fixed tests.
+class _CopyRuns:
+    """Runs inverted copies of fixed tests, the same ones only once.
 
     Args:
         workspace, runs: As for `verify`.
-        tree: Git tree id of the new code with the fixed tests.
-        fixed: Ids of the fixed tests.
-        added: Paths of files with tests that the patch adds.
     """
-    inverted = await asyncio.to_thread(inverted_tree, workspace.store, tree, fixed)
-    if inverted is None:
-        return CopiesSeen()
-    number = itertools.count(1)
 
-    async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
-        own = {
-            ident for ident in idents if file_of(ident) in added
-        }  # never in one process with the old tests
-        name = f"verify-inverted-{next(number)}"
-        groups = {name: {*idents} - own, f"{name}-added": own}
-        selections = {
-            name: Selection(targets_of({file_of(ident) for ident in group}), group, seconds=COPIES_SECONDS)
-            for name, group in groups.items()
-            if group
-        }
-        reports = await all_of(*(runs.run(inverted.tree, *each) for each in selections.items()))
-        passed = {ident for report in reports for ident in report.passed}
-        return passed, {ident for report in reports for ident in report.ids}
+    def __init__(self, workspace: Workspace, runs: TreeRuns) -> None:
+        self._workspace = workspace
+        self._runs = runs
+        self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
 
-    return await run_copies(inverted, run)
+    def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
+        """Run copies of tests that are fixed, or seem to be while others still run.
+
+        Args:
+            tree: Git tree id of the new code with the fixed tests.
+            fixed: Ids of the fixed tests.
+            added: Paths of files with tests that the patch adds.
+        """
+        own = frozenset(file_of(ident) for ident in fixed) & {*added}
+        key = tree, frozenset(fixed), own
+        if key not in self._begun:
+            self._begun[key] = asyncio.create_task(self._run(tree, fixed, own))
+        return self._begun[key]
+
+    async def seen(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
+        """Return what copies of fixed tests show. The arguments are those of `begin`."""
+        return await self.begin(tree, fixed, added)
+
+    async def close(self) -> None:
+        """End the runs that nobody waits for."""
+        for task in self._begun.values():
+            task.cancel()
+        await asyncio.gather(*self._begun.values(), return_exceptions=True)
+
+    async def _run(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
+        inverted = await asyncio.to_thread(inverted_tree, self._workspace.store, tree, fixed)
+        if inverted is None:
+            return CopiesSeen()
+        number = itertools.count(1)
+
+        async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
+            own = {
+                ident for ident in idents if file_of(ident) in added
+            }  # never in one process with the old tests
+            name = f"verify-inverted-{next(number)}"
+            groups = {name: {*idents} - own, f"{name}-added": own}
+            selections = {
+                name: Selection(
+                    targets_of({file_of(ident) for ident in group}), group, seconds=COPIES_SECONDS
+                )
+                for name, group in groups.items()
+                if group
+            }
+            reports = await all_of(*(self._runs.run(inverted.tree, *each) for each in selections.items()))
+            passed = {ident for report in reports for ident in report.passed}
+            return passed, {ident for report in reports for ident in report.ids}
+
+        return await run_copies(inverted, run)
 
 
 def _with_copies(
@@ -337,19 +367,23 @@ async def _compare(
     reruns: int,
     baseline: Callable[[], Awaitable[TestReport | None]] | None,
     seconds: float,
+    copies: _CopyRuns,
 ) -> tuple[Verification, _Further]:
-    """Run the tests on both trees and judge the patch by the results. The arguments are those of `verify`.
+    """Run the tests on both trees and judge the patch by the results.
 
-    Further runs begin as soon as the patch seems right, beside the search for flaky tests.
+    Further runs begin as soon as the patch seems right, beside the search for flaky tests. Copies of the patch's own tests
+    begin even before the old tests have ended.
+
+    Args:
+        workspace, patch, runs, reruns, baseline, seconds: As for `verify`.
+        copies: Runs inverted copies of fixed tests.
     """
     started = time.monotonic()
     trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
     added = trees.added
     not_own = Selection(ignore=trees.imported)
     pair = Pair(patch.base, trees.without, "", runs, reruns, not_own, trees.new_files)
-    if reruns:
-        runs.start_ahead(pair.new, SANDBOXES)
-        runs.start_ahead(pair.old, 1)
+    runs.start_ahead(pair.new, 1)
     known = asyncio.ensure_future(_nothing() if baseline is None else baseline())
     new_tests_selection = await asyncio.to_thread(_added_tests, workspace, patch, added)
     of_added = Pair(trees.old, trees.new, "added-", runs, reruns, new_tests_selection, trees.new_files)
@@ -357,14 +391,33 @@ async def _compare(
     are_few = own is not None and own.selection.only and set(own.selection.only).isdisjoint(patch.paths)
     # tests that the patch adds or changes run beside the old tests, but never in one process with them
     await asyncio.wait([known], timeout=KNOWN_SECONDS)
-    undone = await asyncio.to_thread(changes_undone, workspace, patch)
-    (main, added_reports, own_reports), review = await all_of(
-        all_of(
-            run_suite(workspace, patch, pair, known, seconds),
-            _run_if(of_added, bool(new_tests_selection.only)),
-            _run_if(own, bool(are_few)),
-        ),
-        asyncio.to_thread(needs_review, workspace, patch, undone),
+    known_at_once = known.result() if known.done() else None
+    beside = of_added if new_tests_selection.only else None, own if are_few else None
+    for each in beside:
+        if each is not None:
+            runs.start_ahead(each.old, 1)
+            runs.start_ahead(each.new, 1)
+    if reruns:
+        runs.start_ahead(pair.new, 1 + SANDBOXES)
+        runs.start_ahead(pair.old, 1)
+
+    async def run_own(each: Pair | None) -> tuple[TestReport, TestReport] | None:
+        """Run tests that the patch adds or changes, and begin with copies of those that it seems to fix."""
+        if each is None:
+            return None
+        red, green = await each.run()
+        seem_fixed = red.red & {*green.passed}
+        if known_at_once is not None and seem_fixed:
+            copies.begin(each.new, seem_fixed, {*added, *map(file_of, green.ids - known_at_once.ids)})
+        return red, green
+
+    def read() -> tuple[tuple[str, ...], tuple[Finding, ...]]:
+        undone = changes_undone(workspace, patch)
+        return undone, needs_review(workspace, patch, undone)
+
+    (main, added_reports, own_reports), (undone, review) = await all_of(
+        all_of(run_suite(workspace, patch, pair, known, seconds), run_own(beside[0]), run_own(beside[1])),
+        asyncio.to_thread(read),
     )
     reports, scope = main.reports, main.scope
     pair = replace(pair, selection=main.selection)
@@ -391,8 +444,7 @@ async def _compare(
             again = await repeats
             return await compare(replace(pair, selection=in_time()), reports, again)
 
-        copies, seen = await all_of(_run_copies(workspace, runs, tree, fixed, files), compared())
-        return _Further(copies, seen)
+        return _Further(*await all_of(copies.seen(tree, fixed, files), compared()))
 
     async def run_again(fixed: Collection[str]) -> list[TestReport]:
         near = in_time()
@@ -517,10 +569,6 @@ async def _compare(
 
 async def _nothing() -> None:
     return None
-
-
-async def _run_if(pair: Pair | None, wanted: bool) -> tuple[TestReport, TestReport] | None:
-    return await pair.run() if pair is not None and wanted else None
 
 
 def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Selection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
+from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.selection import EVERYTHING
 from tests.fakes.machine import MemoryMachine
@@ -67,15 +69,33 @@ async def test_repeats_use_what_was_started_ahead(runs: TreeRuns, tree: str, see
     assert seen[4:] == ["start", "end"], "none is left"
 
 
-async def test_other_trees_and_first_runs_have_sandboxes_of_their_own(
+async def test_a_run_of_another_tree_has_a_sandbox_of_its_own(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
     runs.start_ahead("0" * 40, 0)
     runs.start_ahead(tree, 1)
+    await runs.run(runs.store.write_tree([TreeEntry("a.py", 0o100644, runs.store.put_blob(b""))]), "other")
+    assert seen == ["start", "start", "end"]
     await runs.run(tree, "first")
-    assert seen.count("start") == 2
-    await runs.close_unused()
-    assert seen.count("end") == 2
+    assert seen == ["start", "start", "end", "end"], "it used the one that was started ahead"
+
+
+async def test_the_first_that_is_asked_for_is_ready_first(runs: TreeRuns, tree: str) -> None:
+    """One processor starts one sandbox at a time."""
+    order = list[str]()
+
+    class Slow(Watched):
+        async def start(self) -> Channel:
+            order.append("begin")
+            await asyncio.sleep(0.01)
+            order.append("ready")
+            return await super().start()
+
+    alone = replace(runs, new_sandbox=lambda of: Sandbox(Slow([]), of), starts=asyncio.Semaphore(1))
+    alone.start_ahead(tree, 2)
+    await alone.run(tree, "first")
+    await alone.run(tree, "second")
+    assert order == ["begin", "ready"] * 2
 
 
 async def test_a_start_that_fails_matters_only_if_it_is_needed(

@@ -276,7 +276,8 @@ NOTHING_RED = "no test was red before the patch, so none shows that it fixes the
 class Trial:
     """Verifies changes to code with made-up tests.
 
-    odd: for each tree, in order of first use, the sandboxes (from 0) in which tests that ask for `odd` fail.
+    odd: for the base tree, then for each other tree in order of first use, the sandboxes (from 0) in which tests that ask for
+    `odd` fail.
     """
 
     folder: Path
@@ -302,6 +303,7 @@ class Trial:
         async def known() -> TestReport | None:
             return baseline
 
+        self.runs[workspace.base] = -1
         runs = TreeRuns(workspace.store, self.fresh, self.folder)
         given = known if baseline is not None else None
         found = await verify(workspace, patch, runs, reruns, given, issue="It is wrong.")
@@ -371,6 +373,54 @@ def trial(tmp_path: Path) -> Trial:
 
 def ids(names: str) -> tuple[str, ...]:
     return tuple(f"test_calc.py::{name}" for name in names.split())
+
+
+OLD_TEST = "def test_old():\n    assert 1\n"
+NEW_TEST = "def test_add():\n    assert add() == 2\n"
+
+
+@pytest.mark.parametrize("place", ["test_calc.py", "test_new.py"])
+@pytest.mark.parametrize("broken", [False, True])
+async def test_copies_of_the_patchs_own_tests_run_while_the_old_tests_run(
+    tmp_path: Path, place: str, broken: bool
+) -> None:
+    """The whole suite ends only after a run of the copies. They run once, whatever the verdict then is."""
+    base = {"calc.py": "old\n", "test_calc.py": OLD_TEST}
+    text = base.get(place, "")
+    workspace, patch = patched(tmp_path, base, {"calc.py": "new\n", place: f"{text}\n\n{NEW_TEST}"})
+    copied = asyncio.Event()
+    runs_of_copies = list[Collection[str]]()
+
+    def run(files: Mapping[str, str], targets: Sequence[str]) -> Run:
+        new = files["calc.py"] == "new\n"
+        green = {"test_old": not (broken and new), "test_add": new, "test_add_0": new}
+        names = [
+            (path, line.removeprefix("def ").removesuffix("():"))
+            for path in files
+            if path.startswith("test_") and (targets == ["."] or f"./{path}" in targets)
+            for line in files[path].splitlines()
+            if line.startswith("def ")
+        ]
+        return Run({f"{path}::{name}": "passed" if green.get(name) else "failed" for path, name in names})
+
+    suite = Suite(run)
+
+    async def waiting(command: Command) -> Done | None:
+        if given := request_of(command):
+            if any("test_add_" in ident for ident in given["request"].get("only") or ()):
+                runs_of_copies.append(given["request"]["only"])
+                copied.set()
+            elif given["request"]["targets"] == ["."]:
+                await asyncio.wait_for(copied.wait(), 10)
+        return await suite(command)
+
+    async def known() -> TestReport:
+        return replace(report(), passed=("test_calc.py::test_old",))
+
+    runs = TreeRuns(workspace.store, lambda of: memory_sandbox(of, waiting), tmp_path)
+    found = await verify(workspace, patch, runs, 0, known, issue="It is wrong.")
+    assert (found.verdict, found.tampering) == ("failed" if broken else "verified", ())
+    assert len(runs_of_copies) == len({frozenset(idents) for idents in runs_of_copies}) >= 1
 
 
 TOOL = {"tool/go.mod": "module tool\n", "tool/add.go": "package tool\n", "tool/add_test.go": "package tool\n"}
