@@ -2,7 +2,8 @@
 
     python benchmarks/verdict.py CLONE:COMMIT [CLONE:COMMIT ...] [--rounds 3] [--json FILE]
 
-Each CLONE is a local clone, bare or not. The patch is the commit; the base is its parent. Every round runs in the same
+Each CLONE is a local clone, bare or not. The patch is the commit; the base is its parent, and the issue is the commit's
+message. A repository is left out if its base tree's tests do not run to their end. Every round runs in the same
 minute, one after the other, in fresh sandboxes with the repository's environment:
 
     suite: one run of all tests on the commit.
@@ -29,7 +30,7 @@ sys.path.append(
     str(Path(__file__).resolve().parent.parent)
 )  # makes the other modules importable when this runs as a file
 
-from benchmarks.common import say
+from benchmarks.common import name_of, say
 from benchmarks.mining import open_history
 
 from m3agent.agent.settings.settings import RERUNS
@@ -69,8 +70,8 @@ class Row:
         return self.known / self.suite
 
 
-async def measure(store: TreeStore, name: str, commit: str, rounds: int, scratch: Path) -> Row:
-    """Measure one patch."""
+async def measure(store: TreeStore, name: str, commit: str, rounds: int, scratch: Path) -> Row | None:
+    """Measure one patch; None if it is left out."""
     tree, base = (
         store.git("rev-parse", "--verify", f"{which}^{{tree}}").decode().strip()
         for which in (commit, f"{commit}~1")
@@ -92,13 +93,17 @@ async def measure(store: TreeStore, name: str, commit: str, rounds: int, scratch
     runs = new_runs()
     baseline = await runs.run(base, "baseline")
     if not baseline.complete:
-        raise SystemExit(f"{name}: the tests of the base tree do not run to their end")
+        say(f"{name} is left out: the tests of its base tree do not run to their end")
+        return None
+    issue = store.git("log", "-1", "--format=%B", commit).decode(errors="replace")
 
     async def verified(reruns: int, *, with_baseline: bool) -> Verification:
         async def known() -> TestReport | None:
             return baseline
 
-        return await verify(workspace, patch, new_runs(), reruns, known if with_baseline else None)
+        return await verify(
+            workspace, patch, new_runs(), reruns, known if with_baseline else None, issue=issue
+        )
 
     taken: dict[str, list[float]] = {"suite": [], "known": [], "both": [], "reruns": []}
     verdict = ""
@@ -152,15 +157,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
-    rows = []
+    rows: list[Row] = []
     for given in options.patches:
         clone, _, commit = given.rpartition(":")
         folder = Path(clone)
         with tempfile.TemporaryDirectory(prefix="m3agent-bench-") as name:
             store, _ = open_history(folder, Path(name) / "history.git")
-            what = folder.name.removesuffix(".git")
-            rows.append(asyncio.run(measure(store, what, commit, options.rounds, Path(name))))
-        say(table(rows[-1:]).splitlines()[-1])
+            row = asyncio.run(measure(store, name_of(folder), commit, options.rounds, Path(name)))
+        if row is not None:
+            rows.append(row)
+            say(table([row]).splitlines()[-1])
     print(table(rows))
     if options.json is not None:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
