@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -30,6 +25,7 @@ from m3agent.evals.run.protocols import AttemptParts
 from tests.conftest import alone, docker_here
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS
+from tests.servers.ray_nodes import RayNodes, ray_nodes
 
 slow = pytest.mark.slow
 here = pytest.mark.skipif(sys.platform != "linux" or sys.version_info >= (3, 15), reason="no Ray for it")
@@ -73,42 +69,6 @@ def own_agent(programs: Path, output: Path, *more: str) -> list[str]:
     return [str(programs), "-o", str(output), *given, *more]
 
 
-@dataclass
-class Cluster:
-    """A running cluster. states: the state folders of its nodes."""
-
-    address: str
-    nodes: list[subprocess.Popen[bytes]]
-    states: list[Path]
-
-    def lose(self, number: int) -> None:
-        """Kill all processes of a node."""
-        state = b"M3AGENT_STATE=%s\0" % os.fsencode(self.states[number])
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if state in environ.read_bytes():
-                    os.kill(int(environ.parent.name), signal.SIGKILL)
-
-    def left(self) -> list[Path]:
-        """Return the files of attempts that remain on the nodes."""
-        return [path for state in self.states if (state / AWAY).is_dir() for path in (state / AWAY).iterdir()]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports below those of Ray's workers (from 10002 on)."""
-    found: list[int] = []
-    for port in range(7000 + os.getpid() % 2900, 10000):  # start at another port in each test process
-        with socket.socket() as trial:
-            try:
-                trial.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no port is free")
-
-
 @pytest.fixture
 def ray_alone() -> Iterator[None]:
     """Keep other tests from starting a cluster: the Ray client servers of every cluster use ports from 23000 on."""
@@ -117,53 +77,21 @@ def ray_alone() -> Iterator[None]:
 
 
 @pytest.fixture
-def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def cluster(ray_alone: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     if not docker_here():
         pytest.skip("grading needs a Docker engine")
-    folder = tmp_path_factory.mktemp("ray")
-    sockets = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # tmp_path is too long for some sockets
-    port, client = free_ports(2)
-    ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus=1"]
-    ray += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
-    head = ["--head", f"--port={port}", f"--ray-client-server-port={client}", "--include-dashboard=false"]
-    made = Cluster(f"ray://127.0.0.1:{client}", [], [])
-    env = {**os.environ, "RAY_TMPDIR": sockets}
-    try:
-        for number, more in enumerate([head, [f"--address=127.0.0.1:{port}"]]):
-            state = folder / f"state{number}"
-            log = (folder / f"node{number}.log").open("wb")
-            made.nodes.append(
-                subprocess.Popen(
-                    [*ray, *more],
-                    env={**env, "M3AGENT_STATE": str(state)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            )
-            made.states.append(state)
-            until = time.monotonic() + 90
-            while b"Ray runtime started" not in (folder / f"node{number}.log").read_bytes():
-                assert made.nodes[-1].poll() is None, (folder / f"node{number}.log").read_text()
-                assert time.monotonic() < until, "the node does not start"
-                time.sleep(0.1)
+    with ray_nodes(tmp_path_factory.mktemp("ray"), 2) as made:
         yield made
-    finally:
-        for node in reversed(made.nodes):
-            node.send_signal(signal.SIGTERM)
-        for node in made.nodes:
-            try:
-                node.wait(30)
-            except subprocess.TimeoutExpired:
-                os.killpg(node.pid, signal.SIGKILL)
-                node.wait()
-        shutil.rmtree(sockets, ignore_errors=True)  # Ray's processes may still write there
+
+
+def left(cluster: RayNodes) -> list[Path]:
+    """Return the files of attempts that remain on the nodes."""
+    return [path for state in cluster.states if (state / AWAY).is_dir() for path in (state / AWAY).iterdir()]
 
 
 @slow
 @here
-def test_results_are_those_of_one_machine(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
+def test_results_are_those_of_one_machine(cluster: RayNodes, programs: Path, tmp_path: Path) -> None:
     local, away = tmp_path / "local", tmp_path / "away"
     ended(m3agent(tmp_path / "state", *own_agent(programs, local)))
     out, err = ended(
@@ -178,13 +106,13 @@ def test_results_are_those_of_one_machine(cluster: Cluster, programs: Path, tmp_
     files = [{str(p.relative_to(f)) for p in f.glob("attempts/*/1/*")} for f in (local, away)]
     assert files[0] == files[1]
     assert all((state / RECEIVED).is_dir() for state in cluster.states), "one was made on each"
-    assert not cluster.left()
+    assert not left(cluster)
 
 
 @slow
 @here
 @pytest.mark.timeout(420)
-def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Path, tmp_path: Path) -> None:
+def test_a_node_that_is_lost_and_an_interruption(cluster: RayNodes, programs: Path, tmp_path: Path) -> None:
     (tmp_path / "agent.sh").write_text(
         f"echo $$ >> {tmp_path}/pids; until [ -f {tmp_path}/go ]; do sleep 0.1; done; "
         'sed -i "s/a - b/a + b/; s/v < best/v > best/" *.py'
@@ -209,7 +137,7 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: Cluster, programs: Pat
     process.send_signal(signal.SIGINT)
     ended(process, 130)
     assert not any(Path("/proc", str(pid)).exists() for pid in pids), "they ended with it"
-    assert not cluster.left()
+    assert not left(cluster)
 
     process = m3agent(tmp_path / "state", *arguments)
     begun()
