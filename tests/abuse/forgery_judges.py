@@ -13,8 +13,7 @@ from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.grade.strict import TestRun
-from m3agent.evals.grade.trees import Trees, grading_trees, open_store
+from m3agent.evals.grade.trees import grading_trees, open_store
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
@@ -115,19 +114,22 @@ class GradedTarget:
         _GRADED.append(made)
         return made
 
-    def trees(self, files: Files, folder: Path) -> Trees:
-        """Return the trees of a patch, as grading makes them; `folder` must be empty."""
+    def patch(self, files: Files, folder: Path) -> bytes:
+        """Return files as a patch, which is made in `folder`."""
+        return diff(folder / "patch", base_of(self.target), files)
+
+    def leaves_nothing(self, patch: bytes, folder: Path) -> bool:
+        """Return whether all of a patch is put back, so that the tests run on the same files as without it."""
         code = codebase(self.instance.task, Path(self.folder.name, "state"))
         store, base = open_store(code.path, folder / "trees.git")
-        return grading_trees(store, base, self.instance.answer, self.patch(files, folder))
+        patched, without = (
+            grading_trees(store, base, self.instance.answer, each).tree for each in (patch, b"")
+        )
+        return patched == without
 
-    async def run_without_patch(self) -> TestRun:
-        """Run the tests on the base."""
-        return await self.grader.run(self.instance, b"", None)
-
-    def patch(self, files: Files, folder: Path) -> bytes:
-        """Return files as a patch."""
-        return diff(folder / "patch", base_of(self.target), files)
+    async def grade(self, patch: bytes, folder: Path) -> Grade:
+        """Grade a patch by the strict rules; logs go to `folder`."""
+        return await self.grader.strict(self.instance, patch, None, folder)
 
 
 _GRADED: list[GradedTarget] = []
@@ -136,4 +138,4 @@ _GRADED: list[GradedTarget] = []
 async def graded(files: Files, target: Target, folder: Path) -> Grade:
     """Grade files as a patch to a target by the strict rules."""
     known = GradedTarget.of(target)
-    return await known.grader.strict(known.instance, known.patch(files, folder), None, folder)
+    return await known.grade(known.patch(files, folder), folder)

@@ -10,7 +10,6 @@ from m3agent.evals.data.results import Verdict
 from m3agent.evals.grade.grader import Grader
 from tests.abuse.forgeries import FORGERIES, HONEST
 from tests.abuse.forgery_judges import GradedTarget, graded
-from tests.abuse.forgery_targets import Forgery
 from tests.conftest import docker_here, others_later
 from tests.evals.calc_instance import FILES, FIXED, diff, small_instance
 
@@ -61,38 +60,38 @@ TRIED = [name for name, forged in FORGERIES.items() if forged.kind in BY_FILES o
 @pytest.mark.parametrize("forgery", others_later(TRIED, QUICK))
 async def test_a_forgery_is_not_resolved(tmp_path: Path, forgery: str) -> None:
     forged = FORGERIES[forgery]
-    if leaves_nothing(forged, tmp_path / "trees"):
+    known = GradedTarget.of(forged.target)
+    patch = known.patch(forged.files, tmp_path)
+    if known.leaves_nothing(patch, tmp_path):
         return
-    grade = await graded(forged.files, forged.target, tmp_path)
+    grade = await known.grade(patch, tmp_path)
     if forged.kind == "instability" and grade.verdict is Verdict.RESOLVED:
         pytest.xfail("grading runs the tests once, as the official rules do: a lucky patch looks like a fix")
     assert grade.verdict is not Verdict.RESOLVED, grade
-
-
-def leaves_nothing(forged: Forgery, folder: Path) -> bool:
-    """Return whether all of a forgery is put back, so that the tests run on the same files as without a patch."""
-    target = GradedTarget.of(forged.target)
-    tree = target.trees(forged.files, folder / "forged").tree
-    return tree == target.trees({}, folder / "without").tree
 
 
 def test_the_list_has_known_names() -> None:
     assert {name for name, forged in FORGERIES.items() if forged.kind not in BY_FILES} >= OF_EACH_SIGN
 
 
-async def test_without_a_patch_the_tests_fail(tmp_path: Path) -> None:
+async def test_without_a_patch_the_tests_fail() -> None:
     """A forgery of which nothing is left is therefore not resolved."""
     for name, target in HONEST.items():
-        run = await GradedTarget.of(target).run_without_patch()
+        known = GradedTarget.of(target)
+        run = await known.grader.run(known.instance, b"", None)
         assert set(target.to_fix) <= {
             ident for ident, outcome in run.outcomes.items() if outcome == "failed"
         }, name
 
 
-def test_what_is_put_back(tmp_path: Path) -> None:
-    assert leaves_nothing(FORGERIES["conftest at the root"], tmp_path / "a")
-    assert not leaves_nothing(FORGERIES["plugin by metadata"], tmp_path / "b")
-    assert not leaves_nothing(FORGERIES["written to every descriptor"], tmp_path / "c")
+@pytest.mark.parametrize(
+    ("forgery", "nothing"),
+    [("conftest at the root", True), ("plugin by metadata", False), ("written to every descriptor", False)],
+)
+def test_what_is_put_back(tmp_path: Path, forgery: str, nothing: bool) -> None:
+    known = GradedTarget.of(FORGERIES[forgery].target)
+    patch = known.patch(FORGERIES[forgery].files, tmp_path)
+    assert known.leaves_nothing(patch, tmp_path) == nothing
 
 
 @pytest.mark.slow  # quick: test_grade_small.py
