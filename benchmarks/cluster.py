@@ -30,11 +30,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT))  # makes the other modules importable when this runs as a file
 
-from benchmarks.cluster_driver import GRADINGS, SAMPLES, instances_of
+from benchmarks.cluster_driver import GRADINGS, SAMPLES, count_results, instances_of
 from benchmarks.common import say
 
 from m3agent.evals.data.run_folder import RESULT, RunFolder
@@ -102,12 +103,12 @@ class Simulation:
 
     def note(self, what: str) -> None:
         """Remember a kill and print it."""
-        done = len(list((self.folder / "run").glob(f"attempts/*/*/{RESULT}")))
+        done = count_results(self.folder / "run")
         self.kills.append((round(time.time() - self.began, 1), what))
         say(f"{self.kills[-1][0]:7.1f} s: {done} results; killed {what}")
 
 
-def lines_of(path: Path) -> Iterator[list[object]]:
+def lines_of(path: Path) -> Iterator[list[Any]]:
     """Yield the lines of a file of JSON lines."""
     for line in path.read_text().splitlines():
         yield json.loads(line)
@@ -118,7 +119,7 @@ def judged(folder: Path, wanted: int) -> tuple[dict[str, object], list[str]]:
     run = RunFolder.read(folder / "run")
     gradings: dict[str, list[tuple[str, float]]] = {}
     for ident, token, at in lines_of(folder / GRADINGS):
-        gradings.setdefault(str(ident), []).append((str(token), float(str(at))))
+        gradings.setdefault(ident, []).append((token, at))
     wrong = []
     results = {result.instance_id: result for result in run.results()}
     for instance in instances_of(wanted):
@@ -145,16 +146,16 @@ def driver_figures(folder: Path) -> dict[str, object]:
 
     Early and late are the first and the last third of its samples, after the first ten seconds.
     """
-    by_process: dict[object, list[tuple[float, float, float]]] = {}
+    by_process: dict[int, list[tuple[float, float, int]]] = {}
     for process, at, memory, done in lines_of(folder / SAMPLES):
-        by_process.setdefault(process, []).append((float(str(at)), float(str(memory)), float(str(done))))
+        by_process.setdefault(process, []).append((at, memory, done))
     longest = max(by_process.values(), key=lambda samples: samples[-1][2])[10:]
     third = max(2, len(longest) // 3)
     found: dict[str, object] = {}
     for name, part in (("early", longest[:third]), ("late", longest[-third:])):
         (first, _, before), (last, _, after) = part[0], part[-1]
         found[f"memory_{name}"] = round(statistics.median(memory for _, memory, _ in part), 1)
-        found[f"seconds_per_result_{name}"] = round((last - first) / max(1.0, after - before), 3)
+        found[f"seconds_per_result_{name}"] = round((last - first) / max(1, after - before), 3)
     return {**found, "memory_most": max(m for part in by_process.values() for _, m, _ in part)}
 
 

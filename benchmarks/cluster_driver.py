@@ -99,9 +99,7 @@ class StandIn:
         return Grade(verdict=Verdict.RESOLVED if resolved else Verdict.UNRESOLVED, reason=token), None
 
 
-def parts_of(
-    folder: Path, speed: float, seed: int, _: Callable[[str], None] = lambda text: None
-) -> AttemptParts:
+def parts_of(folder: Path, speed: float, seed: int, _: Callable[[str], None]) -> AttemptParts:
     """Return the parts of an attempt; a node calls it."""
     stand_in = StandIn(folder, speed, seed)
     seconds = {"environment": 60.0, "tests": 60.0}
@@ -129,11 +127,16 @@ def memory() -> float:
     return round(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20), 1)
 
 
+def count_results(run_folder: Path) -> int:
+    """Return how many attempts of a run have a result."""
+    return sum(1 for _ in run_folder.glob(f"attempts/*/*/{RESULT}"))
+
+
 def sample(run_folder: Path, ended: threading.Event) -> None:
     """Note memory and number of results once a second."""
-    before = len(list(run_folder.glob(f"attempts/*/*/{RESULT}")))
+    before = count_results(run_folder)
     while not ended.wait(1):
-        done = len(list(run_folder.glob(f"attempts/*/*/{RESULT}"))) - before
+        done = count_results(run_folder) - before
         add_line(run_folder.parent / SAMPLES, [os.getpid(), time.time(), memory(), done])
 
 

@@ -26,20 +26,20 @@ class RayNodes:
         states: The state folders of the nodes.
     """
 
-    def __init__(self, folder: Path, sockets: Path, *, cpus: int, env: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, count: int, sockets: Path, *, cpus: int, env: Mapping[str, str]) -> None:
         self.folder = folder
         self.sockets = sockets
         self.cpus = cpus
         self.env = dict(env)
         self.port, client = free_ports(2)
         self.address = f"ray://127.0.0.1:{client}"
-        self.states: list[Path] = []
+        self.states = [folder / f"state{number}" for number in range(count)]
         self._head = ["--head", f"--port={self.port}", f"--ray-client-server-port={client}"]
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, number: int) -> None:
         """Start a node and wait until it is ready."""
-        state, log = self.folder / f"state{number}", self.folder / f"node{number}.log"
+        log = self.folder / f"node{number}.log"
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--num-cpus={self.cpus}"]
         ray += ["--disable-usage-stats", "--node-ip-address=127.0.0.1"]
         of_node = (
@@ -50,15 +50,13 @@ class RayNodes:
         with log.open("wb") as output:
             node = subprocess.Popen(
                 [*ray, *of_node],
-                env={**self.env, "RAY_TMPDIR": str(self.sockets), "M3AGENT_STATE": str(state)},
+                env={**self.env, "RAY_TMPDIR": str(self.sockets), "M3AGENT_STATE": str(self.states[number])},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         self._nodes[number] = node
-        if state not in self.states:
-            self.states.append(state)
         until = time.monotonic() + START_SECONDS
         while b"Ray runtime started" not in log.read_bytes():
             assert node.poll() is None, log.read_text()
@@ -92,7 +90,7 @@ def ray_nodes(
 ) -> Iterator[RayNodes]:
     """Run a cluster with this many nodes, each with `cpus` processors; its logs and states are in `folder`."""
     sockets = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))  # other paths are too long for some sockets
-    made = RayNodes(folder, sockets, cpus=cpus, env=env)
+    made = RayNodes(folder, count, sockets, cpus=cpus, env=env)
     try:
         for number in range(count):
             made.start(number)
