@@ -397,9 +397,11 @@ async def _compare(
         if each is not None:
             runs.start_ahead(each.old, 1)
             runs.start_ahead(each.new, 1)
+    whole = 1 if baseline is None else 0
+    runs.start_ahead(pair.old, whole)
     if reruns:
         runs.start_ahead(pair.new, 1 + SANDBOXES)
-        runs.start_ahead(pair.old, 1)
+        runs.start_ahead(pair.old, whole + 1)
 
     async def run_own(each: Pair | None) -> tuple[TestReport, TestReport] | None:
         """Run tests that the patch adds or changes, and begin with copies of those that it seems to fix."""

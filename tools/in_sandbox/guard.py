@@ -53,21 +53,25 @@ PASSED = "a test that cannot pass passed"
 
 def insides(value: Any) -> tuple[Any, ...]:
     """Return what determines what a callable does: its code, and the callables in its closure and defaults."""
-    if isinstance(value, property):
-        value = value.fget
-    elif isinstance(value, (staticmethod, classmethod)):
-        value = value.__func__
-    value = getattr(value, "__func__", value)
     if not isinstance(value, types.FunctionType):
-        return ()
+        if isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, (staticmethod, classmethod)):
+            value = value.__func__
+        value = getattr(value, "__func__", value)
+        if not isinstance(value, types.FunctionType):
+            return ()
+    closure, defaults = value.__closure__, value.__defaults__
+    if not closure and not defaults:
+        return (value.__code__,)
     found: list[Any] = [value.__code__]
-    for cell in value.__closure__ or ():
+    for cell in closure or ():
         try:
             content = cell.cell_contents
         except ValueError:  # the cell is empty
             continue
         found.append(content if callable(content) else None)
-    found += [default if callable(default) else None for default in value.__defaults__ or ()]
+    found += [default if callable(default) else None for default in defaults or ()]
     return tuple(found)
 
 
@@ -75,52 +79,52 @@ def same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
     return len(first) == len(second) and all(one is other for one, other in zip(first, second))
 
 
-def functions_of(names: Any) -> dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]:
-    """Return the functions and classes of the watched packages, with their insides."""
-    found: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
-    for name, module in sorted(sys.modules.items()):
-        if name.partition(".")[0] not in names or not isinstance(module, types.ModuleType):
-            continue
-        for attribute, value in sorted(vars(module).items()):
-            if isinstance(value, (types.FunctionType, type)):
-                found[name, attribute] = (value, insides(value))
-            if isinstance(value, type) and value.__module__ == name:
-                for inner, member in vars(value).items():
-                    within = insides(member)
-                    if within:
-                        found[name, attribute + "." + inner] = (member, within)
-    return found
+def is_watched(name: str) -> bool:
+    return name.partition(".")[0] in WATCHED
 
 
-def replaced(before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]]) -> list[str]:
-    """Return the names of functions and classes that are missing or differ from `before`."""
-    after = functions_of(WATCHED)
-    gone = [
-        key
-        for key, (value, within) in before.items()
-        if key not in after or after[key][0] is not value or not same(after[key][1], within)
-    ]
-    return sorted({".".join(key) for key in gone})
+class Members:
+    """The functions, classes and methods of all modules that are loaded now.
 
+    Of packages that are not watched, private ones and those that programs replace are left out.
 
-def members() -> dict[tuple[str, str], Any]:
-    """Return the functions, classes and methods in all modules by module and name.
-
-    Those that programs replace are left out.
+    Attributes:
+        places: Modules and classes: the name, the class or None, and the members. A member is a name, its value, and
+            its insides if the package is watched.
     """
-    found: dict[tuple[str, str], Any] = {}
-    for name, module in list(sys.modules.items()):
-        if not isinstance(module, types.ModuleType) or name in ("sys", "warnings", "__main__"):
-            continue
-        for attribute, value in list(vars(module).items()):
-            if attribute.startswith("_") or not isinstance(value, CALLABLE):
+
+    def __init__(self) -> None:
+        self.places: list[tuple[str, Any, list[tuple[str, Any, tuple[Any, ...]]]]] = []
+        for name, module in list(sys.modules.items()):
+            if not isinstance(module, types.ModuleType) or name in ("sys", "warnings", "__main__"):
                 continue
-            found[name, attribute] = value
-            if isinstance(value, type) and value.__flags__ & WRITABLE and value.__module__ == name:
-                for inner, method in list(vars(value).items()):
-                    if isinstance(method, METHODS):
-                        found[name, attribute + "." + inner] = method
-    return found
+            watched = is_watched(name)
+            own: list[tuple[str, Any, tuple[Any, ...]]] = []
+            for attribute, value in list(vars(module).items()):
+                if not isinstance(value, CALLABLE) or (attribute[:1] == "_" and not watched):
+                    continue
+                own.append((attribute, value, insides(value) if watched else ()))
+                if isinstance(value, type) and value.__flags__ & WRITABLE and value.__module__ == name:
+                    methods = [
+                        (inner, method, insides(method) if watched else ())
+                        for inner, method in list(vars(value).items())
+                        if isinstance(method, METHODS)
+                    ]
+                    self.places.append((name + "." + attribute, value, methods))
+            self.places.append((name, None, own))
+
+    def replaced(self) -> list[str]:
+        """Return the names of the members that are missing or differ now."""
+        found: list[str] = []
+        for name, owner, known in self.places:
+            place = sys.modules.get(name) if owner is None else owner
+            if place is None and not is_watched(name):
+                continue
+            now = vars(place) if isinstance(place, (types.ModuleType, type)) else {}
+            for attribute, value, within in known:
+                if now.get(attribute) is not value or (within and not same(insides(value), within)):
+                    found.append(name + "." + attribute)
+        return sorted(found)
 
 
 def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
@@ -304,11 +308,10 @@ class Guard:
         self.added = frozenset(os.path.realpath(path) for path in added)
         self.root = os.path.realpath(os.getcwd()) + os.sep
         self.watcher = Watcher(tell, self.root)
-        self.members: dict[tuple[str, str], Any] = {}
         self.builtins: dict[str, Any] = {}
         self.globals: dict[str, tuple[Any, dict[str, Any]]] = {}
         self.conftests: list[str] = []
-        self.before: dict[tuple[str, str], tuple[Any, tuple[Any, ...]]] = {}
+        self.members: Members | None = None
         self.hooks: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         self.canaries: dict[int, Any] = {}
         self.failed = 0
@@ -324,10 +327,11 @@ class Guard:
     def pytest_load_initial_conftests(self, early_config: Any) -> None:
         # plugins are loaded, and pytest's own ones have done their replacements; no code of the work tree
         # is loaded yet
-        self.before = functions_of(WATCHED)
-        self.members = members()
+        self.members = Members()
         self.builtins = {
-            name: value for (module, name), value in self.members.items() if module == "builtins"
+            name: value
+            for name, value in vars(builtins).items()
+            if name[:1] != "_" and isinstance(value, CALLABLE)
         }
         self.hooks = {
             id(hook): (hook, hook.function, insides(hook.function)) for hook in self.all(early_config)
@@ -410,12 +414,8 @@ class Guard:
 
     def check(self, config: Any) -> None:
         """Compare functions and hooks with those from before."""
-        for name in replaced(self.before):
+        for name in self.members.replaced() if self.members is not None else ():
             self.forged(REPLACED + name)
-        now = members()
-        for key, value in self.members.items():
-            if key[0] in sys.modules and now.get(key) is not value:
-                self.forged(REPLACED + ".".join(key))
         for hook in self.all(config):
             known = self.hooks.get(id(hook))
             within = insides(hook.function)
