@@ -888,15 +888,14 @@ async def test_reruns_end_when_they_took_longer_than_the_first_runs(
 
 async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
     """The error is raised itself and not in an exception group, so that callers can catch it by its type."""
-    made: list[Sandbox] = []
 
     def dying(of: Workspace) -> Sandbox:
         async def die(_: Command) -> Done:
-            await made[-1].machine.destroy()
+            await sandbox.machine.destroy()
             return await asyncio.Future()
 
-        made.append(memory_sandbox(of, die))
-        return made[-1]
+        sandbox = memory_sandbox(of, die)
+        return sandbox
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE}, {"calc.py": FIXED})
     with pytest.raises(SandboxDied):
