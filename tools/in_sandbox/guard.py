@@ -28,6 +28,7 @@ import re
 import sys
 import types
 from importlib.machinery import PathFinder
+from operator import is_
 from typing import Any
 
 GLOBAL = re.compile(r"^[^#\n]*\bglobal\b([^#;\n]*)", re.MULTILINE)
@@ -137,24 +138,23 @@ def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
     return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
 
 
-def is_plain_function(code: types.CodeType, function: types.CodeType) -> bool:
-    """Return whether a module defines a function once, without a decorator, and never sets its name otherwise.
+def plain_functions(code: types.CodeType) -> set[int]:
+    """Return the ids of the functions' code that a module defines once, without a decorator.
 
     Args:
         code: The module's code.
-        function: The function's code, a constant of the module's code.
     """
-    name = function.co_name
     steps = [step for step in dis.get_instructions(code) if step.opname != "SET_FUNCTION_ATTRIBUTE"]
-    places = [
-        number
-        for number, step in enumerate(steps)
-        if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME") and step.argval == name
-    ]
-    if len(places) != 1 or steps[places[0] - 1].opname != "MAKE_FUNCTION":
-        return False
-    before = [step.argval for step in steps[max(0, places[0] - 3) : places[0] - 1]]
-    return any(one is function for one in before) and not sets_global(code, name)
+    places: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"):
+            places.setdefault(step.argval, []).append(number)
+    found: set[int] = set()
+    for name, (first, *others) in places.items():
+        if not others and steps[first - 1].opname == "MAKE_FUNCTION":
+            before = [step.argval for step in steps[max(0, first - 3) : first - 1]]
+            found.update(id(one) for one in before if getattr(one, "co_name", None) == name)
+    return found
 
 
 def sets_global(code: types.CodeType, name: str) -> bool:
@@ -318,6 +318,7 @@ class Guard:
         self.ran = 0
         self.tests: dict[int, tuple[Any, Any]] = {}
         self.found: set[str] = set()
+        self.plain: dict[int, set[int]] = {}
 
     def forged(self, what: str) -> None:
         if what not in self.found and len(self.found) < MOST_FOUND:
@@ -390,15 +391,19 @@ class Guard:
         within = insides(getattr(item, "function", None))
         return within[0] if within else None
 
-    def check_item(self, item: Any) -> None:
-        for name, value in self.builtins.items():
-            if getattr(builtins, name, None) is not value:
-                self.forged(REPLACED + "builtins." + name)
-        for file in [*self.conftests, str(getattr(getattr(item, "module", None), "__file__", ""))]:
-            module, values = self.globals.get(file, (None, {}))
-            for name, value in values.items():
+    def check_values(self, module: Any, known: dict[str, Any]) -> None:
+        """Compare global values of a module with those from before."""
+        # without a loop in Python, because this happens twice for each test
+        if known and not all(map(is_, map(vars(module).get, known), known.values())):
+            for name, value in known.items():
                 if vars(module).get(name) is not value:
                     self.forged(REPLACED + module.__name__ + "." + name)
+
+    def check_item(self, item: Any) -> None:
+        self.check_values(builtins, self.builtins)
+        for file in [*self.conftests, str(getattr(getattr(item, "module", None), "__file__", ""))]:
+            module, values = self.globals.get(file, (None, {}))
+            self.check_values(module, values)
         known = self.tests.get(id(item))
         if known is None:
             self.forged("a test appeared after the tests were collected: " + item.nodeid)
@@ -431,9 +436,12 @@ class Guard:
 
     def check_modules(self) -> None:
         """Look for new files that are imported in the place of other modules."""
+        if not self.added:
+            return
         files = {(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()}
-        loaded = {(name, os.path.realpath(file)) for name, file in files if isinstance(file, str)}
-        for name, file in sorted(loaded | self.watcher.loaded.keys()):
+        outer = {(name, file) for name, file in files if "." not in name and isinstance(file, str)}
+        loaded = {(name, os.path.realpath(file)) for name, file in outer} | self.watcher.loaded.keys()
+        for name, file in sorted(loaded):
             if "." in name or file not in self.added:
                 continue
             folder = os.path.dirname(file)
@@ -466,8 +474,14 @@ class Guard:
                 if isinstance(function, types.CodeType):
                     value = vars(owner).get(function.co_name)
                     differs = value is not None and getattr(value, "__code__", None) is not function
-                    if differs and is_plain_function(code, function):
+                    if differs and self.is_plain(code, function):
                         self.forged(REPLACED + name + "." + function.co_name)
+
+    def is_plain(self, code: types.CodeType, function: types.CodeType) -> bool:
+        """Return whether a module defines a function once, without a decorator, and never sets its name otherwise."""
+        if id(code) not in self.plain:
+            self.plain[id(code)] = plain_functions(code)
+        return id(function) in self.plain[id(code)] and not sets_global(code, function.co_name)
 
     def pytest_collection_finish(self, session: Any) -> None:
         self.check(session.config)
