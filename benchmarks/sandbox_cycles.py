@@ -119,7 +119,7 @@ def containers_of(api: Any, owners: set[int]) -> list[str]:
     found = []
     for container in api.containers(all=True, filters={"label": "m3agent.owner"}):
         owner = container["Labels"]["m3agent.owner"]
-        if int(owner.partition("-")[0]) in owners:
+        if owner.partition("-")[0] in map(str, owners):  # a container that builds an image has an empty one
             found.append(f"{container['Id'][:12]} of {owner}: {container['Status']}")
     return found
 
