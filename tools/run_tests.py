@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import functools
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
-from m3agent.tools.in_sandbox import bootstrap, channel, guard, recorder, runner
+from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
 from m3agent.tools.test_report import TestReport
 
@@ -23,10 +24,23 @@ PER_TEST = 1 / 30  # share of the whole time limit after which a single test cou
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
 MOST_REPORT = 64 << 20  # most bytes of the report that are read
 MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
-PARTS = (channel, guard, recorder)
+PARTS = (channel, bytecode, guard, recorder)
 """What each test program imports."""
 
+MOST_BYTECODE = 64 << 20  # most bytes of packed bytecode that are kept
+
 Framework = Literal["pytest", "unittest"]
+
+
+@dataclass
+class Bytecode:
+    """The bytecode of one tree's Python files. Runs of similar trees need not compile the files again that they share.
+
+    Attributes:
+        content: What `m3agent.tools.in_sandbox.bytecode` packs; empty until a run of that tree has kept it.
+    """
+
+    content: bytes = b""
 
 
 def text_of(module: ModuleType) -> str:
@@ -95,10 +109,16 @@ async def run_program(
         stdin=given,
         env={**(env or {}), "PYTHONPATH": ""},
     )
-    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", report], keep=most)
-    if len(raw.stdout) < 1 << 20:
-        return read_report(raw.stdout, key), result
-    return await asyncio.to_thread(read_report, raw.stdout, key), result  # reading takes seconds
+    raw = await _taken(sandbox, report, most)
+    if len(raw) < 1 << 20:
+        return read_report(raw, key), result
+    return await asyncio.to_thread(read_report, raw, key), result  # reading takes seconds
+
+
+async def _taken(sandbox: Sandbox, path: str, most: int) -> bytes:
+    """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
+    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
+    return raw.stdout
 
 
 async def run_in_sandbox(
@@ -114,6 +134,8 @@ async def run_in_sandbox(
     record: Recording | None = None,
     per_test: float | None = None,
     guarded: Collection[str] | None = None,
+    bytecode: Bytecode | None = None,
+    keep_bytecode: bool = False,
 ) -> TestReport:
     """Run tests and read the runner's report.
 
@@ -132,6 +154,9 @@ async def run_in_sandbox(
         record: When to begin to record which functions each test executes. None: never. For pytest only.
         per_test: Time limit of one test, in seconds; None for a share of `timeout`.
         guarded: Look for tampering by the code under test. Paths of the files that the patch adds. For pytest only.
+        bytecode: Bytecode of a similar tree, which makes the run faster.
+        keep_bytecode: Keep this run's bytecode in `bytecode`, if that is empty. No patch may have changed the tree,
+            because the bytecode decides what later runs execute.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
@@ -150,6 +175,11 @@ async def run_in_sandbox(
         "record": None if record is None else asdict(record),
         "guard": None if guarded is None else {"wanted": (), "added": sorted(guarded)},
     }
+    kept = None
+    if bytecode is not None and bytecode.content:
+        request["bytecode"] = base64.b64encode(bytecode.content).decode()
+    elif bytecode is not None and keep_bytecode:
+        kept = request["keep"] = f"{sandbox.folders.temporary}/bytecode-{secrets.token_hex(8)}"
     read, result = await run_program(
         sandbox,
         runner,
@@ -158,6 +188,8 @@ async def run_in_sandbox(
         log=log,
         most=MOST_REPORT if record is None else MOST_RECORD,
     )
+    if bytecode is not None and kept is not None:
+        bytecode.content = await _taken(sandbox, kept, MOST_BYTECODE)
     outcomes, errors = read.outcomes, read.errors
     if read.running is not None:
         outcomes[read.running] = "failed"

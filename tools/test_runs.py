@@ -9,7 +9,7 @@ from pathlib import Path
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.execution_map import Recording
-from m3agent.tools.run_tests import per_test_limit, run_in_sandbox
+from m3agent.tools.run_tests import Bytecode, per_test_limit, run_in_sandbox
 from m3agent.tools.runners.base import Limits, Runner, Suite, Tree
 from m3agent.tools.runners.run import NO_VARIABLES, run_suite
 from m3agent.tools.runners.suites import RUNNERS, prefix_of, suite_of, with_prefix, without_suite
@@ -30,6 +30,8 @@ async def run_tests(
     guarded: Collection[str] | None = None,
     among: Sequence[Suite] = (),
     env: Mapping[str, str] = NO_VARIABLES,
+    bytecode: Bytecode | None = None,
+    keep_bytecode: bool = False,
 ) -> TestReport:
     """Run tests of several suites, one suite after the other, and return one report.
 
@@ -45,6 +47,7 @@ async def run_tests(
         guarded: As for `run_in_sandbox`.
         among: All suites of the repository, which decide how ids start; empty if they are `suites`.
         env: Further variables of the tests of other languages than Python.
+        bytecode, keep_bytecode: As for `run_in_sandbox`.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
@@ -79,6 +82,8 @@ async def run_tests(
                 until=part.seconds,
                 record=record,
                 guarded=guarded,
+                bytecode=bytecode,
+                keep_bytecode=keep_bytecode,
             )
         reports.append(with_prefix(report, prefix_of(suite, among)))
     return reduce(joined, reports) if reports else EMPTY

@@ -43,6 +43,7 @@ from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
+from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import suites_of
 
 NOTED_SECONDS = 2.0
@@ -113,8 +114,13 @@ class Attempt:
         self.sandbox = new_sandbox(backend, spec, self.workspace, self.say, log)
         await self.stack.enter_async_context(self.sandbox)
 
-    def fresh_runs(self, backend: Backend, spec: SandboxSpec) -> TreeRuns:
-        """Return what runs tests of the attempt's trees in fresh sandboxes."""
+    def fresh_runs(self, backend: Backend, spec: SandboxSpec, bytecode: Bytecode | None = None) -> TreeRuns:
+        """Return what runs tests of the attempt's trees in fresh sandboxes.
+
+        Args:
+            backend, spec: How the sandboxes start.
+            bytecode: The base tree's bytecode, which all attempts share.
+        """
         assert self.workspace is not None
         log = session_events.log_requests(self.session, "verify")
 
@@ -123,7 +129,15 @@ class Attempt:
 
         timeout = max(TEST_TIMEOUT, 60 * self.request.settings.verify_minutes)
         store, base = self.workspace.store, self.workspace.base
-        return TreeRuns(store, fresh, self.session.folder / CALLS, timeout, suites_of(store, base))
+        return TreeRuns(
+            store,
+            fresh,
+            self.session.folder / CALLS,
+            timeout,
+            suites_of(store, base),
+            base=base,
+            bytecode=Bytecode() if bytecode is None else bytecode,
+        )
 
     async def work(
         self,

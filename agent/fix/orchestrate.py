@@ -44,6 +44,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import uninterrupted
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.execution_map import Recording
+from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import described, suites_of
 from m3agent.tools.test_report import TestReport
@@ -251,7 +252,8 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
     """
     first, cache_is_warm, verifying = attempts[0], asyncio.Event(), asyncio.Lock()
     known: dict[str, Verification] = {}
-    baseline = _baseline(attempts, prepared)
+    bytecode = Bytecode()
+    baseline = _baseline(attempts, prepared, bytecode)
 
     async def make(attempt: Attempt) -> None:
         async def verify() -> None:
@@ -261,7 +263,7 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
         try:
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
-            runs = attempt.fresh_runs(prepared.backend, prepared.spec)
+            runs = attempt.fresh_runs(prepared.backend, prepared.spec, bytecode)
             await attempt.work(prepared.run_context, baseline, cache_is_warm, verify)
             await verify()
         except FAILURES as error:
@@ -289,12 +291,12 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
         await baseline.close()
 
 
-def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun:
+def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix, bytecode: Bytecode) -> BaselineRun:
     """Return the base tree's test run, whose result every attempt's log gets."""
     first, backend, spec = attempts[0], prepared.backend, prepared.spec
     assert first.workspace is not None
     assert first.sandbox is not None
-    runs, tree = first.fresh_runs(backend, spec), first.workspace.base
+    runs, tree = first.fresh_runs(backend, spec, bytecode), first.workspace.base
 
     def tell(found: Baseline) -> None:
         for attempt in attempts:
@@ -307,9 +309,8 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix) -> BaselineRun
     def run() -> Awaitable[TestReport]:
         return runs.run_recorded(tree, seconds, recording)
 
-    return BaselineRun(
-        run, prepared.kept, key_of(spec, backend, first.sandbox, (seconds, verify_seconds)), tell
-    )
+    key = key_of(spec, backend, first.sandbox, (seconds, verify_seconds))
+    return BaselineRun(run, prepared.kept, key, tell, bytecode)
 
 
 async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> None:

@@ -4,7 +4,8 @@ The run starts when the session's sandbox is ready, while the model server reads
 instead of another run, and so do the completion gate and the test tool.
 
 Only complete results are kept. They lie in the state folder, where no sandbox reaches them. The name of a file is a
-hash of everything that may change the result.
+hash of everything that may change the result. The bytecode of the run lies beside its result, so that verification is as
+fast in later sessions.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
+from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners import suites as runners
 from m3agent.tools.test_report import TestReport
 
@@ -59,18 +61,34 @@ class KeptBaselines:
             path.touch()
         return report if report.complete else None
 
-    def write(self, key: str, report: TestReport) -> None:
-        """Keep a complete result, and delete old ones. If the folder cannot be written, nothing is kept."""
+    def read_bytecode(self, key: str) -> bytes:
+        """Return the bytecode beside a result; empty if there is none."""
+        return read_file(str(self._bytecode(self.folder / f"{key}.json"))) or b""
+
+    @staticmethod
+    def _bytecode(path: Path) -> Path:
+        return path.with_suffix(".bytecode")
+
+    def write(self, key: str, report: TestReport, bytecode: bytes = b"") -> None:
+        """Keep a complete result and its bytecode, and delete old ones. If the folder cannot be written, nothing is kept."""
         if not report.complete:
             return
         with contextlib.suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(str(self.folder / f"{key}.json"), json.dumps(asdict(report)).encode())
+            path = self.folder / f"{key}.json"
+            if bytecode:
+                write_file(str(self._bytecode(path)), bytecode)
+            write_file(str(path), json.dumps(asdict(report)).encode())
             files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-            sizes = itertools.accumulate(path.stat().st_size for path in files)
+            sizes = itertools.accumulate(map(self._size, files))
             for number, (path, size) in enumerate(zip(files, sizes, strict=True)):
                 if number >= MOST_KEPT or (number and size > MOST_BYTES):
                     path.unlink()
+                    self._bytecode(path).unlink(missing_ok=True)
+
+    def _size(self, path: Path) -> int:
+        beside = self._bytecode(path)
+        return path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
 
 
 def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequence[float]) -> str:
@@ -116,6 +134,7 @@ class BaselineRun:
         kept: The results of earlier sessions.
         key: Name of this result among them; None to neither read nor write one.
         tell: Receives the result once, if it is complete or was stopped because its time was over.
+        bytecode: What the run fills. It is kept with the result, and filled from there if `run` is not called.
     """
 
     def __init__(
@@ -124,11 +143,13 @@ class BaselineRun:
         kept: KeptBaselines,
         key: str | None,
         tell: Callable[[Baseline], None] = lambda _: None,
+        bytecode: Bytecode | None = None,
     ) -> None:
         self._run = run
         self._kept = kept
         self._key = key
         self._tell = tell
+        self._bytecode = Bytecode() if bytecode is None else bytecode
         self._task: asyncio.Task[TestReport] | None = None
 
     def start(self) -> None:
@@ -175,7 +196,9 @@ class BaselineRun:
         if report is None:
             report = await self._run()
             if self._key is not None:
-                await asyncio.to_thread(self._kept.write, self._key, report)
+                await asyncio.to_thread(self._kept.write, self._key, report, self._bytecode.content)
+        elif self._key is not None:
+            self._bytecode.content = await asyncio.to_thread(self._kept.read_bytecode, self._key)
         if report.complete or report.stopped:
             self._tell(Baseline(report, cached))
         return report

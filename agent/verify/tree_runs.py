@@ -13,7 +13,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
-from m3agent.tools.run_tests import run_in_sandbox
+from m3agent.tools.run_tests import Bytecode, run_in_sandbox
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.suites import suites_of, tree_files
 from m3agent.tools.selection import EVERYTHING, Selection
@@ -48,6 +48,8 @@ class TreeRuns:
         kept: Complete results of `run_once`, by tree, suites and selection.
         ahead: Sandboxes that start before they are needed, by tree.
         starts: Limits the sandboxes that start at once. The first that is asked for is ready first.
+        base: The base tree, whose bytecode the runs of all trees use; empty if it is not known.
+        bytecode: This bytecode.
     """
 
     store: TreeStore
@@ -59,6 +61,8 @@ class TreeRuns:
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
     ahead: dict[str, list[asyncio.Task[Sandbox]]] = field(default_factory=dict)
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
+    base: str = ""
+    bytecode: Bytecode = field(default_factory=Bytecode)
 
     def start_ahead(self, tree: str, number: int) -> None:
         """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
@@ -126,7 +130,8 @@ class TreeRuns:
             SandboxError: The sandbox failed, so nothing is known about the tests.
         """
         async with self._sandbox(tree) as sandbox:
-            return await self._run_in(sandbox, name, selection, record, added)
+            keeps = tree == self.base
+            return await self._run_in(sandbox, name, selection, record, added, keep_bytecode=keeps)
 
     async def repeat(
         self,
@@ -165,6 +170,8 @@ class TreeRuns:
         selection: Selection,
         record: Recording | None = None,
         added: Collection[str] = (),
+        *,
+        keep_bytecode: bool = False,
     ) -> TestReport:
         seconds, tree = selection.seconds, sandbox.workspace.base
         return await run_tests(
@@ -178,6 +185,8 @@ class TreeRuns:
             record=record,
             guarded=added,
             among=self.among,
+            bytecode=self.bytecode,
+            keep_bytecode=keep_bytecode,
         )
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:

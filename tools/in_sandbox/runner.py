@@ -27,6 +27,8 @@ The request has these keys; all but the first two are optional:
 - "record": {"after": seconds, "above": seconds}. Record which functions of the work tree each test executes. See
   `Recorder` for when this begins.
 - "guard": {"wanted": ids, "added": paths}. Look for tampering; see `Guard`.
+- "bytecode": bytecode that an earlier run kept (`bytecode.py`), in base64.
+- "keep": path of a new file for the bytecode of this run.
 
 All keys but "framework", "limit" and "targets" are for pytest only.
 """
@@ -43,6 +45,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
+from m3agent.tools.in_sandbox.bytecode import collect, lay
 from m3agent.tools.in_sandbox.guard import Guard
 from m3agent.tools.in_sandbox.recorder import Recorder
 
@@ -387,6 +390,11 @@ def is_there(target: str) -> bool:
 
 def main(tell: Any, request: Any) -> int:
     sys.path.insert(0, os.getcwd())
+    if request.get("bytecode"):
+        lay(request["bytecode"])
+    keep = request.get("keep")
+    if keep:
+        sys.dont_write_bytecode = False
     report = Report(tell, request["limit"])
     targets = request["targets"]
     # If one target is missing, pytest runs no test at all. If all are missing, it gets one of them and
@@ -398,4 +406,6 @@ def main(tell: Any, request: Any) -> int:
         more = ["--collect-only"] if request["framework"] == "collect" else []
         status = run_pytest(report, request, wanted, *more)
     report.end(status)
+    if keep:
+        collect(keep)
     return status

@@ -16,6 +16,7 @@ from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.network.allow_list import parse_hosts
+from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.test_report import TestReport
 from tests.fakes.machine import MemoryMachine, memory_sandbox
 from tests.fakes.trees import memory_workspace
@@ -127,6 +128,20 @@ async def test_a_later_session_uses_the_result(kept: KeptBaselines) -> None:
     assert tests.runs == 1
     await BaselineRun(tests, kept, "1" * 32).result()
     assert tests.runs == 2, "another key is another result"
+
+
+async def test_the_bytecode_is_kept_beside_the_result(kept: KeptBaselines) -> None:
+    made = Bytecode()
+
+    async def compiled() -> TestReport:
+        made.content = b"code"
+        return REPORT
+
+    await BaselineRun(compiled, kept, KEY, bytecode=made).result()
+    later = Bytecode()
+    again = BaselineRun(ScriptedTests(), kept, KEY, bytecode=later)
+    assert (await again.result(), later) == (REPORT, made)
+    assert kept.read_bytecode("1" * 32) == b""
 
 
 def test_kept_results_are_private(kept: KeptBaselines) -> None:

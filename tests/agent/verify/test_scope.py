@@ -107,7 +107,7 @@ class Trial:
             return Done()
         match command.argv:
             case ["sh", "-c", program, "sh", report] if "cat" in program:
-                return Done(stdout=self._reports.pop(report))
+                return Done(stdout=self._reports.pop(report, b""))
         return None
 
 
