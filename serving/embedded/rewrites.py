@@ -9,11 +9,11 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from m3agent.serving.embedded.additions import ADDITIONS, opposite
+from m3agent.serving.embedded.code_file import FIELDS, MOST_NAMES, NUMBERS, STATEMENTS, STRINGS, Change, File
 from m3agent.serving.embedded.mutants import rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
 from m3agent.serving.embedded.scope import Kinds
@@ -82,16 +82,6 @@ WITH_SIGNS = frozenset(
 )
 """Nodes with an operator that can be another one."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
-OPPOSITES = {
-    "==": "!=",
-    "!=": "==",
-    "===": "!==",
-    "!==": "===",
-    "<": ">=",
-    ">=": "<",
-    ">": "<=",
-    "<=": ">",
-}
 LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
 PAIRS = """
     first last, start end, begin end, min max, floor ceil, floor round, ceil round, lower upper, left right, prefix suffix,
@@ -99,105 +89,6 @@ PAIRS = """
     keys entries, slice splice, substring substr, slice substring, has get, filter map, find filter, length size, index last,
     height width, next prev, before after, open close, read write, int uint, in out, old new, long short, parent child
 """
-NUMBERS = frozenset({"number", "int_literal", "float_literal"})
-STRINGS = frozenset({"string", "interpreted_string_literal", "raw_string_literal"})
-FIELDS = frozenset({"property_identifier", "field_identifier"})
-REMOVABLE = frozenset(
-    {
-        "expression_statement",
-        "assignment_statement",
-        "inc_statement",
-        "dec_statement",
-        "return_statement",
-        "continue_statement",
-        "break_statement",
-    }
-)
-MOST_NAMES = 8
-"""Most other names that are tried in place of one."""
-
-Change = tuple[int, int, str, str, float]
-"""Start and end in the text, new text, kind of change, cost."""
-
-
-class File:
-    """A parsed file with the names and literals in it, collected once."""
-
-    def __init__(self, tree: SyntaxTree, hints: Hints) -> None:
-        self.tree = tree
-        self.hints = hints
-        self.nil = "nil" if tree.is_go else "null"
-
-    @cached_property
-    def _names(self) -> dict[int, dict[str, int]]:
-        """The variables that each function uses, by the function's first byte: the name, and its first line."""
-        found: dict[int, dict[str, int]] = defaultdict(dict)
-        for node in self.tree.nodes():
-            if node.type in NAMES and not is_field(node, "function", "constructor"):
-                function = function_of(node)
-                while function is not None:
-                    found[function.start_byte].setdefault(self.tree.text_of(node), line_of(node))
-                    function = function_of(function)
-        return found
-
-    def names(self, node: Node) -> list[str]:
-        """Return the variables of the function around a node, those whose first use is nearest first."""
-        function = function_of(node)
-        known = self._names.get(function.start_byte, {}) if function is not None else {}
-        return sorted(known, key=lambda name: (abs(known[name] - line_of(node)), name))
-
-    @cached_property
-    def _conditions(self) -> dict[str, frozenset[str]]:
-        """The short conditions of the file without `&&` and `||`, with the names in each."""
-        nodes = (
-            node for node in self.tree.nodes() if node.is_named and node.type != "parenthesized_expression"
-        )
-        texts = (self.tree.text_of(node) for node in nodes if is_condition(node))
-        short = (text for text in texts if len(text) <= 60 and not re.search(r"&&|\|\||\n", text))
-        return {text: frozenset(re.findall(r"[A-Za-z_$][\w$]*", text)) for text in short}
-
-    def conditions_like(self, node: Node) -> list[str]:
-        """Return other conditions of the file whose names occur around a condition, those with most names first."""
-        text = self.tree.text_of(node)
-        words = set(re.findall(r"[A-Za-z_$][\w$]*", text))
-        known = {*words, *self.names(node)}
-        shared = {
-            other: len(words & names)
-            for other, names in self._conditions.items()
-            if other not in text and words & names and not {n for n in names if n in self.all_names} - known
-        }
-        return sorted(shared, key=lambda other: (-shared[other], len(other), other))[:MOST_NAMES]
-
-    @cached_property
-    def all_names(self) -> frozenset[str]:
-        """The variables of all functions."""
-        return frozenset(name for names in self._names.values() for name in names)
-
-    @cached_property
-    def called(self) -> list[str]:
-        """The names of called functions, sorted."""
-        calls = (field(node, "function") for node in self.tree.nodes() if node.type == "call_expression")
-        return sorted(
-            {self.tree.text_of(name) for name in calls if name is not None and name.type == "identifier"}
-        )
-
-    @cached_property
-    def fields(self) -> dict[str, list[str]]:
-        """The names behind a dot by the text before it, and all of them by an empty text."""
-        found: dict[str, dict[str, None]] = defaultdict(dict)
-        for node in self.tree.nodes():
-            if node.type in FIELDS and node.parent is not None:
-                before = field(node.parent, "object") or field(node.parent, "operand")
-                if before is not None:
-                    found[self.tree.text_of(before)][self.tree.text_of(node)] = None
-                    found[""][self.tree.text_of(node)] = None
-        return {before: list(names) for before, names in found.items()}
-
-    @cached_property
-    def strings(self) -> list[str]:
-        """The texts of the file's short string literals, in order."""
-        texts = (self.tree.text_of(node) for node in self.tree.nodes() if node.type in STRINGS)
-        return list(dict.fromkeys(text for text in texts if len(text) <= 40))
 
 
 def similar(name: str, others: Iterator[str] | list[str]) -> list[str]:
@@ -222,16 +113,6 @@ def paired(name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def opposite(condition: str) -> str:
-    """Return a condition that is true if a condition without `&&` and `||` is false."""
-    if condition.startswith("!"):
-        return condition[1:]
-    parts = re.split(r" ([!=]==?|[<>]=?) ", condition)
-    if len(parts) == 3:
-        return f"{parts[0]} {OPPOSITES[parts[1]]} {parts[2]}"
-    return f"!{condition}" if re.fullmatch(r"[\w$.]+(\(.*\))?", condition) else f"!({condition})"
-
-
 def signs(file: File, node: Node) -> Iterator[Change]:
     """Yield other operators, jumps and truth values."""
     start, end = file.tree.span(node)
@@ -241,7 +122,7 @@ def signs(file: File, node: Node) -> Iterator[Change]:
             if not (file.tree.is_go and other in ONLY_JAVASCRIPT):
                 kind = "comparison" if text in COMPARISONS else "operator"
                 yield start, start + len(text), other, kind, cost
-    elif node.type in LITERALS:
+    if node.type in LITERALS:
         other, cost = LITERALS[node.type]
         yield start, end, other, "truth value", cost
 
@@ -387,12 +268,14 @@ def names(file: File, node: Node) -> Iterator[Change]:
         ):
             return
         if is_field(node, "function"):
-            for other in dict.fromkeys([*paired(text), *similar(text, file.called)]):
+            for other in dict.fromkeys(
+                [*paired(text), *similar(text, file.called), *file.called[:MOST_NAMES]]
+            ):
                 yield start, end, other, "function", 1.8
             return
         known = [name for name in file.names(node) if name not in (text, "_")]
         for place, other in enumerate(dict.fromkeys([*similar(text, known)[:2], *known])):
-            if place == MOST_NAMES:
+            if place == 2 * MOST_NAMES:
                 break
             yield start, end, other, "variable", 1.7 + 0.06 * place
         if node.parent is not None and node.parent.type in ("return_statement", "expression_list"):
@@ -431,7 +314,7 @@ def statements(file: File, node: Node) -> Iterator[Change]:
     """Yield deleted statements and branches, and in Go the missing check of an error."""
     tree = file.tree
     start, end = tree.span(node)
-    if node.type in REMOVABLE and node.parent is not None and not is_field(node, "initializer", "update"):
+    if node.type in STATEMENTS and node.parent is not None and not is_field(node, "initializer", "update"):
         yield start, end, "" if tree.is_go else ";", "statement deleted", 2.0
     if node.type == "if_statement" and field(node, "alternative") is None:
         body = field(node, "consequence")
@@ -515,6 +398,7 @@ REWRITES: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
     calls,
     statements,
     guards,
+    *ADDITIONS,
 )
 
 

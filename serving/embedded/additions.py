@@ -1,0 +1,194 @@
+"""Edits of Go, JavaScript and TypeScript that put back what is missing: statements, calls, conditions, ends of texts.
+
+What is missing is most often like other code of the same file. So each edit takes a piece of the file, as it is or with one
+of its variables replaced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from m3agent.serving.embedded.code_file import (
+    MOST_NAMES,
+    STRINGS,
+    Change,
+    File,
+    identifiers,
+    logical_sign,
+    operands_of,
+)
+from m3agent.serving.embedded.syntax import FUNCTIONS, NAMES, is_condition, is_field, line_of
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+OPPOSITES = {
+    "==": "!=",
+    "!=": "==",
+    "===": "!==",
+    "!==": "===",
+    "<": ">=",
+    ">=": "<",
+    ">": "<=",
+    "<=": ">",
+}
+BLOCKS = frozenset(
+    {
+        "block",
+        "statement_block",
+        "statement_list",
+        "switch_case",
+        "switch_default",
+        "expression_case",
+        "default_case",
+    }
+)
+"""Nodes whose children are statements."""
+VALUES = frozenset(
+    {*NAMES, "member_expression", "selector_expression", "call_expression", "subscript_expression"}
+) | {"index_expression"}
+"""Nodes that may lack a call around them."""
+MOST_CONDITIONS = 60
+"""Most conditions that are added to one."""
+MOST_ENDS = 12
+"""Most characters that are tried at the end of a text."""
+MOST_TEXT = 60
+"""Most characters of a value that gets a call around it."""
+NEAR = 40
+"""Lines within which statements are tried with another variable."""
+NEAREST = 4
+"""Variables that are tried there: those that are used nearest."""
+
+
+def opposite(condition: str) -> str:
+    """Return a condition that is true if a condition without `&&` and `||` is false."""
+    if condition.startswith("!"):
+        return condition[1:]
+    parts = re.split(r" ([!=]==?|[<>]=?) ", condition)
+    if len(parts) == 3:
+        return f"{parts[0]} {OPPOSITES[parts[1]]} {parts[2]}"
+    return f"!{condition}" if re.fullmatch(r"[\w$.]+(\(.*\))?", condition) else f"!({condition})"
+
+
+def renamed(text: str, old: str, new: str) -> str:
+    """Return code with another variable."""
+    return re.sub(rf"(?<![\w$.]){re.escape(old)}(?![\w$])", lambda _: new, text)
+
+
+def statements(file: File, node: Node) -> Iterator[Change]:
+    """Yield statements of the file that may be missing before or after one, those from near places first."""
+    above = node.parent
+    is_empty = node.type in ("block", "statement_block") and not node.named_children
+    if not is_empty and (above is None or above.type not in BLOCKS or not node.is_named):
+        return
+    if node.type == "comment" or is_field(node, "value"):  # the value of a case
+        return
+    start, end = file.tree.span(node)
+    line, known = line_of(node), file.known(node)
+    likely = file.names(node)[:NEAREST]
+    same, changed = dict[str, None](), dict[str, None]()
+    for near, text, names in file.statements_near(line):
+        variables = names & file.all_names
+        unknown = variables - known
+        if not unknown:
+            same[text] = None
+        if len(unknown) < 2 and abs(near - line) < NEAR:
+            for old, new in itertools.product(sorted(unknown or variables), likely):
+                changed[renamed(text, old, new)] = None
+        if len(same) >= 3 * MOST_NAMES and len(changed) >= 2 * MOST_NAMES:
+            break
+    others = dict.fromkeys(
+        [*itertools.islice(same, 3 * MOST_NAMES), *itertools.islice(changed, 2 * MOST_NAMES)]
+    )
+    is_first = node.prev_named_sibling is None or is_field(node.prev_named_sibling, "value")
+    for place, other in enumerate(others):
+        cost = 2.2 + 0.03 * place
+        if is_empty:
+            yield start + 1, start + 1, f"\n{other}\n", "statement added", cost
+            continue
+        yield end, end, f"\n{other}", "statement added", cost
+        if is_first:
+            yield start, start, f"{other}\n", "statement added", cost
+
+
+def calls(file: File, node: Node) -> Iterator[Change]:
+    """Yield calls with one argument, and of methods without arguments, that the file has elsewhere."""
+    above = node.parent
+    if node.type not in VALUES or above is None or "param" in above.type or above.type in FUNCTIONS:
+        return
+    if is_field(node, "function", "name", "label", "type", "constructor", "key", "field", "property"):
+        return
+    if is_field(node, "left") and above.type != "binary_expression":
+        return
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    if len(text) > MOST_TEXT or "\n" in text:
+        return
+    if not is_field(node, "object", "operand"):
+        for function, seen in itertools.islice(file.functions_of_one.items(), 2 * MOST_NAMES):
+            if not text.startswith(f"{function}("):
+                yield start, end, f"{function}({text})", "call added", 1.6 if text in seen else 2.3
+    for method, seen in itertools.islice(file.methods_of_none.items(), MOST_NAMES):
+        if not text.endswith(f".{method}()"):
+            yield end, end, f".{method}()", "call added", 1.6 if text in seen else 2.3
+
+
+def conditions(file: File, node: Node) -> Iterator[Change]:
+    """Yield conditions of the file about other variables, each about a variable of this condition."""
+    if not node.is_named or node.type == "parenthesized_expression" or not is_condition(node):
+        return
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    known = file.known(node)
+    own = [name for name in dict.fromkeys(identifiers(text)) if name in file.all_names]
+    for operand in {text, *(file.tree.text_of(one) for one in operands_of(node, logical_sign(node)))}:
+        for (other, sign), _ in file.partners.get(operand, Counter()).most_common(MOST_NAMES):
+            if other not in text:
+                yield start, start, f"{other} {sign} ", "missing condition", 1.5
+                yield end, end, f" {sign} {other}", "missing condition", 1.5
+    others = dict[str, float]()
+    usable = [one for one, names in file.conditions.items() if not names & file.all_names - known]
+    for other in usable[: 2 * MOST_NAMES]:
+        others[other], others[opposite(other)] = 2.2, 2.3
+    for other, names in file.conditions.items():
+        for old, new in itertools.product(sorted(names & file.all_names), own):
+            if old != new and not names & file.all_names - known - {old}:
+                changed = renamed(other, old, new)
+                for one, more in ((changed, 0.0), (opposite(changed), 0.1)):
+                    others.setdefault(one, 2.2 + more)
+                    for number in re.findall(r"(?<![\w.])\d+(?![\w.])", one):
+                        near = {int(number) + 1, abs(int(number) - 1)}
+                        for value in sorted(near):
+                            others.setdefault(
+                                re.sub(rf"(?<![\w.]){number}(?![\w.])", str(value), one), 2.5 + more
+                            )
+    shown = sorted((cost, len(other), other) for other, cost in others.items() if other not in text)
+    for cost, _, other in shown[:MOST_CONDITIONS]:
+        for sign, more in (("&&", 0.0), ("||", 0.2)):
+            yield start, start, f"{other} {sign} ", "missing condition", cost + more
+            yield end, end, f" {sign} {other}", "missing condition", cost + more
+
+
+def ends_of_texts(file: File, node: Node) -> Iterator[Change]:
+    """Yield longer texts that begin with a text: those of the file, and with one more character."""
+    if node.type not in STRINGS or (node.parent is not None and "import" in node.parent.type):
+        return
+    start, end = file.tree.span(node)
+    text = file.tree.text_of(node)
+    for other in file.strings:
+        if other != text and other[:-1].startswith(text[:-1]):
+            yield start, end, other, "constant", 1.5
+    for place, last in enumerate(file.ends_of_texts[:MOST_ENDS]):
+        yield end - 1, end - 1, last, "constant", 2.1 + 0.04 * place
+
+
+ADDITIONS: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
+    statements,
+    calls,
+    conditions,
+    ends_of_texts,
+)
