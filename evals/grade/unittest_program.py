@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any
 
-from m3agent.tools.in_sandbox.guard import MOST_FOUND, PASSED, REPLACED, WATCHED, functions_of, replaced
+from m3agent.tools.in_sandbox.guard import MOST_FOUND, PASSED, REPLACED, Members, is_watched
 
 
 class Canary(AssertionError):
@@ -90,10 +90,10 @@ def listen_to_unittest(tell: Any) -> Any:
         return done
 
     base.startTest, base.stopTest, runner.run = start_test, stop_test, run_tests  # type: ignore[method-assign]
-    before = functions_of(WATCHED)
+    before = Members()
 
     def over() -> None:
-        for name in replaced(before)[:MOST_FOUND]:
+        for name in [name for name in before.replaced() if is_watched(name)][:MOST_FOUND]:
             tell("forged", REPLACED + name)
         tell("canaries", str(state["canaries"]), str(state["failed"]))
 
