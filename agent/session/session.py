@@ -22,7 +22,7 @@ from m3agent.agent.session.events import (
 )
 from m3agent.agent.session.log_reader import LOG, Line, read_log
 from m3agent.agent.util.append_only import AppendOnlyFile, fault
-from m3agent.agent.util.atomic_write import write_whole
+from m3agent.agent.util.atomic_write import remove_unfinished, write_whole
 
 SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
 """Events that are synced to the disk before the session continues."""
@@ -101,7 +101,9 @@ class Session:
 
     @classmethod
     def open(cls, folder: Path) -> tuple[Session, list[Line]]:
-        """Open an existing session to continue it. An incomplete last line is removed from its log.
+        """Open an existing session to continue it.
+
+        An incomplete last line is removed from its log, and unfinished files from its folder.
 
         Returns:
             The session, and the lines of its log so far.
@@ -116,6 +118,7 @@ class Session:
             session = on_failure.enter_context(contextlib.closing(cls(folder, [])))
             lines = list(read_log(path).events)
             on_failure.pop_all()
+        remove_unfinished(folder)
         session._seq = lines[-1]["seq"] if lines else 0
         return session, lines
 

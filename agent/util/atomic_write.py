@@ -8,6 +8,10 @@ import secrets
 from pathlib import Path
 
 
+SUFFIX = ".tmp"
+"""End of the name of a temporary file, which begins with a dot."""
+
+
 def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write `content` to a temporary file beside `path`, sync it to the disk, and move it to `path`.
 
@@ -19,7 +23,7 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     Raises:
         OSError: The write failed; `path` is unchanged.
     """
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}.tmp")
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(6)}{SUFFIX}")
     try:
         number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with open(number, "wb") as file:  # noqa: PTH123  # a descriptor, not a path
@@ -31,3 +35,10 @@ def write_whole(path: Path, content: bytes, *, mode: int = 0o666) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files in a folder that a killed process left. No other process may write there now."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f".*{SUFFIX}"):
+            path.unlink()

@@ -131,3 +131,14 @@ def test_reopened_session_appends_at_the_end(tmp_path: Path) -> None:
     again.write(retry(2))
     again.close()
     assert [line["attempt"] for line in read_log(again)] == [1, 2]
+
+
+def test_an_opened_session_has_no_unfinished_files_of_a_killed_process(tmp_path: Path) -> None:
+    first = Session.create(tmp_path, [])
+    first.write(retry(1))
+    (first.folder / ".patch.diff.0123456789ab.tmp").write_text("half a pa")
+    (first.folder / ".kept").write_text("")
+    first.close()
+    again, lines = Session.open(first.folder)
+    again.close()
+    assert (names(first.folder), len(lines)) == ([".kept", "calls", "events.jsonl"], 1)
