@@ -65,6 +65,12 @@ ENDS = [
         instead="{} --yes",
         why="the machine that tests may be no container, and the tests send no key and no repository anywhere",
     ),
+    End(
+        r"m3agent apply",
+        (2,),
+        says="the last session is about .*: name the session",
+        why="the session is about another copy of the repository; test_apply_command.py applies patches",
+    ),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
     End(
         r"make bench-",

@@ -97,12 +97,14 @@ class ToolTraits:
 
     Attributes:
         kind: What a call does. The loop, the stall detector and editors treat each kind in its own way.
+        verb: What a call does, in one word for people. Without it they see the tool's name.
         path_argument: The argument that names a file or folder.
         title_argument: The argument that tells what a call is about. Without it the path does.
         content_arguments: Arguments that hold text of a file.
     """
 
     kind: ToolKind = "other"
+    verb: str = ""
     path_argument: str = "path"
     title_argument: str = ""
     content_arguments: tuple[str, ...] = ()
@@ -117,13 +119,21 @@ class ToolTraits:
         return _text(arguments, self.path_argument) or ""
 
     def title(self, arguments: Mapping[str, Any] | None) -> str:
-        """Return the first line of what a call is about, as the model wrote it; empty if there is none."""
-        title = _text(arguments, self.title_argument)
-        return (self.path(arguments) if title is None else title).strip().partition("\n")[0]
+        """Return what a call is about in one line, as the model wrote it; empty if there is none.
+
+        For a program it is the first line that says what the program does.
+        """
+        program = _text(arguments, self.title_argument)
+        lines = (self.path(arguments) if program is None else program).strip().split("\n")
+        return next((line for line in lines if not _PREPARES.match(line)), lines[0]).removeprefix("# ")
 
     def mentions_tests(self, arguments: Mapping[str, Any] | None) -> bool:
         """Return whether a call runs a program that mentions tests, so that it may have run them."""
         return self.kind == "execute" and "test" in (_text(arguments, self.title_argument) or "")
+
+
+_PREPARES = re.compile(r"\s*$|#!|from \S+ import\b|import \w|set -|cd \S+$|[\"']{3}\s*$")
+"""Lines at the beginning of a program that do not say what it does."""
 
 
 def _text(arguments: Mapping[str, Any] | None, name: str) -> str | None:

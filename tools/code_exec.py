@@ -133,5 +133,6 @@ TOOL = Tool(
     CodeExecArguments,
     run,
     kind="execute",
+    verb="run",
     title_argument="code",
 )

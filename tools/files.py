@@ -287,6 +287,7 @@ READ = Tool(
     FileReadArguments,
     read,
     kind="read",
+    verb="read",
 )
 WRITE = Tool(
     "file_write",
@@ -294,6 +295,7 @@ WRITE = Tool(
     FileWriteArguments,
     write,
     kind="edit",
+    verb="write",
     content_arguments=("content",),
 )
 EDIT = Tool(
@@ -302,5 +304,6 @@ EDIT = Tool(
     FileEditArguments,
     edit,
     kind="edit",
+    verb="edit",
     content_arguments=("old", "new"),
 )

@@ -218,5 +218,6 @@ TOOL = Tool(
     TestRunnerArguments,
     run,
     kind="execute",
+    verb="test",
     path_argument="test_file",
 )

@@ -29,6 +29,7 @@ from acp.schema import (
 )
 
 from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.report.step import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.errors import SandboxError
@@ -46,6 +47,8 @@ MOST_DIFF = 1 << 20
 """Most bytes of a file that is shown as a diff."""
 MOST_OUTPUT = 20_000
 """Most characters of a call's result that are shown; the session's folder contains the whole result."""
+MOST_IN_LINE = 300
+"""Most characters of one line of it. Longer lines are for programs, such as data in base64."""
 
 
 class Updates:
@@ -135,7 +138,7 @@ class Updates:
         self._tell(
             start_tool_call(
                 self._call(line),
-                printable_line(f"{line['name']} {traits.title(arguments)}".strip(), 120),
+                step_title(line["name"], arguments),
                 kind=traits.kind,
                 status="in_progress",
                 locations=places,
@@ -144,7 +147,7 @@ class Updates:
         )
 
     def _on_call_finished(self, line: Line) -> None:
-        content = line["content"]
+        content = "\n".join(_cut(each) for each in line["content"].split("\n"))
         if len(content) > MOST_OUTPUT:
             content = f"{content[:MOST_OUTPUT]}\n(and {len(content) - MOST_OUTPUT:,} characters more)"
         failed = line["status"] != "done" or line["is_error"]
@@ -170,7 +173,7 @@ class Updates:
     def _store(self) -> TreeStore | None:
         """The store of the fix's trees; None if it was removed, because opening it would create it again."""
         folder = self._folder / TREES
-        return TreeStore(folder) if folder.is_dir() else None
+        return TreeStore(folder, only_read=True) if folder.is_dir() else None
 
     def _on_stall(self, line: Line) -> None:
         self.note(f"no progress ({line['rule']}): {line['text']}")
@@ -195,6 +198,11 @@ class Updates:
             return
         self._step = step
         self._tell(plan(step))
+
+
+def _cut(line: str) -> str:
+    rest = len(line) - MOST_IN_LINE
+    return line if rest <= 0 else f"{line[:MOST_IN_LINE]}… ({rest:,} characters more)"
 
 
 def plan(step: int) -> Update:

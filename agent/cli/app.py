@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.acp import acp
+from m3agent.agent.cli.apply import apply as apply_command
 from m3agent.agent.cli.common import (
     Apply,
     AsJson,
     Branch,
     PullRequest,
+    Quiet,
     Repo,
+    Verbose,
     end,
     faults,
     finish,
     print_bytes,
     run,
+    screen_for,
     sinks,
 )
 from m3agent.agent.cli.eval import eval_app
@@ -40,6 +44,7 @@ from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
+    from m3agent.agent.ui.event_printer import Screen
 
 app = typer.Typer(
     name="m3agent",
@@ -56,6 +61,7 @@ sessions_app.command("resume")(resume)
 sessions_app.command("fork")(fork)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
+app.command("apply")(apply_command)
 app.command("report")(report)
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
@@ -111,6 +117,8 @@ def fix(
             "unless the fix could not be carried out.",
         ),
     ] = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Fix an issue and print the verified patch.
 
@@ -125,8 +133,9 @@ def fix(
         if result_only and as_json:
             raise UsageError("--result-only and --json both decide what is printed: give only one")
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
+        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
-        fixing = _fix(issue, attach or [], repo, flags, hand_over, as_json)
+        fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, as_json)
         finish(fixing, as_json=as_json, result_only=result_only)
 
 
@@ -136,12 +145,11 @@ async def _fix(
     repo: Path,
     flags: Flags,
     hand_over: HandOver,
+    screen: Screen,
     as_json: bool,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
-    from m3agent.agent.ui.event_printer import Screen
 
-    screen = Screen(rows=not (as_json and sys.stdout.isatty()))  # a terminal would mix JSON lines and rows
     with screen:
         return await new_fix(
             spec,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.session.log_reader import Line
     from m3agent.agent.ui.event_printer import Screen
@@ -26,6 +27,12 @@ Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new bran
 PullRequest = Annotated[
     bool,
     typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show errors, notes and the end only, not each step.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also show what calls print, tokens, times and rates.")
 ]
 Typical = Annotated[
     int | None,
@@ -42,6 +49,22 @@ def say(text: str) -> None:
     from m3agent.agent.util.sanitize import print_note
 
     print_note(f"m3agent: {text}")
+
+
+def screen_for(hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool) -> Screen:
+    """Return the screen for a fix. Raises UsageError if it shall be both quiet and verbose."""
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.ui.event_printer import Detail, Screen
+
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose exclude each other: give only one")
+    return Screen(
+        detail=Detail(verbose - quiet),
+        rows=not (as_json and sys.stdout.isatty()),  # a terminal would mix JSON lines and rows
+        state=state_dir(os.environ),
+        handed_over=hand_over.asked,
+    )
 
 
 def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
@@ -106,7 +129,7 @@ def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool, result_only: b
         print_bytes(result_line(result))
         raise typer.Exit(0 if is_finished(result) else result.exit_code)
     if result.patch and not as_json:
-        print_bytes(result.patch)
+        print_patch(result.patch)
     raise typer.Exit(result.exit_code)
 
 
@@ -133,6 +156,19 @@ def result_line(result: FixResult) -> bytes:
         "broken": [] if evidence is None else sorted(evidence.broken),
     }
     return json.dumps(shown).encode() + b"\n"
+
+
+def print_patch(patch: bytes) -> None:
+    """Write a patch to standard output: unchanged to files and pipes, in colours to a terminal."""
+    if not sys.stdout.isatty():
+        print_bytes(patch)
+        return
+    from rich.console import Console
+
+    from m3agent.agent.ui.patch_view import coloured
+    from m3agent.agent.util.sanitize import printable_bytes
+
+    Console(highlight=False, soft_wrap=True).print(coloured(printable_bytes(patch).decode()))
 
 
 def print_bytes(data: bytes, *, err: bool = False) -> None:

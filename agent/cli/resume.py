@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import Apply, AsJson, Branch, PullRequest, faults, finish, sinks
+from m3agent.agent.cli.common import (
+    Apply,
+    AsJson,
+    Branch,
+    PullRequest,
+    Quiet,
+    Verbose,
+    faults,
+    finish,
+    screen_for,
+    sinks,
+)
 from m3agent.agent.settings.options import Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -22,6 +33,7 @@ if TYPE_CHECKING:
     from m3agent.agent.session.log_reader import Line
     from m3agent.agent.session.session import Session
     from m3agent.agent.settings.settings import Settings
+    from m3agent.agent.ui.event_printer import Screen
 
 Which = Annotated[
     str, typer.Argument(help="The session's id, the beginning of the id, or 'last'.", metavar="SESSION")
@@ -42,6 +54,8 @@ def resume(
     branch: Branch = None,
     pr: PullRequest = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Resume a fix that was interrupted or killed, or that reached a limit.
 
@@ -55,8 +69,9 @@ def resume(
         from m3agent.agent.settings.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)
+        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         resumed, lines = Session.open(find_session(state_dir(os.environ), session))
-        _go_on(resumed, lines, "", flags, hand_over, as_json)
+        _go_on(resumed, lines, "", flags, hand_over, screen, as_json)
 
 
 @takes_settings(
@@ -78,6 +93,8 @@ def fork(
     branch: Branch = None,
     pr: PullRequest = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
 ) -> None:
     """Continue from an earlier point of a fix in a new session; the first session stays as it is.
 
@@ -92,30 +109,41 @@ def fork(
         from m3agent.agent.settings.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
+        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         state = state_dir(os.environ)
         forked, lines = fork_session(state, read_log(find_session(state, session) / LOG), turn)
-        _go_on(forked, lines, tell, flags, hand_over, as_json)
+        _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
 
 
 def _go_on(
-    session: Session, lines: list[Line], tell: str, limits: Flags, hand_over: HandOver, as_json: bool
+    session: Session,
+    lines: list[Line],
+    tell: str,
+    limits: Flags,
+    hand_over: HandOver,
+    screen: Screen,
+    as_json: bool,
 ) -> None:
     """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     with contextlib.closing(session):
-        finish(_resume(session, lines, tell, limits, hand_over, as_json), as_json=as_json)
+        finish(_resume(session, lines, tell, limits, hand_over, screen, as_json), as_json=as_json)
 
 
 async def _resume(
-    session: Session, lines: list[Line], tell: str, limits: Flags, hand_over: HandOver, as_json: bool
+    session: Session,
+    lines: list[Line],
+    tell: str,
+    limits: Flags,
+    hand_over: HandOver,
+    screen: Screen,
+    as_json: bool,
 ) -> FixResult:
     from m3agent.agent.context.neutralise import harmless
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.loop.resume import resume_point
     from m3agent.agent.settings.settings import state_dir
-    from m3agent.agent.ui.event_printer import Screen
 
     state = state_dir(os.environ)
-    screen = Screen()
     with screen:
         for sink in sinks(screen, as_json=as_json):
             session.listen(sink)

@@ -23,6 +23,7 @@ from rich.live import Live
 from rich.segment import ControlType, Segment
 from rich.text import Text
 
+from m3agent.agent.ui.layout import Block, in_ascii, shows_unicode
 from m3agent.agent.util.sanitize import UNPRINTABLE
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class LiveView:
         self._console = _Console(file=file, highlight=False, soft_wrap=True)
         # If descriptor 2 was closed when Python started, it may be another file now.
         self._console.quiet = sys.__stderr__ is None
+        self._ascii = not shows_unicode(encoding)
         self._rows = rows
-        self._lines: queue.SimpleQueue[Text | None] = queue.SimpleQueue()
+        self._blocks: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -103,14 +105,14 @@ class LiveView:
         if rows and in_main_thread and signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
             signal.signal(signal.SIGTSTP, self._suspend)
 
-    def print(self, line: Text) -> None:
-        """Print a line that stays."""
-        line = printable(line)
+    def print(self, what: Text | Block) -> None:
+        """Print a line or a block of lines that stays."""
+        block = what if callable(what) else lambda _: [what]
         if self._thread is not None:
-            self._lines.put(line)
+            self._blocks.put(block)
             return
         with contextlib.suppress(OSError):
-            self._console.print(line)
+            self._write([block])
 
     def stop(self) -> None:
         """Write the remaining lines, remove the rows and show the cursor again."""
@@ -118,7 +120,7 @@ class LiveView:
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         if self._thread is not None:
             self._stopping.set()
-            self._lines.put(None)
+            self._blocks.put(None)
             self._thread.join(PATIENCE)
             self._thread = None
 
@@ -130,8 +132,8 @@ class LiveView:
 
     def _copy(self) -> None:
         with contextlib.suppress(OSError):  # the reader is gone
-            while (line := self._lines.get()) is not None:
-                self._console.print(line)
+            while (block := self._blocks.get()) is not None:
+                self._write([block])
 
     def _draw(self) -> None:
         with (
@@ -145,23 +147,34 @@ class LiveView:
             ) as live,
         ):
             while not self._stopping.wait(INTERVAL):
-                if lines := self._waiting():
-                    self._console.print(Text("\n").join(lines))  # draws the rows as well
+                if blocks := self._waiting():
+                    self._write(blocks)  # draws the rows as well
                 else:
                     live.refresh()
-            if lines := self._waiting():
-                self._console.print(Text("\n").join(lines))
+            self._write(self._waiting())
 
-    def _waiting(self) -> list[Text]:
-        """Return the lines that arrived since the last drawing."""
-        lines = []
+    def _waiting(self) -> list[Block]:
+        """Return the blocks that arrived since the last drawing."""
+        blocks = []
         with contextlib.suppress(queue.Empty):
-            while (line := self._lines.get_nowait()) is not None:
-                lines.append(line)
-        return lines
+            while (block := self._blocks.get_nowait()) is not None:
+                blocks.append(block)
+        return blocks
+
+    def _write(self, blocks: Sequence[Block]) -> None:
+        # some terminals wrap when the last column is written; with FORCE_COLOR, rich takes a pipe for a terminal
+        width = max(1, self._console.width - 1) if os.isatty(STANDARD_ERROR) else None
+        if lines := [self._shown(line) for block in blocks for line in block(width)]:
+            self._console.print(Text("\n").join(lines))
+
+    def _shown(self, line: Text) -> Text:
+        clean = printable(line)
+        if self._ascii:
+            clean.plain = in_ascii(clean.plain)
+        return clean
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [printable(row) for row in self._rows(*options.size, time.monotonic())]
+        rows = [self._shown(row) for row in self._rows(*options.size, time.monotonic())]
         if not rows:
             return
         # Without wrapping, a row is cut off if rich and the terminal disagree about a character's width.

@@ -1,33 +1,60 @@
 """Show running fixes on stderr: lines that stay and, on a terminal, one or two changing rows below for each fix.
 
-The screen is a view of the event logs: it gets the same lines that `--json` prints. This module writes the lines that
-stay; `status_row.py` renders the changing rows.
+The screen is a view of the event logs: it gets the same lines that `--json` prints. This module decides which lines stay;
+`closing.py` writes those of a session's end, and `status_row.py` renders the changing rows.
 """
 
 from __future__ import annotations
 
+import contextlib
+import enum
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 from rich.text import Text
 
+from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.report import text
+from m3agent.agent.report.step import OUTCOMES, outcome_counts, step_outcome, step_title
 from m3agent.agent.session.log_reader import Line
+from m3agent.agent.ui import closing
 from m3agent.agent.ui.display import LiveView
+from m3agent.agent.ui.layout import Block, beside, one_row
+from m3agent.agent.ui.patch_view import change
 from m3agent.agent.ui.status_row import StatusRow, area
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.sandbox.backends.kinds import shown_status
+from m3agent.agent.util.sanitize import printable_line, printable_text
+from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
 
-STATUS_STYLES = {
-    "verified": "bold green",
-    "unverified": "bold yellow",
-    "empty": "bold yellow",
-    "limit": "bold yellow",
-    "stalled": "bold yellow",
-}
 MOST_TOLD = 20  # most different network requests that are shown
 LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
-SAID = 300  # most characters of the model's answer shown after a turn
+SAID = 300  # most characters of what the model says between two calls
+LAST_WORDS = 4000  # most characters of what the model says when it is done
+BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
+MOST_OUTPUT = 10  # most lines of a call's result that are shown in detail
+MOST_DIFFED = 50  # most files of a change that are compared for the screen
+
+
+class Detail(enum.IntEnum):
+    """How much the screen shows."""
+
+    QUIET = -1
+    NORMAL = 0
+    VERBOSE = 1
+
+
+@dataclass
+class _Shown:
+    """What the screen knows of one session: its row, and what later lines refer to."""
+
+    row: StatusRow = field(default_factory=StatusRow)
+    facts: closing.Facts = field(default_factory=closing.Facts)
+    calls: dict[int, Line] = field(default_factory=dict)  # `call.started`, by number
+    context: str = ""  # the packed repository, until the model's window is known
+    chosen: int | None = None  # number of the chosen attempt
 
 
 class Screen:
@@ -36,19 +63,29 @@ class Screen:
     A session has a row from its `listener` or its first line until it is finished.
 
     Args:
-        quiet: Whether to show only the notes of `say`.
+        detail: How much to show. A quiet screen shows notes, errors and how each session ended.
         rows: Whether to show the changing rows on a terminal.
+        state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
+        handed_over: Whether the user asked to apply the patch or to commit it.
     """
 
-    def __init__(self, *, quiet: bool = False, rows: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        detail: Detail = Detail.NORMAL,
+        rows: bool = True,
+        state: Path | None = None,
+        handed_over: bool = False,
+    ) -> None:
         self._live = LiveView(self._area)
-        self._quiet = quiet
-        self._wants_rows = rows and not quiet
-        self._rows: dict[str, StatusRow] = {}
-        self._row = StatusRow()  # row of the session that the current line belongs to
+        self._detail = detail
+        self._wants_rows = rows and detail > Detail.QUIET
+        self._state = state
+        self._handed_over = handed_over
+        self._sessions: dict[str, _Shown] = {}
+        self._now = _Shown()  # the session that the current line belongs to
         self._common: dict[str, str] = {}  # facts that all attempts share, by label
         self._errors: set[str] = set()  # errors shown so far: several sessions may report the same
-        self._backend = ""
         self._told: set[str] = set()  # shown network requests that were refused or failed
 
     def __enter__(self) -> Self:
@@ -60,60 +97,89 @@ class Screen:
 
     def say(self, text: str) -> None:
         """Show a note for the person, also if the screen is quiet."""
-        self._live.print(Text(f"note: {printable_line(text, 500)}", style="dim"))
+        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(text, 500), "dim")))
 
     def listener(self, session: str) -> Callable[[Delta], None]:
         """Return the callback for the stream's deltas of a session."""
-        return self._row_of(session).hear
+        return self._of(session).row.hear
 
     def read(self, lines: Iterable[Line]) -> None:
         """Take the lines that an earlier process of a resumed session has logged, without showing them again."""
         for line in lines:
-            self._row_of(line["session"]).see(line)
+            self._take(line)
 
     def on_line(self, line: Line) -> None:
         """Show a line that was just logged."""
-        self._row = self._row_of(line["session"])
-        self._row.see(line)
+        self._take(line)
         if line["type"] == "session.finished":
-            del self._rows[line["session"]]
-        handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
-        if handler is not None and not self._quiet:
+            del self._sessions[line["session"]]
+        name = "_on_" + line["type"].replace(".", "_")
+        handler = getattr(self, name, None)
+        if handler is not None and (self._detail > Detail.QUIET or handler in self._at_every_detail):
             handler(line)
 
-    def _row_of(self, session: str) -> StatusRow:
-        return self._rows.setdefault(session, StatusRow())
+    @property
+    def _at_every_detail(self) -> Sequence[Callable[[Line], None]]:
+        return self._on_error, self._on_session_finished
+
+    def _take(self, line: Line) -> None:
+        self._now = self._of(line["session"])
+        self._now.row.see(line)
+        self._now.facts.see(line)
+
+    def _of(self, session: str) -> _Shown:
+        return self._sessions.setdefault(session, _Shown())
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
-        rows = sorted(self._rows.values(), key=lambda row: row.number)
+        rows = sorted((shown.row for shown in self._sessions.values()), key=lambda row: row.number)
         return area(rows, width, height, now)
 
-    def _print(self, label: str, text: str, style: str = "") -> None:
-        self._live.print(
-            Text.assemble((self._row.prefix, "cyan"), (f"{label:<8} ", "bold cyan"), (text, style))
-        )
+    # -- lines ---------------------------------------------------------------------------------------------------------
 
-    def _print_common(self, label: str, text: str) -> None:
+    def _head(self, label: str, style: str = "bold cyan") -> Text:
+        return Text.assemble((self._now.row.prefix, "cyan"), (f"{label:<{closing.LABEL}} ", style))
+
+    def _print(self, label: str, body: str, style: str = "") -> None:
+        self._live.print(beside(self._head(label), Text(body, style)))
+
+    def _mark(self, mark: str, body: str, style: str) -> None:
+        """Print a line with an icon; `style` is the icon's and the text's."""
+        head = Text.assemble((self._now.row.prefix, "cyan"), (f"{mark} ", style))
+        self._live.print(beside(head, Text(body, style)))
+
+    def _print_common(self, label: str, body: str) -> None:
         """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
         if label not in self._common:
-            self._common[label] = text
-            self._live.print(Text.assemble((f"{label:<8} ", "bold cyan"), text))
-        elif self._common[label] != text:
-            self._print(label, text)
+            self._common[label] = body
+            self._live.print(beside(Text(f"{label:<{closing.LABEL}} ", "bold cyan"), Text(body)))
+        elif self._common[label] != body:
+            self._print(label, body)
+
+    def _print_context(self, share: str = "") -> None:
+        if self._now.context:
+            self._print_common("context", self._now.context + share)
+            self._now.context = ""
+
+    # -- the beginning -------------------------------------------------------------------------------------------------
 
     def _on_session_started(self, line: Line) -> None:
-        repository, endpoint, sandbox = line["repository"], line["endpoint"], line["sandbox"]
+        repository, endpoint = line["repository"], line["endpoint"]
         self._print_common("issue", printable_line(line["issue"]["title"]))
-        where = repository["branch"] or "detached"
-        dirty = f", {repository['dirty']} uncommitted changes included" if repository["dirty"] else ""
-        self._print_common("commit", printable_line(f"{repository['head'][:12]} ({where}){dirty}"))
-        self._print_common("engine", printable_line(f"{endpoint['description']}"))
-        self._backend = sandbox["backend"]
-        self._print_common("sandbox", printable_line(sandbox["backend"]))
+        count = repository["dirty"]
+        dirty = f", {count} uncommitted {'change' if count == 1 else 'changes'} included" if count else ""
+        place = repository.get("root") or repository.get("git_dir") or "repository"
+        branch = repository["branch"] or "detached"
+        self._print_common(
+            "repository", printable_line(f"{place} at {repository['head'][:12]} ({branch}){dirty}", 500)
+        )
+        is_own = endpoint.get("source") == "embedded"
+        self._print_common("model" if is_own else "server", printable_line(endpoint["description"], 500))
+        self._print_common("sandbox", printable_line(line["sandbox"]["backend"]))
         self._print("session", printable_line(line["session"]))
 
     def _on_session_resumed(self, line: Line) -> None:
-        self._print("resumed", f"the session resumes after {line['messages']} messages")
+        count = line["messages"]
+        self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
 
     def _on_context_packed(self, line: Line) -> None:
         dropped = sum(line["dropped"].values())
@@ -121,116 +187,153 @@ class Screen:
         approx = "" if line["exact"] else "≈"
         files = f"{line['files']:,} {'file' if line['files'] == 1 else 'files'}"
         redacted = f", secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
-        self._print_common("context", f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}")
+        self._now.context = f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}"
+        if self._now.facts.window:
+            self._print_context(self._share())
+
+    def _on_endpoint_probed(self, line: Line) -> None:
+        if not self._now.facts.is_embedded:
+            version = f" {line['version']}" if line["version"] else ""
+            self._print_common("model", printable_line(f"{line['model']} ({line['flavour']}{version})", 300))
+        self._print_context(self._share())
+
+    def _share(self) -> str:
+        window, tokens = self._now.facts.window, self._now.facts.context_tokens
+        return f", {tokens / window:.1%} of the model's window" if window else ""
 
     def _on_baseline(self, line: Line) -> None:
-        sets = {name: len(line[name]) for name in ("passed", "failed", "errored", "skipped")}
-        counts = ", ".join(f"{count:,} {name}" for name, count in sets.items() if count) or "none"
-        known = "known from an earlier session" if line["cached"] else f"{line['seconds']:.1f} s"
+        counts = outcome_counts({name: len(line[name]) for name in OUTCOMES})
+        known = "known from an earlier session" if line["cached"] else text.duration(line["seconds"])
         stopped = "" if line["complete"] else "; there was no time for more tests"
-        self._print_common("tests", f"{counts} without a change ({known}){stopped}")
+        self._print_common("baseline", f"{counts} without a change ({known}){stopped}")
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _on_turn_started(self, _: Line) -> None:
+        self._print_context()
 
     def _on_message(self, line: Line) -> None:
-        words = line["text"] if line["text"].strip() else ""
-        if words.strip():
-            self._print(f"turn {line['turn']}", printable_line(words, SAID), "italic")
+        said = line["text"].strip()
+        if not said:
+            return
+        if line["calls"]:
+            self._mark("•", printable_line(said, SAID), "italic")
+            return
+        shown = printable_text(said[:LAST_WORDS])
+        rest = f"\n… {len(said) - LAST_WORDS:,} more characters: m3agent report" if said[LAST_WORDS:] else ""
+        self._mark("•", shown + rest, "italic")
+
+    def _on_call_started(self, line: Line) -> None:
+        self._now.calls[line.get("call", 0)] = line
 
     def _on_call_finished(self, line: Line) -> None:
-        first = printable_line(line["content"].splitlines()[0] if line["content"] else "", 100)
-        style = "red" if line["status"] != "done" else ""
-        call = self._row.call or printable_line(line["name"], 64)
-        self._print(f"turn {line['turn']}", f"{call}: {first}  ({line['seconds']:.1f} s)", style)
+        begun = self._now.calls.get(line.get("call", 0), {})
+        title, outcome = step_title(line["name"], begun.get("arguments")), step_outcome(line)
+        failed = line["status"] != "done" or line.get("is_error")
+        mark = ("✗ ", "red") if failed else ("✓ ", "green")
+        if line["seconds"] >= BRIEF or self._detail is Detail.VERBOSE:
+            outcome += f"{', ' if outcome else ''}{text.duration(line['seconds'])}"
+        head = Text.assemble((self._now.row.prefix, "cyan"), mark)
+        self._live.print(one_row(head, Text(title), Text(outcome, "red" if failed else "dim")))
+        if self._detail is Detail.VERBOSE:
+            self._print_output(line["content"].splitlines())
+
+    def _print_output(self, output: Sequence[str]) -> None:
+        indent = Text.assemble((self._now.row.prefix, "cyan"), "    ")
+        for each in output[:MOST_OUTPUT]:
+            self._live.print(one_row(indent, Text(printable_line(each, 400), "dim"), Text()))
+        if len(output) > MOST_OUTPUT:
+            rest = Text(f"{len(output) - MOST_OUTPUT} more lines", "dim")
+            self._live.print(one_row(indent, rest, Text()))
 
     def _on_file_changed(self, line: Line) -> None:
-        self._print("changed", printable_line(", ".join(path for _, path in line["changes"])))
+        begun = self._now.calls.get(line["call"], {}) if "call" in line else {}
+        title = step_title(begun["name"], begun["arguments"]) if begun else ""
+        indent = Text.assemble((self._now.row.prefix, "cyan"), "  ")
+        self._live.print(self._change(line, begun.get("tree"), indent, title))
 
-    def _on_network_request(self, line: Line) -> None:
-        what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
-        told = f"{line['verdict']} {what}: {line['reason']}"
-        # each request once, and a limited number: programs may send as many as they like
-        if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add(told)
-            self._print("network", printable_line(told, 300), "yellow")
+    def _change(self, line: Line, before: str | None, indent: Text, title: str) -> Block:
+        """Return the lines for a change. They are read from the session's trees when they are written."""
+        folder = None if self._state is None else self._state / "sessions" / line["session"] / TREES
+        names = printable_line(", ".join(f"{status} {path}" for status, path in line["changes"]), 300)
 
-    def _on_stall(self, line: Line) -> None:
-        self._print("stall", printable_line(f"{line['text']} ({line['action']})"), "yellow")
+        def lines(width: int | None) -> Sequence[Text]:
+            if folder is not None and before and folder.is_dir() and len(line["changes"]) <= MOST_DIFFED:
+                with contextlib.suppress(SandboxError, OSError):
+                    patch = TreeStore(folder, only_read=True).diff(before, line["tree"])
+                    return change(patch.decode(errors="replace"), indent, title=title)(width)
+            return beside(indent, Text(names))(width)
+
+        return lines
 
     def _on_turn_finished(self, line: Line) -> None:
-        if used := _used(line):
+        if self._detail is Detail.VERBOSE and (
+            used := closing.used(line, rates=not self._now.facts.is_embedded)
+        ):
             self._print(f"turn {line['turn']}", used, "dim")
         share, prompt = line["cached_share"], line["prompt_tokens"] or 0
         if line["turn"] > 1 and share is not None and share < LOW_SHARE and prompt > LONG_PROMPT:
             lost = (
                 f"the server's cache had {share:.0%} of a prompt that only grew: the rest is computed again"
             )
-            self._print("cache", lost, "yellow")
+            self._mark("!", lost, "yellow")
 
-    def _on_gate(self, line: Line) -> None:
-        if line["missing"]:
-            self._print("gate", printable_line(line["missing"]), "yellow")
+    def _on_network_request(self, line: Line) -> None:
+        what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
+        told = f"network: {line['verdict']} {what}: {line['reason']}"
+        # each request once, and a limited number: programs may send as many as they like
+        if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(told)
+            self._mark("!", printable_line(told, 300), "yellow")
+
+    def _on_stall(self, line: Line) -> None:
+        self._mark("!", printable_line(f"no progress: {line['text']} ({line['action']})", 500), "yellow")
 
     def _on_retry(self, line: Line) -> None:
-        self._print("retry", printable_line(f"{line['reason']} (in {line['wait']:.0f} s)"), "yellow")
+        again = f"asking again in {line['wait']:.0f} s: {line['reason']}"
+        self._mark("!", printable_line(again, 300), "yellow")
 
     def _on_tokens_differ(self, line: Line) -> None:
-        text = (
+        told = (
             f"the prompt repeats {line['kept']:,} of the {line['expected']:,} tokens so far: a trainer cannot use this turn "
             "and the last one as one sequence"
         )
-        self._print("tokens", text, "yellow")
+        self._mark("!", told, "yellow")
+
+    # -- the verdict ---------------------------------------------------------------------------------------------------
+
+    def _on_gate(self, line: Line) -> None:
+        if line["missing"]:
+            self._mark("!", printable_line(f"not done yet: {line['missing']}", 500), "yellow")
 
     def _on_verify(self, line: Line) -> None:
-        style = {"verified": "green", "failed": "red"}.get(line["verdict"], "yellow")
-        self._print("verify", printable_line(f"{line['reason']}  ({line['seconds']:.1f} s)"), style)
-        for name, ids in (
-            ("fixed", line["fixed"]),
-            ("broken", line["broken"]),
-            ("still red", line["still_red"]),
-            ("added red", line.get("added_red", [])),
-            ("flaky", line["flaky"]),
-            ("tampering", line.get("tampering", [])),
-            ("review", [f"{f['path']}:{f['line']} {f['what']}: {f['text']}" for f in line.get("review", [])]),
-        ):
-            for ident in ids[:5]:
-                self._print("", printable_line(f"{name}: {ident}"))
-            if len(ids) > 5:
-                self._print("", f"{name}: {len(ids) - 5} more")
+        self._live.print(closing.comparison(line, self._now.facts, self._head))
 
     def _on_feedback(self, line: Line) -> None:
-        self._print("verify", f"the verdict goes back to the model (round {line['round']})", "yellow")
+        reason = self._now.facts.verdict.get("reason") or "the change is refused"
+        told = f"{reason}; this goes back to the model (message {line['round']})"
+        self._mark("!", printable_line(told, 500), "yellow")
 
     def _on_error(self, line: Line) -> None:
-        text = printable_line(line["text"], 500)
-        if text not in self._errors:
-            self._errors.add(text)
-            self._print("error", text, "bold red")
+        self._print_context()
+        told = printable_line(line["text"], 500)
+        if told not in self._errors:
+            self._errors.add(told)
+            self._mark("✗", told, "bold red")
+
+    def _on_attempt_chosen(self, line: Line) -> None:
+        self._now.chosen = line["chosen"]
 
     def _on_session_finished(self, line: Line) -> None:
-        for note in line["notes"]:
-            self._print("note", printable_line(note, 300), "yellow")
-        style = STATUS_STYLES.get(line["status"], "bold red")
-        reason = printable_line(line["reason"], 500)
-        if reason not in self._errors:
-            status = shown_status(line["status"], self._backend)
-            self._print(status, f"{reason}  ({line['seconds']:.1f} s, {line['turns']} turns)", style)
-        if used := _used(line):
-            self._print("used", used)
-        if line["patch"]:
-            self._print("patch", printable_line(line["patch"], 500))
-
-
-def _used(line: Line) -> str:
-    """Format the known tokens, speed and price of a turn or a session; empty if the tokens are unknown."""
-    prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
-    if prompt is None or completion is None:
-        return ""
-    share = "" if line["cached_share"] is None else f" ({line['cached_share']:.1%} cached)"
-    thought = f" ({reasoning:,} thinking)" if reasoning else ""
-    parts = [f"{prompt:,} tokens in{share}", f"{completion:,} out{thought}"]
-    if line["tokens_per_second"]:
-        parts.append(f"{line['tokens_per_second']:.0f}/s")
-    if (first := line.get("first_token_seconds")) is not None:
-        parts.append(f"first after {first:.1f} s")
-    if line["price"]:
-        parts.append(f"${line['price']:.4f}")
-    return ", ".join(parts)
+        shown = self._now
+        if self._detail > Detail.QUIET:
+            self._print_context()
+        is_best = shown.chosen is None or shown.chosen == shown.row.number
+        end = closing.End(
+            line,
+            shown.facts,
+            name="last" if shown.row.of == 1 else line["session"],
+            is_told=printable_line(line["reason"], 500) in self._errors,
+            has_next=is_best and not (self._handed_over and line["exit"] < 2),
+        )
+        self._live.print(end.lines(self._head, whole=is_best and self._detail > Detail.QUIET))

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.cells import cell_len
-from rich.spinner import Spinner
 from rich.text import Text
 
 from m3agent.agent.loop import turn_events
 from m3agent.agent.report import text
+from m3agent.agent.report.step import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
+from m3agent.agent.ui.layout import FRAMES
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.client.messages import Delta
-from m3agent.tools.registry import traits_of
 
 NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
 SILENT = 5.0  # seconds without a delta in the middle of an answer after which the silence is shown
@@ -29,7 +29,6 @@ TAIL = 300  # characters kept of the model's stream: more than a row has cells
 MOST = 6  # most attempts shown at once
 LEAST_TAIL = 12  # cells; a shorter end of the stream tells nothing
 BRIEF = 30  # cells for the activity of an attempt that has one row only
-FRAMES = Spinner("dots").frames
 SPEAKING = {"reasoning": "thinking", "text": "writing", "call": "calling a tool"}
 STARTING = "starting the sandbox, reading the repository"
 WAITING = "waiting for the model"
@@ -44,15 +43,14 @@ class StatusRow:
     Attributes:
         number: Number of the attempt, from 1.
         of: Number of attempts.
-        call: The last call: its tool, and the most telling part of its arguments.
     """
 
     number: int = 1
     of: int = 1
-    call: str = ""
     _turn: int = 0
     _used: Totals = field(default_factory=Totals)
-    _speed: float | None = None  # of the last answer, in tokens per second
+    _speed: float | None = None  # of a language model's last answer, in tokens per second
+    _is_embedded: bool = False
     _limits: Mapping[str, Any] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _doing: str = "starting"
@@ -75,6 +73,7 @@ class StatusRow:
                 attempt = line.get("attempt") or {"number": 1, "of": 1}
                 self.number, self.of = attempt["number"], attempt["of"]
                 self._limits = line["settings"]
+                self._is_embedded = line.get("endpoint", {}).get("source") == "embedded"
                 self._do(STARTING)
             case "session.resumed":
                 self._limits = {}  # the limits may have changed
@@ -88,13 +87,10 @@ class StatusRow:
                 self._calls = len(line["calls"])
             case "turn.finished":
                 self._used.add(turn_events.answer_of(line), line["price"])
-                self._speed = line["tokens_per_second"]
+                self._speed = None if self._is_embedded else line["tokens_per_second"]
                 self._do("running its tool calls" if self._calls else "checking the result")
             case "call.started":
-                title = traits_of(line["name"]).title(line["arguments"])
-                # the model may have made up the name as well
-                self.call = f"{printable_line(line['name'], 64)} {printable_line(title, 60)}".rstrip()
-                self._do(self.call)
+                self._do(step_title(line["name"], line["arguments"]))
             case "call.finished":
                 self._do(PREPARING)
             case "gate":

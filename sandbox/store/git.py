@@ -134,12 +134,22 @@ class TreeStore:
         git_dir: The folder of the repository; created if it does not exist.
         alternates: An object folder to read from as well, so that the user's objects need not be copied.
         object_format: The kind of ids, "sha1" or "sha256".
+        only_read: The store exists, and another object or process may be using it: write nothing.
     """
 
-    def __init__(self, git_dir: Path, alternates: Path | None = None, object_format: str = "sha1") -> None:
+    def __init__(
+        self,
+        git_dir: Path,
+        alternates: Path | None = None,
+        object_format: str = "sha1",
+        *,
+        only_read: bool = False,
+    ) -> None:
         self.git_dir = git_dir
         # A session asks for the same few trees again and again.
         self._listed = lru_cache(maxsize=4)(self._list_tree)
+        if only_read:
+            return
         if not (git_dir / "HEAD").exists():
             kind = f"--object-format={object_format}"
             run_git("init", "--quiet", "--bare", "--template=", kind, str(git_dir))

@@ -354,7 +354,7 @@ class World:
         state = self.folder / f"state-{next(self.numbers)}"
         if re.search(r"\bm3agent sessions resume", text):
             shutil.copytree(self.killed, state, symlinks=True)
-        elif re.search(r"\bm3agent (sessions|report)\b", text):
+        elif re.search(r"\bm3agent (sessions|report|apply)\b", text):
             shutil.copytree(self.finished, state, symlinks=True)
         elif re.search(r"\bm3agent serve (status|logs)\b", text):
             return self.embedded_state

@@ -193,6 +193,7 @@ TRIED: dict[str, Sequence[str]] = {
     "mcp distrust": ("--repo", "REPO"),
     "sandbox trust": ("--repo", "REPO"),
     "sandbox distrust": ("--repo", "REPO"),
+    "apply": (SESSION,),
     "report": (SESSION, "-o", "-"),
     "sessions list": (),
     "sessions show": (SESSION,),
@@ -264,7 +265,7 @@ def test_every_command_on_a_terminal(name: str, repository: Path, state: Path) -
 
 WRITERS = {
     "agent/util/sanitize.py": "print_text, print_note",
-    "agent/cli/common.py": "print_bytes",
+    "agent/cli/common.py": "print_bytes, print_patch",
     "agent/cli/context.py": "constant texts and numbers, and the packed text to a pipe",
     "agent/ui/display.py": "the live view",
     "agent/ui/stdio.py": "output of the person's own command",

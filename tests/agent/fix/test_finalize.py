@@ -23,7 +23,7 @@ from m3agent.agent.errors import (
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import finalize as ending
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.fix.finalize import FixResult, end, end_early, judge
+from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.loop.loop import Outcome
 from m3agent.agent.session.session import PATCH
 from m3agent.agent.verify.verify import Verification
@@ -89,7 +89,7 @@ def finished(world: World) -> dict[str, Any]:
         (SAID, "verified", Status.VERIFIED, 0, "it is verified"),
         (SAID, "unverified", Status.UNVERIFIED, 1, "it is unverified"),
         (SAID, "failed", Status.FAILED, 1, "it is failed"),
-        (SAID, None, Status.EMPTY, 1, "the model changed nothing: It adds now."),
+        (SAID, None, Status.EMPTY, 1, "the model changed nothing"),
         (AT_LIMIT, "verified", Status.VERIFIED, 0, "it is verified"),
         (AT_LIMIT, "unverified", Status.LIMIT, 6, "the limit of 9 turns was reached"),
         (AT_LIMIT, "failed", Status.LIMIT, 6, "the limit of 9 turns was reached"),
@@ -115,14 +115,6 @@ async def test_status_and_exit_code(
     assert (result.evidence, result.session) == (evidence, attempt.session.folder)
     line = finished(world)
     assert (line["status"], line["exit"], line["reason"]) == (status, exit_code, reason)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("", ""), ("  \n", ""), (" why \n", ": why"), ("x" * 999, ": " + "x" * 300)]
-)
-def test_why_nothing_was_changed(text: str, said: str) -> None:
-    outcome = Outcome("done", "", text)
-    assert judge(outcome, None) == (Status.EMPTY, f"the model changed nothing{said}")
 
 
 async def test_the_patch_is_in_the_result_and_in_the_folder(world: World) -> None:

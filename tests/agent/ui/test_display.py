@@ -49,7 +49,7 @@ SENT = STYLE + b"|" + MOVES
 STARTED = {
     "type": "session.started",
     "issue": {"title": "It is broken"},
-    "repository": {"head": "0" * 40, "branch": "main", "dirty": 0},
+    "repository": {"root": "/code/ferry", "head": "0" * 40, "branch": "main", "dirty": 0},
     "endpoint": {"description": "embedded"},
     "sandbox": {"backend": "docker"},
     "settings": {},
@@ -96,7 +96,8 @@ def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
         terminal.press(b"\x03")
         assert terminal.until_the_end() == 130
         assert rows_of(terminal.lines) == []
-        assert any(line.startswith("interrupted") for line in terminal.lines)
+        assert "! interrupted" in terminal.lines
+        assert any(line.startswith("next       m3agent sessions resume last") for line in terminal.lines)
         assert terminal.cursor_is_visible
         assert terminal.screen.cursor.x == 0
 
@@ -131,7 +132,9 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
                 return len(rows_of(lines)) == 2 and any(cut in row for row in rows_of(lines))
 
             terminal.until(drawn)
-        assert [line[:30] for line in terminal.lines[:-2]] == [line[:30].rstrip() for line in before[:-2]]
+        assert [line[:30].rstrip() for line in terminal.lines[:-2]] == [
+            line[:30].rstrip() for line in before[:-2]
+        ]
         terminal.process.terminate()
         assert terminal.until_the_end() == 130
         assert rows_of(terminal.lines) == []
@@ -150,19 +153,25 @@ def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
         assert terminal.process.stdout is not None
         assert b"+    return a + b" in terminal.process.stdout.read()
     again = subprocess.run(
-        [sys.executable, "-c", SHOW_LOG],
+        [sys.executable, "-c", SHOW_LOG, str(own_state / "state")],
         input=json.dumps(events(own_state)).encode(),
         capture_output=True,
         check=True,
     )
     assert b"\x1b" not in again.stderr
-    assert without_spaces(terminal.lines) == without_spaces(again.stderr.decode().splitlines())
+    whole = again.stderr.decode().splitlines()
+    steps = [line for line in whole if STEP.match(line)]
+    assert [line[:20] for line in terminal.lines if STEP.match(line)] == [line[:20] for line in steps]
+    texts = without_spaces([line for line in whole if line not in steps])
+    assert without_spaces([line for line in terminal.lines if not STEP.match(line)]) == texts
 
 
+STEP = re.compile("[✓✗] (test|edit|run) ")
 SHOW_LOG = """
 import json, sys
+from pathlib import Path
 from m3agent.agent.ui.event_printer import Screen
-with Screen() as screen:
+with Screen(state=Path(sys.argv[1])) as screen:
     for line in json.load(sys.stdin):
         screen.on_line(line)
 """
@@ -222,13 +231,13 @@ def test_a_terminal_that_is_stopped_holds_up_nothing(
 ) -> None:
     model.answers = [FIRST, FIX, TEST, DONE]
     with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url)) as terminal:
-        terminal.until(lambda lines: any("engine" in line for line in lines))
+        terminal.until(lambda lines: any("server" in line for line in lines))
         terminal.press(b"\x13")  # Ctrl-S
         while not (log := events(own_state)) or log[-1]["type"] != "session.finished":
             assert terminal.process.poll() is None
         terminal.press(b"\x11")  # Ctrl-Q
         assert terminal.until_the_end() == 0
-        assert any(line.startswith("verified") for line in terminal.lines)
+        assert any(line.startswith("✓ verified") for line in terminal.lines)
         assert rows_of(terminal.lines) == []
         assert terminal.cursor_is_visible
 
@@ -310,16 +319,17 @@ class Shown:
 def test_what_is_sent_to_terminals(env: dict[str, str], rows: bool, allowed: bytes) -> None:
     with contextlib.closing(Shown(80, env)) as show:
         lines = show([("a", STARTED), ("a", ["reasoning", "\x1b[31m so"]), ("a", turn_ended())], rows=True)
-        assert lines[0] == "issue    It is broken"
+        assert lines[0] == "issue      It is broken"
         assert b"\x1b" not in re.sub(allowed, b"", show.terminal.written)
         assert bool(re.search("[\u2800-\u28ff] ", show.terminal.written.decode())) == rows
 
 
 @pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
 def test_a_pipe_gets_lines(env: dict[str, str]) -> None:
-    log = [{"session": "a", **STARTED}, {"session": "a", **turn_ended()}]
+    said = {"type": "message", "turn": 1, "text": "Done.\n" * 30, "calls": []}
+    log = [{"session": "a", **STARTED}, {"session": "a", **said}]
     done = subprocess.run(
-        [sys.executable, "-c", SHOW_LOG],
+        [sys.executable, "-c", SHOW_LOG, "/nowhere"],
         input=json.dumps(log).encode(),
         env={**os.environ, **env},
         capture_output=True,
@@ -328,7 +338,120 @@ def test_a_pipe_gets_lines(env: dict[str, str]) -> None:
     assert (b"\x1b" in done.stderr) == bool(env)
     plain = re.sub(STYLE, b"", done.stderr).decode()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", plain)
-    assert plain.count("\n") == 6
+    assert plain.count("\n") == 5 + 30
+
+
+LOG = [
+    {**STARTED, "endpoint": {"description": "http://gpu:8000/v1 (named)", "source": "named"}},
+    {"type": "context.packed", "files": 12, "tokens": 41943, "exact": False, "dropped": {}, "redacted": []},
+    {"type": "endpoint.probed", "model": "MiniMax-M3", "flavour": "vllm", "version": "0.33", "max_model_len": 1048576},
+    {"type": "message", "turn": 1, "text": "I look at the lane before I change how it is filled.", "calls": [{}]},
+    {"type": "call.started", "call": 1, "name": "code_exec", "arguments": {"code": "grep -rn 'vehicle.length' src tests docs"}},
+    {
+        "type": "call.finished", "turn": 1, "call": 1, "name": "code_exec", "status": "done", "is_error": True, "exit_code": 1,
+        "content": "exit code: 1\nstderr:\ngrep: docs: No such file or directory", "data": {}, "seconds": 1.5,
+    },
+    {"type": "file.changed", "call": 1, "changes": [["M", "src/ferry/deck.py"]], "tree": "t"},
+    {"type": "message", "turn": 2, "text": "The last van fits now.\nNo test covers lorries.", "calls": []},
+    {"type": "test.finished", "where": "before", "passed": ["a", "b"], "failed": ["v"], "errored": [], "skipped": []},
+    {"type": "test.finished", "where": "after", "passed": ["a", "b", "v"], "failed": [], "errored": [], "skipped": []},
+    {
+        "type": "verify", "verdict": "verified", "reason": "1 test red before, green after; nothing else turned red",
+        "fixed": ["tests/test_sailing.py::test_four_vans_fill_a_lane"], "broken": [], "still_red": [], "flaky": [], "seconds": 3.0,
+        "repeats": 6,
+    },
+    {
+        "type": "session.finished", "status": "verified", "exit": 0, "notes": [], "patch": "/state/sessions/a/patch.diff",
+        "reason": "1 test red before, green after; nothing else turned red", "paths": ["src/ferry/deck.py"], "turns": 2,
+        "prompt_tokens": 84500, "cached_share": 0.991, "completion_tokens": 900, "reasoning_tokens": None, "price": 0.021,
+        "tokens_per_second": 71.0, "seconds": 75.0,
+    },
+]  # fmt: skip
+"""A whole fix."""
+TOP = """\
+issue      It is broken
+repository /code/ferry at 000000000000 (main)
+server     http://gpu:8000/v1 (named)
+sandbox    docker
+session    a
+model      MiniMax-M3 (vllm 0.33)
+"""
+AT_60 = """\
+context    12 files, ≈41,943 tokens, 4.0% of the model's
+           window
+• I look at the lane before I change how it is filled.
+✗ run grep -rn 'vehicle.lengt…  exit 1: grep: docs: No suc…
+  M src/ferry/deck.py
+• The last van fits now.
+  No test covers lorries.
+tests      before after  in fresh sandboxes, 3.0 s
+           red    green  tests/test_sailing.py::test_four_v
+                         ans_fill_a_lane
+           green  green  2 other tests
+✓ verified 1 test red before, green after; nothing else
+           turned red
+evidence   3 tests with and without the patch, in fresh
+           sandboxes; 6 more runs of the tests near the
+           change
+cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1%
+           cached), 900 out, 71 tokens/s, $0.0210
+patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
+next       m3agent apply  writes it into your work tree
+"""
+AT_80 = """\
+context    12 files, ≈41,943 tokens, 4.0% of the model's window
+• I look at the lane before I change how it is filled.
+✗ run grep -rn 'vehicle.length' src tes…  exit 1: grep: docs: No such file or …
+  M src/ferry/deck.py
+• The last van fits now.
+  No test covers lorries.
+tests      before after  in fresh sandboxes, 3.0 s
+           red    green  tests/test_sailing.py::test_four_vans_fill_a_lane
+           green  green  2 other tests
+✓ verified 1 test red before, green after; nothing else turned red
+evidence   3 tests with and without the patch, in fresh sandboxes; 6 more runs
+           of the tests near the change
+cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1% cached), 900 out, 71
+           tokens/s, $0.0210
+patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
+next       m3agent apply  writes it into your work tree
+"""
+AT_120 = """\
+context    12 files, ≈41,943 tokens, 4.0% of the model's window
+• I look at the lane before I change how it is filled.
+✗ run grep -rn 'vehicle.length' src tests docs  exit 1: grep: docs: No such file or directory, 1.5 s
+  M src/ferry/deck.py
+• The last van fits now.
+  No test covers lorries.
+tests      before after  in fresh sandboxes, 3.0 s
+           red    green  tests/test_sailing.py::test_four_vans_fill_a_lane
+           green  green  2 other tests
+✓ verified 1 test red before, green after; nothing else turned red
+evidence   3 tests with and without the patch, in fresh sandboxes; 6 more runs of the tests near the change
+cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1% cached), 900 out, 71 tokens/s, $0.0210
+patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
+next       m3agent apply  writes it into your work tree
+"""
+
+
+@pytest.mark.parametrize(("columns", "rest"), [(60, AT_60), (80, AT_80), (120, AT_120)])
+def test_a_whole_fix_at_common_widths(columns: int, rest: str) -> None:
+    with contextlib.closing(Shown(columns)) as show:
+        lines = show([("a", line) for line in LOG], rows=True)
+    assert lines == (TOP + rest).splitlines()
+
+
+def test_a_terminal_without_unicode_gets_ascii() -> None:
+    with contextlib.closing(Shown(80, {"LC_ALL": "C", "PYTHONUTF8": "0"})) as show:
+        lines = show([("a", line) for line in LOG], rows=True)
+        assert show.terminal.written.isascii()
+    assert lines[6:10] == [
+        "context    12 files, ~41,943 tokens, 4.0% of the model's window",
+        "* I look at the lane before I change how it is filled.",
+        "x run grep -rn 'vehicle.length' src tes.  exit 1: grep: docs: No such file or .",
+        "  M src/ferry/deck.py",
+    ]
+    assert "+ verified 1 test red before, green after; nothing else turned red" in lines
 
 
 @pytest.fixture(scope="module", params=[80, 40, 9])

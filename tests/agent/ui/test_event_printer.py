@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.session import events
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
-from m3agent.agent.ui.event_printer import Screen
+from m3agent.agent.ui.event_printer import Detail, Screen
 from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.store.git import TreeEntry, TreeStore
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] :smile:\r\nnext\x9b \u202e\udcff end"
 TAMED = "[2J ]0;owned [bold red]x[/] :smile: next    end"
@@ -28,8 +31,8 @@ Show = Callable[..., str]
 def show(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Show:
     """Return a function that prints events and returns the text on standard error."""
 
-    def run(*written: Event, quiet: bool = False) -> str:
-        with Screen(quiet=quiet) as screen:
+    def run(*written: Event, **options: Any) -> str:
+        with Screen(state=tmp_path, **options) as screen:
             session = Session.create(tmp_path, [screen.on_line])
             for event in written:
                 session.write(event)
@@ -42,12 +45,12 @@ def show(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Show:
 
 
 def started(**changes: Any) -> events.SessionStarted:
-    repository = {"head": "0123456789abcdef" * 2, "branch": "main", "dirty": 0}
+    repository = {"root": "/code/shop", "head": "0123456789abcdef" * 2, "branch": "main", "dirty": 0}
     values: dict[str, Any] = {
         "m3agent": "0",
         "repository": {**repository, **changes},
         "issue": {"title": changes.pop("title", "It is broken")},
-        "endpoint": {"description": "embedded"},
+        "endpoint": {"description": "embedded", "source": "embedded"},
         "sandbox": {"backend": "docker"},
         "settings": {},
         "tree": "t",
@@ -55,14 +58,22 @@ def started(**changes: Any) -> events.SessionStarted:
     return events.SessionStarted(**values)
 
 
-def call_started(arguments: dict[str, Any] | None) -> events.CallStarted:
-    return events.CallStarted(turn=2, call=1, id="c", name="code_exec", arguments=arguments, tree="t")
+def probed() -> events.EndpointProbed:
+    known: dict[str, Any] = {"reasoning_field": "reasoning", "images": False, "prefix_caching": None}
+    known |= {"cached_tokens": None, "tokenizer_seconds": None, "seconds": 0.1, "max_model_len": 100_000}
+    return events.EndpointProbed(url="u", model="MiniMax-M3", flavour="vllm", version="0.33", **known)
 
 
-def finished_call(content: str = "exit code: 0\nstdout:\nx", status: str = "done") -> events.CallFinished:
+def call_started(arguments: dict[str, Any] | None, name: str = "code_exec") -> events.CallStarted:
+    return events.CallStarted(turn=2, call=1, id="c", name=name, arguments=arguments, tree="t")
+
+
+def finished_call(
+    content: str = "exit code: 0\nstdout:\nx", status: str = "done", **changes: Any
+) -> events.CallFinished:
     values: dict[str, Any] = {
         "turn": 2, "call": 1, "id": "c", "name": "code_exec", "status": status, "content": content, "is_error": False,
-        "exit_code": 0, "digest": "", "truncated": False, "full_path": None, "data": {}, "seconds": 1.25, "tree": "t",
+        "exit_code": 0, "digest": "", "truncated": False, "full_path": None, "data": {}, "seconds": 1.25, "tree": "t", **changes,
     }  # fmt: skip
     return events.CallFinished(**values)
 
@@ -98,7 +109,7 @@ def network(verdict: str, reason: str = "", host: str = "x.example") -> events.N
     return events.NetworkRequest(**values, verdict=verdict, reason=reason, seconds=0.1)  # type: ignore[arg-type]
 
 
-def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
+def verdict(verdict: str = "verified", **sets: list[Any]) -> events.Verify:
     values: dict[str, Any] = {
         "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "flaky": [],
         "seconds": 2.0, **sets,
@@ -106,148 +117,357 @@ def verdict(verdict: str = "verified", **sets: list[str]) -> events.Verify:
     return events.Verify(**values)
 
 
+PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds": 1}
+
+
 @pytest.mark.parametrize(
     ("event", "lines"),
     [
         (
             started(),
-            ["issue    It is broken", "commit   0123456789ab (main)", "engine   embedded", "sandbox  docker"],
-        ),
-        (started(branch=None, dirty=3), ["commit   0123456789ab (detached), 3 uncommitted changes included"]),
-        (
-            events.ContextPacked(
-                files=12,
-                tokens=34567,
-                exact=False,
-                dropped={"a": 2, "b": 1},
-                redacted=["x", "y"],
-                digest="",
-                seconds=1,
-            ),
-            ["context  12 files, ≈34,567 tokens, 3 left out, secrets redacted in 2"],
+            [
+                "issue      It is broken",
+                "repository /code/shop at 0123456789ab (main)",
+                "model      embedded",
+                "sandbox    docker",
+                "session    SESSION",
+            ],
         ),
         (
-            events.ContextPacked(
-                files=1, tokens=10, exact=True, dropped={}, redacted=[], digest="", seconds=1
-            ),
-            ["context  1 file, 10 tokens"],
+            started(branch=None, dirty=3),
+            [
+                "issue      It is broken",
+                "repository /code/shop at 0123456789ab (detached), 3 uncommitted changes included",
+                "model      embedded",
+                "sandbox    docker",
+                "session    SESSION",
+            ],
         ),
         (
             events.SessionResumed(m3agent="0", messages=7, tree="t", interrupted=[]),
-            ["resumed  the session resumes after 7 messages"],
+            ["resumed    after 7 messages"],
         ),
-        (events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[]), ["turn 3   I see. Now."]),
+        (
+            events.Message(turn=3, reasoning="r", text="I see.\n\nNow.", calls=[{}]),
+            ["• I see. Now."],
+        ),
+        (
+            events.Message(turn=3, reasoning="r", text="It is mended.\nBut not tested.\n", calls=[]),
+            ["• It is mended.", "  But not tested."],
+        ),
         (
             events.FileChanged(turn=1, call=1, changes=[("M", "a.py"), ("A", "b.py")], tree="t"),
-            ["changed  a.py, b.py"],
+            ["  M a.py, A b.py"],
         ),
         (
             events.Stall(turn=1, rule="r", count=3, action="told", text="three times"),
-            ["stall    three times (told)"],
+            ["! no progress: three times (told)"],
         ),
-        (events.Gate(turn=1, missing="run the tests", asked=0), ["gate     run the tests"]),
+        (events.Gate(turn=1, missing="run the tests", asked=0), ["! not done yet: run the tests"]),
         (
             network("refused", "x.example:80 is not open"),
-            ["network  refused GET x.example:80: x.example:80 is not open"],
+            ["! network: refused GET x.example:80: x.example:80 is not open"],
         ),
-        (events.Retry(attempt=1, wait=2.4, reason="busy"), ["retry    busy (in 2 s)"]),
+        (events.Retry(attempt=1, wait=2.4, reason="busy"), ["! asking again in 2 s: busy"]),
         (
-            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"], flaky=["f"]),
+            events.TokensDiffer(turn=2, kept=1000, expected=2000),
             [
-                "verify   why (2.0 s)",
-                "         fixed: t0",
-                "         fixed: 2 more",
-                "         broken: b",
-                "         flaky: f",
-            ],
-        ),
-        (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["error    there is no image"]),
-        (
-            ended(notes=["read conftest.py"], patch="/s/patch.diff"),
-            [
-                "note     read conftest.py",
-                "verified 1 test red before, green after  (12.3 s, 4 turns)",
-                "patch    /s/patch.diff",
+                (
+                    "! the prompt repeats 1,000 of the 2,000 tokens so far: a trainer cannot use this turn and the last one "
+                    "as one sequence"
+                )
             ],
         ),
         (
-            turn_ended(),
-            ["turn 2   500,000 tokens in (99.8% cached), 312 out (40 thinking), 61/s, first after 0.4 s"],
-        ),
-        (
-            turn_ended(cached_share=0.01, reasoning_tokens=None, tokens_per_second=None, price=0.3),
+            verdict(fixed=[f"t{n}" for n in range(7)], broken=["b"], flaky=["f"], added_red=["a"]),
             [
-                "turn 2   500,000 tokens in (1.0% cached), 312 out, first after 0.4 s, $0.3000",
-                "cache    the server's cache had 1% of a prompt that only grew: the rest is computed again",
+                "tests      before after  in fresh sandboxes, 2.0 s",
+                *(f"           red    green  t{n}" for n in range(5)),
+                "           red    green  2 more",
+                "           green  red    b",
+                "           -      red    a",
+                "           varies varies f",
             ],
         ),
         (
-            ended(prompt_tokens=3000, completion_tokens=70, tokens_per_second=10.4, price=0.02),
-            ["used     3,000 tokens in, 70 out, 10/s, $0.0200"],
+            verdict(
+                tampering=["it lies"], review=[{"path": "a.py", "line": 3, "what": "frames", "text": "x"}]
+            ),
+            [
+                "tests      before after  in fresh sandboxes, 2.0 s",
+                "tampering  it lies",
+                "review     a.py:3 frames: x",
+            ],
         ),
-        (ended("interrupted"), ["interrupted 1 test red before, green after  (12.3 s, 4 turns)"]),
+        (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["✗ there is no image"]),
+        (turn_ended(), []),
+        (
+            turn_ended(cached_share=0.01),
+            ["! the server's cache had 1% of a prompt that only grew: the rest is computed again"],
+        ),
+        (
+            ended(notes=["read conftest.py"], patch="/s/patch.diff", paths=["a.py", "b.py", "c.py", "d.py"]),
+            [
+                "✓ verified 1 test red before, green after",
+                "cost       12 s, 4 turns",
+                "note       read conftest.py",
+                "patch      /s/patch.diff (a.py, b.py, c.py and 1 more)",
+                "next       m3agent apply  writes it into your work tree",
+            ],
+        ),
+        (
+            ended("empty", reason="the model changed nothing", turns=1),
+            [
+                "! empty    the model changed nothing",
+                "cost       12 s, 1 turn",
+                "next       m3agent sessions fork last --tell TEXT  continues with your advice",
+                "           m3agent report last -o report.html  shows each step",
+            ],
+        ),
+        (
+            ended("interrupted", reason="interrupted", prompt_tokens=3000, completion_tokens=70, price=0.02),
+            [
+                "! interrupted",
+                "cost       12 s, 4 turns, 3,000 tokens in, 70 out, $0.0200",
+                "next       m3agent sessions resume last  continues here",
+            ],
+        ),
+        (
+            ended("error", reason="no such image", turns=0),
+            ["✗ error    no such image", "cost       12 s, 0 turns"],
+        ),
     ],
 )
 def test_events_as_lines(show: Show, event: Event, lines: list[str]) -> None:
-    output = show(event).splitlines()
-    for line in lines:
-        assert any(
-            each.startswith(line.rstrip()) or " ".join(each.split()) == " ".join(line.split())
-            for each in output
-        )
-    assert show(event, quiet=True) == ""
+    output = re.sub(r"\d{8}-\d{6}-\w{6}", "SESSION", show(event))
+    assert output.splitlines() == lines
 
 
-def test_a_call_is_shown_with_the_argument_that_tells_most(show: Show) -> None:
+def test_the_share_of_the_window_is_shown_when_the_window_is_known(show: Show) -> None:
+    packed = events.ContextPacked(
+        files=12,
+        tokens=34567,
+        exact=False,
+        **{**PACKED, "dropped": {"a": 2, "b": 1}, "redacted": ["x", "y"]},
+    )
+    said = "context    12 files, ≈34,567 tokens, 3 left out, secrets redacted in 2"
+    first = events.TurnStarted(turn=1, messages=2, digest="d")
+    assert show(packed) == ""
+    assert show(packed, first) == f"{said}\n"
+    assert show(packed, probed()).splitlines() == [
+        "model      MiniMax-M3 (vllm 0.33)",
+        f"{said}, 34.6% of the model's window",
+    ]
+    assert show(probed(), packed).endswith(f"{said}, 34.6% of the model's window\n")
+    one = events.ContextPacked(files=1, tokens=10, exact=True, **PACKED)
+    assert show(one, first) == "context    1 file, 10 tokens\n"
+
+
+def test_a_step_is_one_line_with_its_outcome(show: Show) -> None:
+    tests = {"passed": ["a", "b"], "failed": ["c"], "errored": [], "skipped": []}
     output = show(
-        call_started({"path": "a.py", "old": "x", "new": "y"}),
-        finished_call("edited a.py from line 1"),
-        call_started({"code": "\n\nimport os\nprint(1)", "timeout": 5}),
-        finished_call("exit code: 0\nstdout:\n1"),
+        call_started({"path": "a.py", "old": "x", "new": "y"}, "file_edit"),
+        finished_call("edited a.py from line 1", name="file_edit"),
+        call_started({"path": "a.py"}, "file_read"),
+        finished_call("1\tx\n2\ty", name="file_read", exit_code=None),
+        call_started({"code": "\n\nimport os\n# list the files\nprint(1)", "timeout": 5}),
+        finished_call("exit code: 0\nstdout:\na\nsetup.py", seconds=0.2),
+        call_started({"code": "make"}),
+        finished_call("exit code: 2\nstderr:\nno rule", is_error=True, exit_code=2),
+        call_started({"code": "x"}),
+        finished_call(f"exit code: 0\nstdout:\n{'x' * 999}", seconds=0.2),
+        call_started({"test_file": "."}, "test_runner"),
+        finished_call("2 passed", name="test_runner", is_error=True, exit_code=1, data=tests),
         call_started(None),
-        finished_call("", "refused"),
+        finished_call("error: no arguments", "refused"),
+        call_started({"query": "x"}, "web.search"),
+        finished_call("3 pages", name="web.search", exit_code=None),
     )
     assert output.splitlines() == [
-        "turn 2   code_exec a.py: edited a.py from line 1  (1.2 s)",
-        "turn 2   code_exec import os: exit code: 0  (1.2 s)",
-        "turn 2   code_exec:   (1.2 s)",
+        "✓ edit a.py  1.2 s",
+        "✓ read a.py  2 lines, 1.2 s",
+        "✓ run list the files  setup.py",
+        "✗ run make  exit 2: no rule, 1.2 s",
+        "✓ run x",
+        "✗ test everything  2 passed, 1 failed, 1.2 s",
+        "✗ run  refused: no arguments, 1.2 s",
+        "✓ web.search  3 pages, 1.2 s",
     ]
+
+
+def test_the_details_have_times_rates_and_output(show: Show) -> None:
+    output = show(
+        call_started({"code": "make"}),
+        finished_call("exit code: 0\n" + "".join(f"line {n}\n" for n in range(12)), seconds=0.04),
+        turn_ended(),
+        detail=Detail.VERBOSE,
+    )
+    assert output.splitlines() == [
+        "✓ run make  line 11, 40 ms",
+        "    exit code: 0",
+        *(f"    line {n}" for n in range(9)),
+        "    3 more lines",
+        "turn 2     500,000 tokens in (99.8% cached), 312 out (40 thinking), 61 tokens/s, first after 0.4 s",
+    ]
+    embedded = dataclasses.replace(started(), endpoint={"description": "embedded", "source": "embedded"})
+    assert "61 tokens/s" not in show(embedded, turn_ended(), detail=Detail.VERBOSE)
+
+
+def test_a_quiet_screen_shows_errors_and_the_end(show: Show) -> None:
+    written = (
+        started(),
+        turn_ended(),
+        call_started({"code": "x"}),
+        finished_call(),
+        verdict(),
+        events.Error(kind="x", text="the server is gone", exit=4),
+        ended("error", reason="the server is gone", turns=2, patch="/s/patch.diff"),
+    )
+    assert show(*written, detail=Detail.QUIET).splitlines() == [
+        "✗ the server is gone",
+        "patch      /s/patch.diff",
+        "next       m3agent sessions resume last  continues here",
+    ]
+    assert show(*written).count("the server is gone") == 1, "a reason is said once"
+
+
+def test_the_tests_that_decide_are_shown_before_and_after(show: Show) -> None:
+    tests: dict[str, Any] = {"call": None, "errored": [], "skipped": [], "complete": True, "tree": ""}
+    before = events.TestFinished(where="before", passed=["a", "b"], failed=["c"], **tests)
+    after = events.TestFinished(where="after", passed=["a", "b", "c"], failed=[], **tests)
+    judged = dataclasses.replace(
+        verdict(fixed=["c"]), reason="1 test", repeats=6, own_only=True, left_out=["go:tool"]
+    )
+    assert show(before, after, judged, ended(reason="1 test")).splitlines() == [
+        "tests      before after  in fresh sandboxes, 2.0 s",
+        "           red    green  c",
+        "           green  green  2 other tests",
+        "✓ verified 1 test",
+        "evidence   3 tests with and without the patch, in fresh sandboxes; 6 more runs of the tests near the change",
+        "           only tests that the patch adds or changes show the fix",
+        "           not run, as the patch does not affect them: go:tool",
+        "cost       12 s, 4 turns",
+    ]
+
+
+def test_a_verdict_that_goes_back_is_given_once(show: Show) -> None:
+    back = events.Feedback(turn=2, round=1, kinds=["broken"], text="long", tests=["b"], tree="t")
+    failed = dataclasses.replace(verdict("failed", broken=["b"]), reason="1 test broke")
+    assert show(failed, back).splitlines() == [
+        "tests      before after  in fresh sandboxes, 2.0 s",
+        "           green  red    b",
+        "! 1 test broke; this goes back to the model (message 1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spent", "option"),
+    [
+        ({"turns": 11}, " --max-turns 20"),
+        ({"seconds": 90.0}, " --max-minutes 3"),
+        ({"completion_tokens": 700}, " --max-tokens 1000"),
+        ({"price": 0.5}, " --max-cost 1"),
+        ({}, ""),
+    ],
+)
+def test_after_a_limit_the_next_step_raises_it(show: Show, spent: dict[str, Any], option: str) -> None:
+    limits = {"max_turns": 10, "max_minutes": 1.5, "max_tokens": 500, "max_cost": 0.5}
+    begun = dataclasses.replace(started(), settings=limits)
+    output = show(begun, ended("limit", **spent))
+    assert f"next       m3agent sessions resume last{option}  continues here\n" in output
+    assert ("11 turns (the last one for a summary)" in output) == ("turns" in spent)
+
+
+def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
+    patched = ended(patch="/s/patch.diff")
+    refused = dataclasses.replace(patched, exit=5)
+    assert "m3agent apply" not in show(patched, handed_over=True)
+    assert "m3agent apply" in show(refused, handed_over=True)
 
 
 def of_attempt(number: int, event: Event, **changes: Any) -> Line:
     return {"session": f"s{number}", "type": event.type, **dataclasses.asdict(event), **changes}
 
 
+def test_a_change_is_shown_as_a_diff(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sessions" / "s1").mkdir(parents=True)
+    store = TreeStore(tmp_path / "sessions" / "s1" / TREES)
+
+    def show(*written: Event) -> list[str]:
+        with Screen(state=tmp_path) as screen:
+            for event in written:
+                screen.on_line(of_attempt(1, event))
+        return capfd.readouterr().err.splitlines()
+
+    def tree(**files: str) -> str:
+        return store.write_tree(
+            TreeEntry(f"{name}.py", 0o100644, store.put_blob(text.encode())) for name, text in files.items()
+        )
+
+    old = "".join(f"line {n}\n" for n in range(30))
+    before = tree(a=old, b="same\n")
+    one = tree(a=old.replace("line 5\n", "line five\n"), b="same\n")
+    two = tree(a="".join(f"other {n}\n" for n in range(30)), c="new\n")
+    edit = dataclasses.replace(call_started({"path": "a.py"}, "file_edit"), tree=before)
+    done = finished_call("edited", name="file_edit", seconds=0.1)
+    changed = events.FileChanged(turn=2, call=1, changes=[("M", "a.py")], tree=one)
+    assert show(edit, done, changed) == [
+        "✓ edit a.py",
+        "      5  line 4",
+        "      6 -line 5",
+        "      6 +line five",
+        "      7  line 6",
+    ]
+    run = dataclasses.replace(call_started({"code": "make"}), tree=before)
+    every = [("M", "a.py"), ("D", "b.py"), ("A", "c.py")]
+    output = show(run, events.FileChanged(turn=2, call=1, changes=every, tree=two))
+    assert output[:3] == ["  a.py  +30 -30", "      1 -line 0", "      2 -line 1"]
+    assert output[13:] == [
+        "        48 more lines (+30 -30)",
+        "  b.py  +0 -1",
+        "      1 -same",
+        "  c.py  +1 -0",
+        "      1 +new",
+    ]
+
+
 def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    packed = {"exact": True, "dropped": {}, "redacted": [], "digest": "", "seconds": 1}
     with Screen() as screen:
         for number in (1, 2):
             attempt = {"number": number, "of": 10}
             screen.on_line(of_attempt(number, started(), attempt=attempt))
         for number in (1, 2):
-            screen.on_line(of_attempt(number, events.ContextPacked(files=number, tokens=9, **packed)))  # type: ignore[arg-type]
+            screen.on_line(
+                of_attempt(number, events.ContextPacked(files=number, tokens=9, exact=True, **PACKED))
+            )
         for number, path in ((1, "a.py"), (2, "b.py")):
-            screen.on_line(of_attempt(number, call_started({"path": path})))
+            screen.on_line(of_attempt(number, events.TurnStarted(turn=1, messages=2, digest="d")))
+            screen.on_line(of_attempt(number, call_started({"path": path}, "file_edit")))
         for number in (1, 2):
-            screen.on_line(of_attempt(number, finished_call("done")))
-        for number, status in ((2, "verified"), (1, "failed")):
-            screen.on_line(of_attempt(number, ended(status)))
+            screen.on_line(of_attempt(number, finished_call("done", name="file_edit")))
+        for number in (1, 2):
+            screen.on_line(of_attempt(number, events.AttemptChosen(chosen=2, ranking=[])))
+        for number, status, patch in ((1, "failed", None), (2, "verified", "/s/patch.diff")):
+            screen.on_line(of_attempt(number, ended(status, patch=patch)))
         screen.say("all are done")
     assert capfd.readouterr().err.splitlines() == [
-        "issue    It is broken",
-        "commit   0123456789ab (main)",
-        "engine   embedded",
-        "sandbox  docker",
-        " 1│ session  s1",
-        " 2│ session  s2",
-        "context  1 file, 9 tokens",
-        " 2│ context  2 files, 9 tokens",
-        " 1│ turn 2   code_exec a.py: done  (1.2 s)",
-        " 2│ turn 2   code_exec b.py: done  (1.2 s)",
-        " 2│ verified 1 test red before, green after  (12.3 s, 4 turns)",
-        " 1│ failed   1 test red before, green after  (12.3 s, 4 turns)",
+        "issue      It is broken",
+        "repository /code/shop at 0123456789ab (main)",
+        "model      embedded",
+        "sandbox    docker",
+        " 1│ session    s1",
+        " 2│ session    s2",
+        "context    1 file, 9 tokens",
+        " 2│ context    2 files, 9 tokens",
+        " 1│ ✓ edit a.py  1.2 s",
+        " 2│ ✓ edit b.py  1.2 s",
+        " 1│ ✗ failed   1 test red before, green after",
+        " 2│ ✓ verified 1 test red before, green after",
+        " 2│ cost       12 s, 4 turns",
+        " 2│ patch      /s/patch.diff",
+        " 2│ next       m3agent apply s2  writes it into your work tree",
         "note: all are done",
     ]
 
@@ -255,12 +475,12 @@ def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
 @pytest.mark.parametrize("attempt", [None, {"number": 1, "of": 1}])
 def test_a_single_attempt_has_no_number(capfd: pytest.CaptureFixture[str], attempt: object) -> None:
     Screen().on_line(of_attempt(1, started(), attempt=attempt))
-    assert capfd.readouterr().err.endswith("\nsession  s1\n")
+    assert capfd.readouterr().err.endswith("\nsession    s1\n")
 
 
 def test_a_cold_cache_is_no_fault_of_the_first_turn(show: Show) -> None:
-    assert "cache " not in show(turn_ended(turn=1, cached_share=0.0))
-    assert "cache " not in show(turn_ended(cached_share=0.0, prompt_tokens=900))
+    assert show(turn_ended(turn=1, cached_share=0.0)) == ""
+    assert show(turn_ended(cached_share=0.0, prompt_tokens=900)) == ""
 
 
 def test_events_that_say_nothing_to_a_person(show: Show) -> None:
@@ -303,13 +523,13 @@ def test_a_tools_name_does_not_drive_the_terminal(show: Show) -> None:
     finished = dataclasses.replace(finished_call(), name=HOSTILE)
     for written in ((named, finished), (finished,)):
         output = show(*written)
-        assert "turn 2" in output
+        assert "✓ " in output
         assert not any(ord(char) < 32 and char != "\n" for char in output)
         assert not set(output) & {"\x9b", "\u202e", "\x7f", "\udcff"}
 
 
 def test_a_note_is_always_shown(capfd: pytest.CaptureFixture[str]) -> None:
-    Screen(quiet=True).say(f"first {HOSTILE}")
+    Screen(detail=Detail.QUIET).say(f"first {HOSTILE}")
     output = capfd.readouterr().err
     assert output.startswith("note: first")
     assert "\x1b" not in output

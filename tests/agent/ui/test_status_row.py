@@ -77,7 +77,7 @@ def test_from_the_start_to_the_verdict() -> None:
     used = "  500k in, 99.8% cached, 3.12k out, 61/s, $0.5000"
     assert texts(row) == ["0:00  turn 3  running its tool calls", used]
     row.see(call_started(code="\nimport os\nprint(1)"))
-    assert texts(row, after=12.9) == ["0:12  turn 3  code_exec import os, 0:12", used]
+    assert texts(row, after=12.9) == ["0:12  turn 3  run print(1), 0:12", used]
     row.see({"type": "call.finished"})
     assert texts(row)[0] == "0:00  turn 3  preparing the next request"
     row.see({"type": "message", "calls": []})

@@ -1,0 +1,50 @@
+"""Describe a tool call for people: what it does, and what its outcome is. The screen and editors use these words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.util.sanitize import last_line, printable_line
+from m3agent.tools.registry import traits_of
+
+MOST_TITLE = 120  # characters
+MOST_OUTCOME = 100  # characters
+OUTCOMES = ("passed", "failed", "errored", "skipped")
+
+
+def step_title(name: str, arguments: Mapping[str, Any] | None) -> str:
+    """Return what a call does, such as `edit src/deck.py`. The name and the arguments come from the model."""
+    traits = traits_of(name)
+    about = printable_line(traits.title(arguments), MOST_TITLE)
+    return f"{traits.verb or printable_line(name, 64)} {'everything' if about == '.' else about}".rstrip()
+
+
+def step_outcome(finished: Line) -> str:
+    """Return the outcome of a call in a few words; empty if success is all there is to say.
+
+    Args:
+        finished: The line `call.finished` of the log.
+    """
+    traits, data, code = traits_of(finished["name"]), finished.get("data") or {}, finished.get("exit_code")
+    lines = finished["content"].splitlines() or [""]
+    said = lines[0].removeprefix("error: ")
+    if finished["status"] != "done":
+        said = f"{finished['status']}: {said}" if said else finished["status"]
+    elif any(data.get(name) for name in OUTCOMES):
+        said = outcome_counts({name: len(data.get(name) or ()) for name in OUTCOMES})
+    elif not finished.get("is_error") and traits.kind == "read":
+        said = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
+    elif not finished.get("is_error") and traits.kind == "edit":
+        said = lines[1] if len(lines) > 1 else ""  # the diff says what changed; a second line is a caveat
+    elif code is not None and not data.get("timed_out") and "passed" not in data:
+        output = last_line("\n".join(lines[1:]))
+        brief = output if len(output) <= MOST_OUTCOME else ""  # a longer line is for programs
+        said = brief if code == 0 else f"exit {code}: {brief}" if brief else f"exit {code}"
+    return printable_line(said, MOST_OUTCOME)
+
+
+def outcome_counts(counts: Mapping[str, int]) -> str:
+    """Return the counts of test outcomes that are not zero: `23 passed, 1 failed`."""
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no tests"

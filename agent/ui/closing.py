@@ -1,0 +1,236 @@
+"""Write what stays at the end of a session: the tests before and after, the verdict, the cost, and what to do next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.text import Text
+
+from m3agent.agent.errors import Status
+from m3agent.agent.loop.resume import RESUMABLE
+from m3agent.agent.report import text
+from m3agent.agent.session.log_reader import Line
+from m3agent.agent.ui.layout import Block, beside, in_order
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.backends.kinds import shown_status
+
+LABEL = 10  # cells of the longest label
+MOST_TESTS = 5  # most tests shown of each kind
+MOST_PATHS = 3  # most names of changed files
+MARKS = {
+    Status.VERIFIED: ("✓", "bold green"),
+    Status.FAILED: ("✗", "bold red"),
+    Status.ERROR: ("✗", "bold red"),
+}
+OTHER_MARK = ("!", "bold yellow")
+COLOURS = {"green": "green", "red": "red"}
+ROWS = (
+    # field of `verify`, the test before the patch, and after it
+    ("fixed", "red", "green"),
+    ("broken", "green", "red"),
+    ("added_red", "-", "red"),
+    ("still_red", "red", "red"),
+    ("flaky", "varies", "varies"),
+)
+Head = Callable[..., Text]
+"""Returns the beginning of a line, from its label and, if it is not the usual one, its style."""
+
+
+@dataclass
+class Facts:
+    """What the end of a session needs of its earlier lines.
+
+    Attributes:
+        settings: The settings in force.
+        backend: Kind of the sandbox.
+        is_embedded: Whether the engine `embedded` answers, which is no language model.
+        window: The model's window, in tokens; None if unknown.
+        context_tokens: Tokens of the packed repository.
+        verdict: The last line `verify`; empty without one.
+        green: Tests that passed before and after, in the last verification.
+        compared: Number of tests that ran with the patch, in the last verification.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    backend: str = ""
+    is_embedded: bool = False
+    window: int | None = None
+    context_tokens: int = 0
+    verdict: Line = field(default_factory=dict)
+    green: frozenset[str] = frozenset()
+    compared: int = 0
+
+    def see(self, line: Line) -> None:
+        """Take a line of the session's log."""
+        match line["type"]:
+            case "session.started":
+                self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
+                self.is_embedded = line["endpoint"].get("source") == "embedded"
+            case "context.packed":
+                self.context_tokens = line["tokens"]
+            case "endpoint.probed":
+                self.window = line["max_model_len"]
+            case "test.finished" if line["where"] == "before":
+                self.green = frozenset(line["passed"])
+            case "test.finished" if line["where"] == "after":
+                self.green &= frozenset(line["passed"])
+                self.compared = sum(len(line[name]) for name in ("passed", "failed", "errored", "skipped"))
+            case "verify":
+                self.verdict = line
+
+
+def comparison(line: Line, facts: Facts, head: Head) -> Block:
+    """Return the table of a verification: each test that counts, before the patch and after it."""
+    rows: list[Block] = []
+
+    def add(before: str, after: str, test: str) -> None:
+        label = head("" if rows else "tests")
+        label.append(f"{before:<7}", COLOURS.get(before, "dim")).append(
+            f"{after:<7}", COLOURS.get(after, "dim")
+        )
+        rows.append(beside(label, Text(test)))
+
+    add("before", "after", f"in fresh sandboxes, {text.duration(line['seconds'])}")
+    listed: set[str] = set()
+    for name, before, after in ROWS:
+        ids = line.get(name) or []
+        listed.update(ids)
+        for ident in ids[:MOST_TESTS]:
+            add(before, after, printable_line(ident, 300))
+        if len(ids) > MOST_TESTS:
+            add(before, after, f"{len(ids) - MOST_TESTS} more")
+    if others := len(facts.green - listed):
+        add("green", "green", f"{others:,} {'other test' if others == 1 else 'other tests'}")
+    review = [f"{f['path']}:{f['line']} {f['what']}: {f['text']}" for f in line.get("review") or ()]
+    for label, found in (("tampering", line.get("tampering") or []), ("review", review)):
+        for each in found[:MOST_TESTS]:
+            rows.append(beside(head(label), Text(printable_line(each, 500), "yellow")))
+        if len(found) > MOST_TESTS:
+            rows.append(beside(head(label), Text(f"{len(found) - MOST_TESTS} more", "yellow")))
+    return in_order(*rows)
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of a session.
+
+    Attributes:
+        line: The line `session.finished`.
+        facts: What earlier lines said.
+        name: What the user calls the session in a command.
+        is_told: Whether the reason was printed before, as an error.
+        has_next: Whether to say what can be done next.
+    """
+
+    line: Line
+    facts: Facts
+    name: str
+    is_told: bool
+    has_next: bool
+
+    def lines(self, head: Head, *, whole: bool) -> Block:
+        """Return the closing block. Unless `whole`, it has the verdict, the patch and the next steps only."""
+        status = self.line["status"]
+        mark, style = MARKS.get(status, OTHER_MARK)
+        label = f"{mark} {shown_status(status, self.facts.backend)}"
+        reason = "" if self.line["reason"] == status else printable_line(self.line["reason"], 1000)
+        blocks = []
+        if not self.is_told:
+            blocks.append(beside(head(label, style), Text(reason, style)))
+        rows = list(self._evidence()) if whole else []
+        if whole and (cost := self._cost()):
+            rows.append(("cost", cost, ""))
+        rows += [("note", printable_line(note, 500), "yellow") for note in self.line["notes"]]
+        if self.line["patch"]:
+            rows.append(("patch", self._patch(), ""))
+        blocks += [beside(head(name), Text(said, style)) for name, said, style in rows]
+        for number, (command, why) in enumerate(self._next() if self.has_next else ()):
+            said = Text.assemble((command, "bold"), (f"  {why}" if why else "", "dim"))
+            blocks.append(beside(head("" if number else "next"), said))
+        return in_order(*blocks)
+
+    def _evidence(self) -> Iterator[tuple[str, str, str]]:
+        verdict = self.facts.verdict
+        if not verdict:
+            return
+        count = self.facts.compared
+        said = f"{count:,} {'test' if count == 1 else 'tests'} with and without the patch, in fresh sandboxes"
+        if runs := verdict.get("repeats"):
+            said += f"; {runs} more runs of the tests near the change"
+        yield "evidence", said, ""
+        if verdict.get("own_only"):
+            yield "", "only tests that the patch adds or changes show the fix", "yellow"
+        if suites := verdict.get("left_out"):
+            yield (
+                "",
+                printable_line(f"not run, as the patch does not affect them: {', '.join(suites)}", 500),
+                "",
+            )
+
+    def _cost(self) -> str:
+        turns, limit = self.line["turns"], self.facts.settings.get("max_turns")
+        spent = f"{text.duration(self.line['seconds'])}, {turns} {'turn' if turns == 1 else 'turns'}"
+        if self.line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
+            spent += " (the last one for a summary)"
+        tokens = used(self.line, rates=not self.facts.is_embedded)
+        return f"{spent}, {tokens}" if tokens else spent
+
+    def _patch(self) -> str:
+        paths = self.line["paths"]
+        names = ", ".join(paths[:MOST_PATHS])
+        more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
+        return printable_line(f"{self.line['patch']} ({names}{more})" if paths else self.line["patch"], 1000)
+
+    def _next(self) -> Iterator[tuple[str, str]]:
+        """Yield commands, each with its purpose."""
+        status, name = self.line["status"], printable_line(self.name)
+        which = "" if name == "last" else f" {name}"
+        if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:
+            first = "" if status == Status.VERIFIED else "read the patch first; then this "
+            yield f"m3agent apply{which}", f"{first}writes it into your work tree"
+        elif status in RESUMABLE and self.line["turns"]:
+            yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
+        if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):
+            yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
+            yield f"m3agent report {name} -o report.html", "shows each step"
+
+    def _higher_limit(self) -> str:
+        """Return the option that raises the limit which ended the session; empty if none did."""
+        if self.line["status"] != Status.LIMIT:
+            return ""
+        spent = {
+            "max_turns": self.line["turns"],
+            "max_minutes": self.line["seconds"] / 60,
+            "max_tokens": self.line["completion_tokens"] or 0,
+            "max_cost": self.line["price"] or 0.0,
+        }
+        for name, value in spent.items():
+            limit = self.facts.settings.get(name)
+            if limit is not None and value >= limit:
+                return f" --{name.replace('_', '-')} {math.ceil(2 * limit):g}"
+        return ""
+
+
+def used(line: Line, *, rates: bool) -> str:
+    """Format the known tokens and price of a turn or a session; empty if the tokens are unknown.
+
+    Args:
+        line: The line `turn.finished` or `session.finished`.
+        rates: Whether to add how fast the tokens came, which means something for language models only.
+    """
+    prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
+    if prompt is None or completion is None:
+        return ""
+    share = "" if line["cached_share"] is None else f" ({line['cached_share']:.1%} cached)"
+    thought = f" ({reasoning:,} thinking)" if reasoning else ""
+    parts = [f"{prompt:,} tokens in{share}", f"{completion:,} out{thought}"]
+    if rates and line["tokens_per_second"]:
+        parts.append(f"{line['tokens_per_second']:.0f} tokens/s")
+    if rates and (first := line.get("first_token_seconds")) is not None:
+        parts.append(f"first after {first:.1f} s")
+    if line["price"]:
+        parts.append(text.price(line["price"]))
+    return ", ".join(parts)

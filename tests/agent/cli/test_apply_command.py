@@ -1,0 +1,148 @@
+"""Test `m3agent apply`: it writes the patch of an earlier fix under the same conditions as `fix --apply`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    UNTESTED,
+    MakeRepo,
+    fix,
+    one_sentence,
+)
+from tests.command_line import Process, run
+from tests.servers.misbehaving import MisbehavingServer
+
+pytestmark = pytest.mark.integration
+
+FIXED = BUGGY["calc.py"].replace("a - b", "a + b")
+
+
+@pytest.fixture
+def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tuple[Path, Path]:
+    """Return a repository, and the folder of a session with an unverified patch for it."""
+    server.answers = [FIX, NOT_TESTED]
+    repo = make_repo(UNTESTED)
+    done = fix(repo, server.url)
+    assert done.returncode == 1
+    [session] = (own_state / "state" / "sessions").glob("*-*")
+    assert done.stderr.splitlines()[-3:] == [
+        "next       m3agent apply  read the patch first; then this writes it into your work tree",
+        "           m3agent sessions fork last --tell TEXT  continues with your advice",
+        "           m3agent report last -o report.html  shows each step",
+    ]
+    return repo, session
+
+
+def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
+    repo, session = fixed
+    for _ in range(2):  # a file that has the patch already is left alone
+        done = run("apply", cwd=repo)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == f"m3agent: applied the unverified patch to {repo}: calc.py\n"
+        assert (repo / "calc.py").read_text() == FIXED
+    assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
+
+
+def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> None:
+    repo, _ = fixed
+    (repo / "calc.py").write_text("mine\n")
+    done = run("apply", cwd=repo)
+    assert done.returncode == 5
+    assert one_sentence(done) == (
+        "m3agent: --apply refused: calc.py has uncommitted changes; commit or stash them, then apply the patch with 'git apply'"
+    )
+    assert (repo / "calc.py").read_text() == "mine\n"
+
+
+def test_the_last_session_may_belong_to_another_repository(
+    fixed: tuple[Path, Path], make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    repo, session = fixed
+    other = shutil.copytree(repo, tmp_path / "other")
+    done = run("apply", cwd=other)
+    assert done.returncode == 2
+    assert one_sentence(done) == (
+        f"m3agent: the last session is about {repo}, and this is {other}: name the session, as in m3agent apply {session.name}"
+    )
+    assert run("apply", session.name, cwd=other).returncode == 0
+    assert (repo / "calc.py").read_text() == FIXED
+
+
+def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
+    repo, session = fixed
+    log, patch = session / "events.jsonl", session / "patch.diff"
+    lines = log.read_text().splitlines()
+    log.write_text(
+        "".join(
+            f"{line}\n" for line in [*lines[:-1], json.dumps({**json.loads(lines[-1]), "status": "limit"})]
+        )
+    )
+    done = run("apply", cwd=repo)
+    assert (done.returncode, "only verified and unverified patches are applied" in done.stderr) == (5, True)
+    log.write_text("".join(f"{line}\n" for line in lines))
+    shutil.rmtree(session / "trees.git")
+    done = run("apply", cwd=repo)
+    assert (done.returncode, f"'git apply {patch}'" in done.stderr) == (2, True)
+    patch.unlink()
+    done = run("apply", cwd=repo)
+    assert done.returncode == 2
+    assert one_sentence(done) == f"m3agent: session {session.name} has no patch (status unverified)"
+    assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
+
+
+@pytest.mark.parametrize(
+    ("env", "coloured"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
+)
+def test_a_patch_has_colours_on_a_terminal_only(
+    server: MisbehavingServer, make_repo: MakeRepo, env: dict[str, str], coloured: bool
+) -> None:
+    server.answers = [FIX, NOT_TESTED]
+    leader, follower = pty.openpty()
+    with Process(
+        "fix",
+        ISSUE,
+        "--repo",
+        str(make_repo(UNTESTED)),
+        "--endpoint",
+        server.url,
+        "-q",
+        stdout=follower,
+        env=env,
+    ) as process:
+        process.wait()
+    os.close(follower)
+    written = os.read(leader, 65536).decode()
+    os.close(leader)
+    assert ("\x1b[32m+    return a + b\x1b[0m\r\n" in written) == coloured
+    assert ("\r\n+    return a + b\r\n" in written) != coloured
+
+
+def test_quiet_and_verbose_exclude_each_other(make_repo: MakeRepo) -> None:
+    done = run("fix", ISSUE, "--repo", str(make_repo(UNTESTED)), "-q", "-v")
+    assert done.returncode == 2
+    assert one_sentence(done) == "m3agent: --quiet and --verbose exclude each other: give only one"
+
+
+def test_a_quiet_fix_says_how_it_ended(server: MisbehavingServer, make_repo: MakeRepo) -> None:
+    server.answers = [FIX, DONE, NOT_TESTED]
+    done = fix(make_repo(UNTESTED), server.url, "-q")
+    assert done.stderr.splitlines()[0].startswith("! unverified ")
+    assert [line[:11].strip() for line in done.stderr.splitlines()] == [
+        "! unverified"[:11],
+        "patch",
+        "next",
+        "",
+        "",
+    ]
