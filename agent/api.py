@@ -90,22 +90,20 @@ def fix(
         PermissionRefused: The tracker denies access to the issue.
         RuntimeError: An event loop is running in this thread; await `fix_async` there.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(
-            fix_async(
-                issue,
-                repo,
-                apply=apply,
-                branch=branch,
-                attach=attach,
-                on_event=on_event,
-                on_note=on_note,
-                **settings,
-            )
+    if _in_event_loop():
+        raise RuntimeError("an event loop is running in this thread: await m3agent.fix_async(...) instead")
+    return asyncio.run(
+        fix_async(
+            issue,
+            repo,
+            apply=apply,
+            branch=branch,
+            attach=attach,
+            on_event=on_event,
+            on_note=on_note,
+            **settings,
         )
-    raise RuntimeError("an event loop is running in this thread: await m3agent.fix_async(...) instead")
+    )
 
 
 async def fix_async(
@@ -138,6 +136,14 @@ async def fix_async(
         say=on_note or _nothing,
         sinks=[] if on_event is None else [on_event],
     )
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _nothing(_: str) -> None:

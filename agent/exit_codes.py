@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault
+from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault, UsageError
 from m3agent.sandbox.errors import SandboxError
-from m3agent.serving.errors import ModelServerError
+from m3agent.serving.errors import ModelServerError, WrongModel
 
 Failure = M3AgentError | SandboxError | ModelServerError
 FAILURES = (M3AgentError, SandboxError, ModelServerError)
@@ -18,4 +18,6 @@ def exit_code_of(failure: Failure) -> int:
     """Return the exit code of a process that ends with this failure."""
     if isinstance(failure, M3AgentError):
         return failure.exit_code
+    if isinstance(failure, WrongModel):
+        return UsageError.exit_code
     return (ServerFault if isinstance(failure, ModelServerError) else EnvironmentFault).exit_code

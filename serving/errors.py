@@ -57,6 +57,14 @@ class EndpointRefused(ModelServerError):
         self.retriable = status in _RETRIABLE_STATUSES or status >= 500
 
 
+class WrongModel(ModelServerError):
+    """The user did not name one of the models that a server serves."""
+
+    def __init__(self, host: str, why: str, names: str) -> None:
+        super().__init__(f"The model server at {host} {why}: name one of {shorten(names)} with --model.")
+        self.host = host
+
+
 class StreamCut(ModelServerError):
     """The stream of an answer ended too early. No part of the answer may be used."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
@@ -50,8 +50,8 @@ class FixResult:
     exit_code: int
     reason: str
     session: Path
-    evidence: Verification | None
-    change: Change | None
+    evidence: Verification | None = field(repr=False)
+    change: Change | None = field(repr=False)
     isolated: bool = True
 
     @property

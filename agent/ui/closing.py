@@ -141,8 +141,8 @@ class End:
         if not self.is_told:
             blocks.append(beside(head(label, style), Text(reason, style)))
         rows = list(self._evidence()) if whole else []
-        if whole and (cost := self._cost()):
-            rows.append(("cost", cost, ""))
+        if whole and self.line["turns"]:
+            rows.append(("cost", self._cost(), ""))
         rows += [("note", printable_line(note, 500), "yellow") for note in self.line["notes"]]
         if self.line["patch"]:
             rows.append(("patch", self._patch(), ""))

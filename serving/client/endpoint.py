@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from m3agent.serving.client.http import host_of, is_local, open_client, request_headers, translate
 from m3agent.serving.client.messages import ReasoningField
 from m3agent.serving.client.prices import Prices, listed_prices
-from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
 
 if TYPE_CHECKING:
     import openai
@@ -228,8 +228,10 @@ def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Ma
         for entry in listed:
             if entry["id"] == model:
                 return entry
-        advice = f"it serves {some}: name one of them with --model" if names else "it serves no model yet"
-        raise EndpointRefused(404, f"there is no model {model!r}", host=host_of(base), advice=advice)
+        if names:
+            raise WrongModel(host_of(base), f"does not serve {model!r}", some)
+        missing = f"there is no model {model!r}"
+        raise EndpointRefused(404, missing, host=host_of(base), advice="it serves no model yet")
     if not listed:
         raise EndpointRefused(
             404, "no models", host=host_of(base), advice="wait until it has loaded its model"
@@ -237,9 +239,7 @@ def _choose(listed: list[Mapping[str, Any]], model: str | None, base: str) -> Ma
     like_m3 = [entry for entry in listed if "minimax-m3" in str(entry["id"]).lower()]
     candidates = listed if len(listed) == 1 else like_m3
     if len(candidates) != 1:
-        raise EndpointRefused(
-            300, f"{len(names)} models", host=host_of(base), advice=f"name one of {some} with --model"
-        )
+        raise WrongModel(host_of(base), f"serves {len(names)} models", some)
     return candidates[0]
 
 

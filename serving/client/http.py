@@ -4,6 +4,7 @@ import email.utils
 import ipaddress
 import os
 import re
+import socket
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -268,7 +269,18 @@ def _server_words(response: "httpx2.Response") -> str:
 
 
 def _connection_reason(error: BaseException) -> str:
-    """Return the innermost cause, such as "Connection refused" or "Name or service not known"."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        error = error.__cause__ or error.__context__ or error
-    return str(error) or type(error).__name__
+    """Return the innermost cause, such as "Connection refused" or "Name or service not known".
+
+    An error of the operating system is preferred: what surrounds it may be an error that the caller was handling.
+    """
+    import ssl
+
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    for cause in reversed(chain):
+        if isinstance(cause, (socket.gaierror, ssl.SSLError)):  # their numbers are not those of `errno`
+            return str(cause.strerror or cause)
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return os.strerror(cause.errno)  # asyncio's own text has the address again
+    return str(chain[-1]) or type(chain[-1]).__name__

@@ -16,6 +16,7 @@ import m3agent
 from m3agent import FixSettings, Status, UsageError, fix, fix_async
 from m3agent.agent.settings.settings import SETTINGS
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, NOT_TESTED, TEST, UNTESTED, MakeRepo
+from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
 pytestmark = pytest.mark.integration
@@ -36,6 +37,7 @@ def test_a_fix(model: MisbehavingServer, make_repo: MakeRepo, capfd: pytest.Capt
     assert "test_calc.py::test_add" in result.evidence.fixed
     assert (lines[0]["type"], lines[-1]["type"]) == ("session.started", "session.finished")
     assert (result.session / "patch.diff").read_bytes() == result.patch
+    assert len(repr(result)) < 400, "neither the patch nor the test reports"
     assert model.chats[0].headers["authorization"] == "Bearer sesame"
     assert "sesame" not in (result.session / "events.jsonl").read_text()
     assert capfd.readouterr() == ("", "")
@@ -51,9 +53,13 @@ def test_applied(model: MisbehavingServer, make_repo: MakeRepo) -> None:
 
 
 def test_what_fails_later_is_a_result(make_repo: MakeRepo) -> None:
-    result = fix(ISSUE, make_repo(BUGGY), endpoint="http://127.0.0.1:1/v1")
+    repo = make_repo(BUGGY)
+    reason = "No answer from a model server at 127.0.0.1:1: Connection refused; start the server or correct --endpoint."
+    result = fix(ISSUE, repo, endpoint="http://127.0.0.1:1/v1")
     assert (result.status, result.exit_code, result.patch) == (Status.ERROR, 4, b"")
-    assert "127.0.0.1" in result.reason
+    assert result.reason == reason
+    command = run("fix", ISSUE, "--repo", str(repo), "--endpoint", "http://127.0.0.1:1/v1")
+    assert command.stderr.splitlines()[-1] == f"✗ {reason}"
 
 
 def test_what_is_wrong_is_raised(make_repo: MakeRepo, tmp_path: Path) -> None:

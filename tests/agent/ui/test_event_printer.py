@@ -234,7 +234,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
         ),
         (
             ended("error", reason="no such image", turns=0),
-            ["✗ error    no such image", "cost       12 s, 0 turns"],
+            ["✗ error    no such image"],
         ),
     ],
 )

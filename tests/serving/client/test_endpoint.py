@@ -15,7 +15,7 @@ from m3agent.serving.client.endpoint import (
     unasked,
 )
 from m3agent.serving.client.prices import Prices
-from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
 from tests.servers.misbehaving import MODEL, MisbehavingServer, Reply, Silence
 
 
@@ -143,10 +143,10 @@ async def test_the_model(server: MisbehavingServer) -> None:
     server.pages["/v1/models"] = models("vllm", "a", "MiniMaxAI/MiniMax-M3", "b")
     assert (await ask(server.url)).model == "MiniMaxAI/MiniMax-M3"
     assert (await ask(server.url, model="b")).model == "b"
-    with pytest.raises(EndpointRefused, match=r"no model 'c'; it serves a, MiniMaxAI/MiniMax-M3, b"):
+    with pytest.raises(WrongModel, match="does not serve 'c': name one of a, MiniMaxAI/MiniMax-M3, b with --model"):
         await ask(server.url, model="c")
     server.pages["/v1/models"] = models("vllm", "a", "b")
-    with pytest.raises(EndpointRefused, match="name one of a, b with --model"):
+    with pytest.raises(WrongModel, match="serves 2 models: name one of a, b with --model"):
         await ask(server.url)
 
 
@@ -225,7 +225,7 @@ async def test_a_named_model_needs_no_list(server: MisbehavingServer, path: str,
 
 
 async def test_a_list_without_the_named_model_is_an_error(server: MisbehavingServer) -> None:
-    with pytest.raises(EndpointRefused, match="there is no model 'other'"):
+    with pytest.raises(WrongModel, match="does not serve 'other'"):
         await ask(server.url, model="other")
 
 
