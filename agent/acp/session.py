@@ -27,7 +27,7 @@ from m3agent.agent.delivery.apply import apply_to_work_tree
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix.finalize import Change, FixResult
-from m3agent.agent.fix.orchestrate import fix
+from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.loop.resume import rebased, resume_point
@@ -143,6 +143,7 @@ class ClientSession:
                 mcp=configured(repository, settings, self.state, os.environ, updates.note, passed_on),
                 may_call=functools.partial(self._may_call, sender),
             )
+            await check(request, self.state, updates.note)
             result = await fix(
                 request, session, self.state, say=updates.note, listener=lambda _: updates.hear
             )

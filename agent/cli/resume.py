@@ -149,6 +149,7 @@ async def _resume(
             session.listen(sink)
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
         request = _request(point, limits, hand_over, state, screen.say)
+        await flow.check(request, state, screen.say)
         screen.read(lines)
         return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
 

@@ -22,8 +22,8 @@ sessions_app = typer.Typer(
 )
 
 WHICH = "A session's id, the beginning of an id, or 'last'"
-COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE")
-WIDTHS = (30, 16, 12, 6, 9, 9, 40, 60)  # most characters of each column
+COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
+WIDTHS = (30, 16, 12, 6, 9, 9, 30, 40, 60)  # most characters of each column
 
 
 @sessions_app.command("list")
@@ -120,6 +120,7 @@ def _row(summary: Summary) -> tuple[str, ...]:
         text.size(summary.bytes),
         summary.repository or text.UNKNOWN,
         summary.issue or text.UNKNOWN,
+        summary.reason or text.UNKNOWN,
     )
     return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
 

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.fix.finalize import FixResult
-from m3agent.agent.fix.orchestrate import fix
+from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
@@ -108,5 +108,6 @@ async def new_fix(
     issue = await in_background(read)
     mcp = configured(repository, settings, state, env, say)
     request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
+    await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)

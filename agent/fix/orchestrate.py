@@ -74,6 +74,26 @@ class PreparedFix:
     kept: KeptBaselines
 
 
+async def check(request: FixRequest, state: Path, say: Callable[[str], None]) -> None:
+    """Refuse a request that can only fail. Nothing is written, so that a refused request leaves no session.
+
+    Args:
+        request: What to do.
+        state: The state folder.
+        say: Receives notes for people.
+
+    Raises:
+        M3AgentError: The request is refused, with the reason.
+    """
+    request.hand_over.check(request.repository)
+    if request.settings.training and request.settings.attempts > 1:
+        raise UsageError("--training is for one conversation: leave out --attempts")
+    await asyncio.to_thread(choose_endpoint, request.settings, state)
+    if request.hand_over.pull_request:
+        branch, api = request.hand_over.branch, request.settings.github_api
+        await destination(request.repository, request.issue, branch, api, say)
+
+
 async def fix(
     request: FixRequest,
     session: Session,
@@ -85,7 +105,7 @@ async def fix(
     """Run one fix to its end and log it.
 
     Args:
-        request: What to do. A resumed fix has one attempt; a new fix has as many as its settings say.
+        request: What to do; `check` has accepted it. A resumed fix has one attempt; a new fix has as many as its settings say.
         session: Session of the first attempt; the caller closes it. The sessions of the other attempts are created
             after the preparation.
         state: The state folder.
@@ -168,11 +188,6 @@ async def _prepare(
 ) -> PreparedFix:
     """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
-    request.hand_over.check(repository)
-    if settings.training and settings.attempts > 1:
-        raise UsageError("--training is for one conversation: leave out --attempts")
-    if request.hand_over.pull_request:
-        await destination(repository, request.issue, request.hand_over.branch, settings.github_api, say)
     spec, backend = await chosen_sandbox(settings, say)
     if backend == WITHOUT_ISOLATION:
         ignored = await asyncio.to_thread(repository.ignored_files)

@@ -362,7 +362,7 @@ def test_repositories_of_every_kind(
     assert done.returncode == 0, done.stderr
 
 
-def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
+def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path, own_state: Path) -> None:
     repo = make_repo(BUGGY)
     (tmp_path / "plain").mkdir()
     (tmp_path / "empty").mkdir()
@@ -403,6 +403,8 @@ def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
         done = run("fix", *arguments)
         assert done.returncode == code, (arguments, done.stderr)
         assert part in one_sentence(done)
+        left = list((own_state / "state" / "sessions").glob("*-*"))
+        assert bool(left) == (code != 2), (arguments, "a refused fix leaves no session")
 
 
 def test_no_sandbox_is_exit_3(

@@ -67,7 +67,7 @@ def three(state: Path) -> Path:
 def test_a_list_is_newest_first(three: Path) -> None:
     lines = run("sessions", "list").stdout.splitlines()
     assert re.split(r"\s{2,}", lines[0]) == [
-        "ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE",
+        "ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON",
     ]  # fmt: skip
     cells = [re.split(r"\s{2,}", line) for line in lines[1:]]
     assert [row[0][-6:] for row in cells] == ["cccccc", "bbbbbb", "aaaaaa"]
