@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.exceptions import Abort, TyperException
 
 from m3agent.agent.cli.acp import acp
 from m3agent.agent.cli.apply import apply as apply_command
@@ -28,11 +29,13 @@ from m3agent.agent.cli.common import (
     finish,
     print_bytes,
     run,
+    say,
     screen_for,
     sinks,
 )
 from m3agent.agent.cli.eval import eval_app
 from m3agent.agent.cli.export import export
+from m3agent.agent.cli.help import PROGRAM, Group, arrange, usage_error
 from m3agent.agent.cli.mcp import mcp_app
 from m3agent.agent.cli.plan import plan
 from m3agent.agent.cli.resume import fork, resume
@@ -47,7 +50,8 @@ if TYPE_CHECKING:
     from m3agent.agent.ui.event_printer import Screen
 
 app = typer.Typer(
-    name="m3agent",
+    name=PROGRAM,
+    cls=Group,
     help="An issue in, a verified patch out: an agentic coding harness for MiniMax M3.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -261,12 +265,23 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         print_bytes((loaded.json() if as_json else loaded.table()).encode())
 
 
+arrange(app)
+
+
 def main() -> None:
     """Entry point of the console script."""
     try:
-        app()
+        code = app(
+            prog_name=PROGRAM, standalone_mode=False
+        )  # typer would print errors in another style, on three lines
     except KeyboardInterrupt:
         end(130)
+    except TyperException as error:
+        say(usage_error(error))
+        code = error.exit_code
+    except Abort:  # Ctrl-C or Ctrl-D at a question
+        end(130)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 if __name__ == "__main__":

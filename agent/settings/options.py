@@ -55,7 +55,13 @@ def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
     """
     setting = SETTINGS[name]
     value_type = str if setting.choices and setting.metavar else setting.type
-    option = typer.Option(None, setting.switch, help=help_text or setting.help, metavar=setting.metavar)
+    option = typer.Option(
+        None,
+        setting.switch,
+        help=help_text or setting.help,
+        metavar=setting.metavar,
+        rich_help_panel=setting.panel or None,
+    )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=value_type | None
     )

@@ -35,6 +35,7 @@ class Setting:
 
     Attributes:
         help: One sentence, for `--help` and the documentation.
+        panel: The panel of `--help` that has its flag.
         more: Further text for the documentation, in Markdown.
         metavar: Stands for the value in `--help`. With it, the command line takes any text for a choice, and
             `load_settings` reports invalid values.
@@ -57,6 +58,7 @@ class Setting:
 
     help: str
     _: KW_ONLY
+    panel: str = ""
     more: str = ""
     metavar: str | None = None
     if_unset: str = ""
@@ -216,6 +218,7 @@ class Settings:
         str | None,
         Setting(
             "Address of an OpenAI-compatible M3 server.",
+            panel="The model",
             more="For example `http://host:8000/v1`.",
             metavar="URL",
             check=_check_endpoint,
@@ -226,6 +229,7 @@ class Settings:
         Literal["embedded"] | None,
         Setting(
             "Engine to start for this fix: embedded.",
+            panel="The model",
             more="Excludes `endpoint`.",
             metavar="NAME",
             check=_check_engine,
@@ -235,6 +239,7 @@ class Settings:
         str | None,
         Setting(
             "Model name, if the server offers several.",
+            panel="The model",
             metavar="NAME",
             if_unset="the server's only one",
             check=_check_name,
@@ -263,16 +268,24 @@ class Settings:
         ),
     ] = None
     thinking: Annotated[
-        Literal["enabled", "disabled", "adaptive"], Setting("M3's thinking mode.", repository="unset")
+        Literal["enabled", "disabled", "adaptive"],
+        Setting("M3's thinking mode.", panel="The model", repository="unset"),
     ] = "adaptive"
     image: Annotated[
         str | None,
-        Setting("Docker image for the sandbox.", more="It needs python3.", metavar="IMG", check=_check_name),
+        Setting(
+            "Docker image for the sandbox.",
+            panel="The sandbox",
+            more="It needs python3.",
+            metavar="IMG",
+            check=_check_name,
+        ),
     ] = None
     environment: Annotated[
         Literal["auto", "off"],
         Setting(
             "Whether to install the dependencies that the repository declares (auto) or not (off).",
+            panel="The sandbox",
             more="For Docker sandboxes; see [The sandbox](sandbox.md).",
             metavar="auto|off",
         ),
@@ -282,6 +295,7 @@ class Settings:
         Setting(
             "Whether to build the repository's Dockerfile, which runs its instructions (build), or only to use the image "
             "and packages that it names (read).",
+            panel="The sandbox",
             more="`ask` asks once for each text of the file if standard input is a terminal, and otherwise means `read` "
             "with a note; see [The sandbox](sandbox.md#devcontainerjson-and-dockerfile).",
             metavar="ask|build|read",
@@ -291,6 +305,7 @@ class Settings:
         Backend | None,
         Setting(
             "Where tool calls run.",
+            panel="The sandbox",
             more="`here`: in the present container, without isolation (see [The sandbox](sandbox.md#without-isolation)).",
             if_unset="docker, or bwrap if there is no container engine",
         ),
@@ -299,6 +314,7 @@ class Settings:
         "AllowList | None",
         Setting(
             "Hosts that commands may reach, through a proxy.",
+            panel="The sandbox",
             more="Separated by commas: `example.org`, `*.example.org`, `example.org:8443` (see [Network](network.md)). "
             "An empty value removes the hosts that a place of lower priority allows.",
             metavar="HOST,...",
@@ -310,6 +326,7 @@ class Settings:
         int | None,
         Setting(
             "Limit of tokens of the repository's text in the prompt.",
+            panel="The prompt",
             more="See [The context](context.md). `m3agent context` calls the flag `--budget`.",
             metavar="TOKENS",
             if_unset="what the window leaves",
@@ -321,6 +338,7 @@ class Settings:
         int,
         Setting(
             "Number of concurrent attempts; the best patch wins; limits of tokens and cost apply to all together.",
+            panel="Limits",
             more="`max_turns` and `max_minutes` are limits for each.",
             metavar="N",
             at_least=1,
@@ -328,15 +346,19 @@ class Settings:
         ),
     ] = 1
     max_turns: Annotated[
-        int, Setting("Limit of requests to the model.", metavar="N", at_least=1, repository="lower")
+        int,
+        Setting(
+            "Limit of requests to the model.", panel="Limits", metavar="N", at_least=1, repository="lower"
+        ),
     ] = 100
     max_minutes: Annotated[
-        float, Setting("Time limit, in minutes.", metavar="M", above=0, repository="lower")
+        float, Setting("Time limit, in minutes.", panel="Limits", metavar="M", above=0, repository="lower")
     ] = 60.0
     max_tokens: Annotated[
         int | None,
         Setting(
             "Limit of tokens that the model writes.",
+            panel="Limits",
             more="For the whole session.",
             metavar="N",
             at_least=1,
@@ -347,6 +369,7 @@ class Settings:
         float | None,
         Setting(
             "Limit of cost, in US dollars; an error if the server's prices are not known.",
+            panel="Limits",
             metavar="D",
             above=0,
             repository="lower",
@@ -356,6 +379,7 @@ class Settings:
         str | None,
         Setting(
             "Price of your own server: GPUs x dollars per GPU-hour (8x2.50), or dollars per hour.",
+            panel="The model",
             more="See [Model servers](servers.md).",
             metavar="[N x]D",
             check=_check_server_price,
@@ -363,13 +387,20 @@ class Settings:
     ] = None
     seed: Annotated[
         int | None,
-        Setting("Seed of the embedded engine's search.", metavar="N", if_unset="`0`", at_least=0),
+        Setting(
+            "Seed of the embedded engine's search.",
+            panel="The model",
+            metavar="N",
+            if_unset="`0`",
+            at_least=0,
+        ),
     ] = None
     candidates: Annotated[
         int | None,
         Setting(
             "Limit of changes that the embedded engine tries, however long that takes: the same number and seed give "
             "the same patch.",
+            panel="The model",
             metavar="N",
             if_unset="6000 within 240 s",
             at_least=1,
@@ -379,6 +410,7 @@ class Settings:
         int,
         Setting(
             "How often tests are rerun to detect flaky ones; 0 means never.",
+            panel="Verification",
             more="Only the tests that decide the verdict.",
             metavar="N",
             at_least=0,
@@ -389,6 +421,7 @@ class Settings:
         int,
         Setting(
             "How often a verdict other than verified goes back to the model; 0 means never.",
+            panel="Verification",
             more="The model can then correct its change in the same session, within all other limits.",
             metavar="N",
             at_least=0,
@@ -399,6 +432,7 @@ class Settings:
         float,
         Setting(
             "Time for the patched tree's tests if the whole suite takes longer.",
+            panel="Verification",
             more="Tests that execute the change run first. If one of them has no time, the patch is unverified.",
             metavar="N",
             above=0,
@@ -408,6 +442,7 @@ class Settings:
         float,
         Setting(
             "Time for the tests of the unchanged tree, which run while the model works.",
+            panel="Verification",
             more="If it is too short, verification uses the tests that had a result, and those near the change.",
             metavar="N",
             above=0,
@@ -430,6 +465,7 @@ class Settings:
         bool,
         Setting(
             "Do not warn before a repository is first sent to a host.",
+            panel="The model",
             more="There is no warning for this machine.",
         ),
     ] = False
@@ -437,6 +473,7 @@ class Settings:
         str,
         Setting(
             "Address of GitHub's API, for GitHub Enterprise.",
+            panel="Other",
             more="For example `https://github.example.com/api/v3`. Its host is the one that counts as GitHub. It must "
             "be https, except on this machine.",
             metavar="URL",
@@ -448,6 +485,7 @@ class Settings:
         str | None,
         Setting(
             "The model's tokenizer.json or its folder, or 'server'.",
+            panel="The prompt",
             more="Without one, token counts are estimates (≈).",
             metavar="PATH|server",
             if_unset="the one in the hub's cache",
@@ -458,19 +496,22 @@ class Settings:
         Literal["plain", "frozen"],
         Setting(
             "Order of the text, for the server's prefix cache: plain (rarely changed files first), or frozen "
-            "(an earlier pack, then the changes)."
+            "(an earlier pack, then the changes).",
+            panel="The prompt",
         ),
     ] = "plain"
     instructions: Annotated[
         bool,
         Setting(
-            "Point the model to the repository's own instructions for agents (AGENTS.md and similar files)."
+            "Point the model to the repository's own instructions for agents (AGENTS.md and similar files).",
+            panel="The prompt",
         ),
     ] = True
     mcp: Annotated[
         bool,
         Setting(
             "Offer the tools of the MCP servers that are configured.",
+            panel="The sandbox",
             more="See [Tools of other programs](mcp.md).",
         ),
     ] = True
@@ -479,6 +520,7 @@ class Settings:
         bool,
         Setting(
             "Ask the server about its model and engine before the first request.",
+            panel="The model",
             more="Without it, the model must be named, and the server gets requests for chat only. Some recording proxies "
             "need that.",
         ),
@@ -488,6 +530,7 @@ class Settings:
         bool,
         Setting(
             "For programs that train a model with the conversation.",
+            panel="Other",
             more="See [Fixing an issue](fix.md#training).",
         ),
     ] = False

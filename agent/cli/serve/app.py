@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+
+from m3agent.agent.cli.help import Group
 
 ENGINE_OPTIONS = "m3agent.engine_options"
 """Key of a context's `meta` that holds the arguments after `--`."""
 
 
-class _ServeGroup(TyperGroup):
+class _ServeGroup(Group):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Set aside the arguments after `--`, which click would take for the name of a command."""
         if "--" in args:

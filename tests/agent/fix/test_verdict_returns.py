@@ -73,7 +73,7 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
         ("gate", 1),
         ("gate", 2),
     ]
-    assert "the verdict goes back to the model (round 1)" in done.stderr
+    assert "; this goes back to the model (message 1)" in done.stderr
     for kind in ("atif", "sft"):
         exported = run("sessions", "export", "last", "--format", kind)
         assert exported.returncode == 0

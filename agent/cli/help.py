@@ -1,0 +1,197 @@
+"""Show `--help`: examples first, then options and commands in panels, in the order in which people use them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.panel import Panel
+
+COMMANDS = {
+    "Fix issues": ("doctor", "fix", "apply", "sessions", "report", "context"),
+    "Serve a model": ("plan", "serve"),
+    "Set up": ("config", "sandbox", "mcp"),
+    "Other programs and benchmarks": ("acp", "eval"),
+}
+"""The panels of `m3agent --help`, and their commands."""
+
+EXAMPLES = {
+    "m3agent": (
+        ("m3agent doctor", "what this machine lacks, and how to get it"),
+        ("m3agent fix issue.md", "print a verified patch for an issue"),
+        ("m3agent apply", "write that patch into your work tree"),
+        ("m3agent plan --gpus 8xH200", "can these GPUs serve MiniMax M3, and how?"),
+    ),
+    "m3agent fix": (
+        ("m3agent fix issue.md", "a file; your work tree does not change"),
+        ("m3agent fix '#12' --apply", "an issue of origin; write the patch into the work tree"),
+        (
+            "m3agent fix 'add(2, 3) is 6' --branch fix-add",
+            "the text itself; commit the patch to a new branch",
+        ),
+        ("m3agent fix issue.md --endpoint http://gpu-box:8000/v1", "your own model server"),
+        ("m3agent fix issue.md --engine embedded", "no GPU and no network: a search for small repairs"),
+        ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
+    ),
+    "m3agent apply": (
+        ("m3agent apply", "the last fix"),
+        ("m3agent apply 20260131-12", "the beginning of a session's id"),
+    ),
+    "m3agent sessions resume": (
+        ("m3agent sessions resume last", "after Ctrl-C"),
+        ("m3agent sessions resume last --max-turns 200", "after the limit of 100 turns"),
+    ),
+    "m3agent sessions fork": (
+        ("m3agent sessions fork last --tell 'The bug is in the parser.'", "go on with your advice"),
+        ("m3agent sessions fork last --turn 7", "go on from the end of turn 7"),
+    ),
+    "m3agent report": (("m3agent report last -o report.html", "then open the file in a browser"),),
+    "m3agent context": (
+        ("m3agent context --stats", "which files the model sees, and how many tokens they take"),
+        ("m3agent context --budget 100000 -o packed.txt", "what fits into 100,000 tokens"),
+    ),
+    "m3agent serve": (
+        ("m3agent serve --dry-run", "the command for this machine's GPUs, and the reasons"),
+        ("m3agent serve --detach", "start the server; `m3agent fix` then finds it"),
+        ("m3agent serve status", "what runs here"),
+        ("m3agent serve -- --swap-space 8", "options for the engine itself"),
+    ),
+    "m3agent eval": (
+        ("m3agent eval validate rows.jsonl -o valid.jsonl", "can these instances be graded?"),
+        ("m3agent eval run rows.jsonl -o run --validation valid.jsonl", "attempt them"),
+        ("m3agent eval report run", "rates, costs, failures first"),
+    ),
+    "m3agent eval run": (
+        ("m3agent eval run rows.jsonl -o run", "the same command resumes a stopped run"),
+        ("m3agent eval run rows.jsonl -o run --ids a-1,a-2 --workers 2", "two of the instances"),
+    ),
+}
+"""Examples by command, each with its purpose."""
+ORDER = [name for names in COMMANDS.values() for name in names]
+PROGRAM = "m3agent"
+LEFT = 26  # cells of the first column, which names an option or a command
+EXAMPLE = 44  # cells of the first column of examples
+WIDEST = 100  # cells of a panel: longer lines are hard to read
+
+
+class _Help:
+    """The help of a command; a base for classes of typer's commands."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help. Typer's own panels have six columns: on 80 cells they cut the names of options."""
+        from rich.console import Console
+
+        console = Console(highlight=False)
+        console.width = min(console.width, WIDEST)
+        with console.capture() as captured:
+            for part in _parts(self, ctx):
+                console.print(part)
+        formatter.write(captured.get())
+
+
+class Command(_Help, TyperCommand):
+    """A command."""
+
+
+class Group(_Help, TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Show the help if a command is missing."""
+        return super().parse_args(ctx, args or (["--help"] if self.no_args_is_help else []))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands; those of m3agent itself in the order of use."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=ORDER.index) if self.name == PROGRAM else names
+
+
+def arrange(app: typer.Typer) -> None:
+    """Give every command of an app this help."""
+    panels = {name: panel for panel, names in COMMANDS.items() for name in names}
+    for command in app.registered_commands:
+        command.cls = Command
+        command.rich_help_panel = panels[command.name or command.callback.__name__]  # type: ignore[union-attr]
+    for group in app.registered_groups:
+        group.rich_help_panel = panels[str(group.name)]
+        _arrange_below(group.typer_instance)
+
+
+def _arrange_below(app: typer.Typer | None) -> None:
+    assert app is not None
+    if not (isinstance(app.info.cls, type) and issubclass(app.info.cls, Group)):
+        app.info.cls = Group
+    for command in app.registered_commands:
+        command.cls = Command
+    for group in app.registered_groups:
+        _arrange_below(group.typer_instance)
+
+
+def usage_error(error: TyperException) -> str:
+    """Return what is wrong with a command line in one sentence, with the nearest option and where to read more."""
+    possible: Sequence[str] = getattr(error, "possibilities", None) or ()
+    text = (error.message if possible else error.format_message()).rstrip(".")
+    text = re.sub(r"\. Did you mean '(\S+)'\?$", r" (did you mean \1?)", f"{text[:1].lower()}{text[1:]}")
+    bare = {option.strip("-"): option for option in possible}
+    if near := difflib.get_close_matches(getattr(error, "option_name", "").strip("-"), bare, n=1):
+        text += f" (did you mean {bare[near[0]]}?)"
+    ctx: Any = getattr(error, "ctx", None)
+    return f"{text}; see '{ctx.command_path} --help'." if ctx is not None else f"{text}."
+
+
+Row = tuple[str, str]
+"""A name, and what it means."""
+
+
+def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
+    """Yield the parts of a command's help from top to bottom."""
+    from rich.text import Text
+
+    yield Text(command.get_usage(ctx), "bold")
+    first, *rest = (" ".join(each.split()) for each in re.split(r"\n\s*\n", (command.help or "").strip()))
+    yield Text(f"\n{first}\n")
+    if examples := EXAMPLES.get(ctx.command_path):
+        yield _panel("Examples", examples, EXAMPLE)
+    yield from (Text(f"\n{paragraph}\n") for paragraph in rest)
+    panels: dict[str, list[Row]] = {}
+    for name in command.list_commands(ctx) if isinstance(command, Group) else ():
+        below: Any = command.commands[name]
+        summary = " ".join((below.help or "").split("\n\n")[0].split())
+        panels.setdefault(below.rich_help_panel or "Commands", []).append((name, summary))
+    panels |= {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        if record := parameter.get_help_record(ctx):
+            own = getattr(parameter, "rich_help_panel", None)
+            kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            panels.setdefault(own or kind, []).append(record)
+    yield from (_panel(title, rows, LEFT) for title, rows in panels.items() if rows)
+
+
+def _panel(title: str, rows: Sequence[Row], left: int) -> Panel:
+    """Return a panel with two columns. A name that does not fit into the first one has a line of its own."""
+    from rich.console import Group as Lines
+    from rich.padding import Padding
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    width = min(left, max(len(name) for name, _ in rows))
+    lines: list[RenderableType] = []
+    for name, meaning in rows:
+        if len(name) > width:
+            lines += [Text(name, "bold cyan"), Padding(Text(meaning), (0, 0, 0, LEFT // 2))]
+            continue
+        table = Table.grid(padding=(0, 2))
+        table.add_column(width=width)
+        table.add_column()
+        table.add_row(Text(name, "bold cyan"), Text(meaning))
+        lines.append(table)
+    return Panel(Lines(*lines), title=title, title_align="left", border_style="dim")

@@ -1,0 +1,109 @@
+"""Test `--help` and errors of the command line: complete texts, in the order of use, and one voice."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from m3agent.agent.cli.app import app
+from m3agent.agent.cli.help import COMMANDS, EXAMPLES
+from tests.command_line import run
+
+ROOT: Any = typer.main.get_command(app)
+
+TOP = """\
+Usage: m3agent [OPTIONS] COMMAND [ARGS]...
+
+An issue in, a verified patch out: an agentic coding harness
+for MiniMax M3.
+
+╭─ Examples ───────────────────────────────────────────────╮
+│ m3agent doctor              what this machine lacks, and │
+│                             how to get it                │
+│ m3agent fix issue.md        print a verified patch for   │
+│                             an issue                     │
+│ m3agent apply               write that patch into your   │
+│                             work tree                    │
+│ m3agent plan --gpus 8xH200  can these GPUs serve MiniMax │
+│                             M3, and how?                 │
+╰──────────────────────────────────────────────────────────╯
+╭─ Fix issues ─────────────────────────────────────────────╮
+│ doctor    Check that this machine has what a fix needs,  │
+│           and say how to get what is missing.            │
+│ fix       Fix an issue and print the verified patch.     │
+"""
+
+
+def commands(command: Any = ROOT, path: tuple[str, ...] = ("m3agent",)) -> Iterator[tuple[str, Any]]:
+    """Yield the name of every command with its groups, and the command."""
+    yield " ".join(path), command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.integration
+def test_the_first_page() -> None:
+    done = run("--help", env={"COLUMNS": "60"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(TOP)
+    assert run(env={"COLUMNS": "60"}).stdout == done.stdout, "without a command, there is the same page"
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_is_cut(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = ALL[name]
+    context = command.make_context(name, [], resilient_parsing=True)
+    shown = command.get_help(context)
+    assert max(map(len, shown.splitlines())) <= width
+    assert "…" not in shown
+    words = " ".join(shown.replace("│", " ").split())
+    for parameter in command.get_params(context):
+        for text in parameter.get_help_record(context) or ():
+            assert " ".join(text.split()) in words
+    for paragraph in (command.help or "").split("\n\n"):
+        assert " ".join(paragraph.split()) in words
+    assert "Examples" not in shown or shown.index("Examples") < shown.index("Options")
+
+
+def test_every_command_has_its_place() -> None:
+    assert sorted(name for names in COMMANDS.values() for name in names) == sorted(ROOT.commands)
+    assert list(ROOT.list_commands(ROOT.make_context("m3agent", [], resilient_parsing=True))) == [
+        name for names in COMMANDS.values() for name in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "example"), [(name, example) for name, lines in EXAMPLES.items() for example, _ in lines]
+)
+def test_examples_are_accepted(name: str, example: str) -> None:
+    assert example.startswith(name)
+    words, command, path = shlex.split(example)[1:], ROOT, "m3agent"
+    while words and words[0] in getattr(command, "commands", {}):
+        path += f" {words[0]}"
+        command = command.commands[words.pop(0)]
+    command.make_context(path, words).close()  # raises an error for words that the command does not take
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--engin x", "no such option: --engin; see 'm3agent --help'."),
+        ("fix --engin x y", "no such option: --engin (did you mean --engine?); see 'm3agent fix --help'."),
+        ("fixx", "no such command 'fixx' (did you mean fix?); see 'm3agent --help'."),
+        ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),
+        ("fix", "missing argument 'ISSUE'; see 'm3agent fix --help'."),
+    ],
+)
+def test_wrong_words_are_one_sentence_in_one_voice(words: str, said: str) -> None:
+    done = run(*words.split())
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"m3agent: {said}\n")
