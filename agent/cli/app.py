@@ -140,7 +140,7 @@ def fix(
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
         fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, as_json)
-        finish(fixing, as_json=as_json, result_only=result_only)
+        finish(fixing, screen, as_json=as_json, result_only=result_only)
 
 
 async def _fix(

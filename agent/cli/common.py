@@ -64,6 +64,7 @@ def screen_for(hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool
         rows=not (as_json and sys.stdout.isatty()),  # a terminal would mix JSON lines and rows
         state=state_dir(os.environ),
         handed_over=hand_over.asked,
+        hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
     )
 
 
@@ -116,20 +117,26 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         raise KeyboardInterrupt from None
 
 
-def finish(fix: Coroutine[Any, Any, FixResult], *, as_json: bool, result_only: bool = False) -> NoReturn:
+def finish(
+    fix: Coroutine[Any, Any, FixResult], screen: Screen, *, as_json: bool, result_only: bool = False
+) -> NoReturn:
     """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code.
 
     Args:
         fix: The fix.
+        screen: Shows the fix.
         as_json: Standard output gets JSON, which the fix prints itself.
         result_only: Print the result as one JSON object, and exit with 0 whatever the verdict.
     """
-    result = run(fix)
-    if result_only:
-        print_bytes(result_line(result))
-        raise typer.Exit(0 if is_finished(result) else result.exit_code)
-    if result.patch and not as_json:
-        print_patch(result.patch)
+    try:
+        result = run(fix)
+        if result_only:
+            print_bytes(result_line(result))
+            raise typer.Exit(0 if is_finished(result) else result.exit_code)
+        if result.patch and not as_json:
+            print_patch(result.patch)
+    finally:
+        screen.print_end()
     raise typer.Exit(result.exit_code)
 
 

@@ -126,7 +126,7 @@ def _go_on(
 ) -> None:
     """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     with contextlib.closing(session):
-        finish(_resume(session, lines, tell, limits, hand_over, screen, as_json), as_json=as_json)
+        finish(_resume(session, lines, tell, limits, hand_over, screen, as_json), screen, as_json=as_json)
 
 
 async def _resume(

@@ -31,6 +31,7 @@ from m3agent.serving.client.messages import Delta
 
 MOST_TOLD = 20  # most different network requests that are shown
 LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
+LEAST_SHARE = 0.001  # of the window that is shown as a number
 SAID = 300  # most characters of what the model says between two calls
 LAST_WORDS = 4000  # most characters of what the model says when it is done
 BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
@@ -67,6 +68,7 @@ class Screen:
         rows: Whether to show the changing rows on a terminal.
         state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
         handed_over: Whether the user asked to apply the patch or to commit it.
+        hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
     """
 
     def __init__(
@@ -76,12 +78,15 @@ class Screen:
         rows: bool = True,
         state: Path | None = None,
         handed_over: bool = False,
+        hold_end: bool = False,
     ) -> None:
         self._live = LiveView(self._area)
         self._detail = detail
         self._wants_rows = rows and detail > Detail.QUIET
         self._state = state
         self._handed_over = handed_over
+        self._hold_end = hold_end
+        self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
         self._now = _Shown()  # the session that the current line belongs to
         self._common: dict[str, str] = {}  # facts that all attempts share, by label
@@ -98,6 +103,12 @@ class Screen:
     def say(self, text: str) -> None:
         """Show a note for the person, also if the screen is quiet."""
         self._live.print(beside(Text("note: ", "dim"), Text(printable_line(text, 500), "dim")))
+
+    def print_end(self) -> None:
+        """Show the closing blocks that were kept."""
+        for block in self._held:
+            self._live.print(block)
+        self._held.clear()
 
     def listener(self, session: str) -> Callable[[Delta], None]:
         """Return the callback for the stream's deltas of a session."""
@@ -199,7 +210,10 @@ class Screen:
 
     def _share(self) -> str:
         window, tokens = self._now.facts.window, self._now.facts.context_tokens
-        return f", {tokens / window:.1%} of the model's window" if window else ""
+        if not window:
+            return ""
+        share = tokens / window
+        return f", {f'{share:.1%}' if share >= LEAST_SHARE else 'less than 0.1%'} of the model's window"
 
     def _on_baseline(self, line: Line) -> None:
         counts = outcome_counts({name: len(line[name]) for name in OUTCOMES})
@@ -336,4 +350,8 @@ class Screen:
             is_told=printable_line(line["reason"], 500) in self._errors,
             has_next=is_best and not (self._handed_over and line["exit"] < 2),
         )
-        self._live.print(end.lines(self._head, whole=is_best and self._detail > Detail.QUIET))
+        block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET)
+        if self._hold_end:
+            self._held.append(block)
+        else:
+            self._live.print(block)

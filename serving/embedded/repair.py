@@ -112,12 +112,11 @@ class State:
                 f"Tried {self.tried} candidate changes in {self.seconds:.0f} s; "
                 f"{self.plausible} of them passed {self.judged}."
             )
-        lines += self.changes
-        lines.append(self.outcome or "The search has not ended yet.")
-        text = "\n".join(lines)
         if self.unchanged:
-            return f"No change: {self.outcome or 'the search has not ended yet.'}\n{text}"
-        return text
+            lines.insert(0, f"No change: {self.outcome or 'the search has not ended yet.'}")
+        else:
+            lines += [*self.changes, self.outcome or "The search has not ended yet."]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -292,7 +291,11 @@ class Repair:
             state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
             return not applied or number + 1 == ROUNDS
         if state.unchanged:
-            state.outcome = f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
+            state.outcome = (
+                f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
+                if state.tried
+                else "no small change of the code that the failing tests run is worth a try."
+            )
         return True
 
     def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> RepairStep:

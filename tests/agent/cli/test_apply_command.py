@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -127,6 +128,27 @@ def test_a_patch_has_colours_on_a_terminal_only(
     os.close(leader)
     assert ("\x1b[32m+    return a + b\x1b[0m\r\n" in written) == coloured
     assert ("\r\n+    return a + b\r\n" in written) != coloured
+
+
+def test_on_one_terminal_the_end_comes_after_the_patch(
+    server: MisbehavingServer, make_repo: MakeRepo
+) -> None:
+    server.answers = [FIX, NOT_TESTED]
+    leader, follower = pty.openpty()
+    arguments = ["fix", ISSUE, "--repo", str(make_repo(UNTESTED)), "--endpoint", server.url]
+    with Process(
+        *arguments, stdout=follower, stderr=follower, env={"TERM": "xterm", "NO_COLOR": "1"}
+    ) as process:
+        os.close(follower)
+        written = b""
+        with contextlib.suppress(OSError):  # the other end is closed
+            while piece := os.read(leader, 65536):
+                written += piece
+        process.wait()
+    os.close(leader)
+    places = [written.rindex(text) for text in (b"+    return a + b", b"! unverified", b"m3agent apply")]
+    assert places == sorted(places)
+    assert written.count(b"! unverified") == 1
 
 
 def test_quiet_and_verbose_exclude_each_other(make_repo: MakeRepo) -> None:
