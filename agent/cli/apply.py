@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import faults, say
+from m3agent.agent.cli.common import faults, say, session_names
 
 if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def apply(
     session: Annotated[
         str,
-        typer.Argument(help="The session's id, the beginning of the id, or 'last'.", metavar="[SESSION]"),
+        typer.Argument(
+            help="The session's id, the beginning of the id, or 'last'.",
+            metavar="[SESSION]",
+            autocompletion=session_names,
+        ),
     ] = "last",
 ) -> None:
     """Write the patch of a fix into the work tree, as `fix --apply` does.

@@ -28,6 +28,17 @@ PullRequest = Annotated[
     bool,
     typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
 ]
+
+
+def session_names(incomplete: str) -> list[str]:
+    """Return the names of sessions that begin with a text, for the completion of a shell: `last`, then the newest first."""
+    from m3agent.agent.session.catalog import LAST, session_folders
+    from m3agent.agent.settings.settings import state_dir
+
+    names = [LAST, *(folder.name for folder in session_folders(state_dir(os.environ)))]
+    return [name for name in names if name.startswith(incomplete)]
+
+
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show errors, notes and the end only, not each step.")
 ]

@@ -15,6 +15,7 @@ from m3agent.agent.context.cache import folder_of, folder_of_all
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.rules import OVER_BUDGET
 from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.xdg import config_path, state_path
 
@@ -111,6 +112,10 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
     context = pack(checkout, options)
     if options.progress is not None:
         sys.stderr.write("\r\x1b[K")
+    over = sum(reason == OVER_BUDGET for _, reason in context.dropped)
+    nothing_fits = bool(over) and not context.files
+    if nothing_fits and not request.stats:
+        return _nothing_fits(over, request)
     if request.output is not None:
         _write(request.output, context.pieces)
     elif not (request.stats or request.verify):
@@ -125,7 +130,6 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
 
         print_note(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}")
     if request.stats:
-        from m3agent.agent.context.rules import OVER_BUDGET
         from m3agent.agent.context.selection.outline import available
         from m3agent.agent.context.stats import table
         from m3agent.agent.util.sanitize import print_note, print_text
@@ -133,9 +137,18 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
         print_text(table(context), end="")
         if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
             print_note("signatures of left-out files need m3agent's parsers: install m3agent[outlines].")
+    if nothing_fits:
+        return _nothing_fits(over, request)
     if request.verify:
         return _verify(context, tokenizer)
     return 0
+
+
+def _nothing_fits(files: int, request: PackRequest) -> int:
+    """Say that the text would have no file; return the exit status."""
+    number = f"none of {files:,} files fits" if files > 1 else "the only file does not fit"
+    sys.stderr.write(f"m3agent: {number} into {request.budget or 0:,} tokens: give more with --budget\n")
+    return 2
 
 
 def _verify(context: Context, tokenizer: TokenizerSource | None) -> int:

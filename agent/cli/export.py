@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes, say
+from m3agent.agent.cli.common import faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def export(
         typer.Argument(
             help="Ids, beginnings of ids, or 'last'; sft exports all if none is named.",
             metavar="SESSION...",
+            autocompletion=session_names,
         ),
     ] = None,
     format: Annotated[  # noqa: A002  # the option's name

@@ -21,6 +21,7 @@ from m3agent.agent.cli.common import (
     faults,
     finish,
     screen_for,
+    session_names,
     sinks,
 )
 from m3agent.agent.settings.options import Flags, takes_settings
@@ -36,7 +37,12 @@ if TYPE_CHECKING:
     from m3agent.agent.ui.event_printer import Screen
 
 Which = Annotated[
-    str, typer.Argument(help="The session's id, the beginning of the id, or 'last'.", metavar="SESSION")
+    str,
+    typer.Argument(
+        help="The session's id, the beginning of the id, or 'last'.",
+        metavar="SESSION",
+        autocompletion=session_names,
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
+from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import print_text, printable_line
 from m3agent.agent.util.table import columns
@@ -47,7 +47,10 @@ def sessions_list(as_json: AsJson = False) -> None:
 
 @sessions_app.command("show")
 def sessions_show(
-    session: Annotated[str, typer.Argument(help=f"{WHICH}.", metavar="SESSION")], as_json: AsJson = False
+    session: Annotated[
+        str, typer.Argument(help=f"{WHICH}.", metavar="SESSION", autocompletion=session_names)
+    ],
+    as_json: AsJson = False,
 ) -> None:
     """Print the result of one session."""
     with faults():
@@ -66,7 +69,11 @@ def sessions_show(
 def report(
     sessions: Annotated[
         list[str],
-        typer.Argument(help=f"{WHICH}; or the path of a session's folder or log.", metavar="SESSION..."),
+        typer.Argument(
+            help=f"{WHICH}; or the path of a session's folder or log.",
+            metavar="SESSION...",
+            autocompletion=session_names,
+        ),
     ],
     output: Annotated[
         str,

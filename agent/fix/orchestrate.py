@@ -46,9 +46,13 @@ from m3agent.serving.client.messages import Delta
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.python import PYTEST
-from m3agent.tools.runners.suites import described, suites_of
+from m3agent.tools.runners.suites import DEFAULT, described, suites_of
 from m3agent.tools.test_report import TestReport
 
+NO_TESTS = (
+    "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "
+    "your tests in .m3agent.toml, under [tests]"
+)
 RECORD_AFTER = 0.2
 """Share of the time for verification after which it is estimated whether a suite is large. The tests before are not
 recorded."""
@@ -251,7 +255,9 @@ async def _prepare(
 
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
-    if named:
+    if suites == DEFAULT:
+        say(NO_TESTS)
+    elif named:
         say(f"tests: {named}")
     run_context, (ready, not_importable), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()

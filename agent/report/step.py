@@ -31,9 +31,11 @@ def step_outcome(finished: Line) -> str:
     lines = finished["content"].splitlines() or [""]
     said = lines[0].removeprefix("error: ")
     if finished["status"] != "done":
-        said = f"{finished['status']}: {said}" if said else finished["status"]
+        said = said if said.startswith(finished["status"]) else f"{finished['status']}: {said}".rstrip(": ")
     elif any(data.get(name) for name in OUTCOMES):
         said = outcome_counts({name: len(data.get(name) or ()) for name in OUTCOMES})
+    elif said.startswith("0 passed"):
+        said = "no tests"
     elif not finished.get("is_error") and traits.kind == "read":
         said = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
     elif not finished.get("is_error") and traits.kind == "edit":

@@ -162,7 +162,8 @@ class Screen:
         """Print a fact that attempts share: once for all, and again for each attempt where it differs."""
         if label not in self._common:
             self._common[label] = body
-            self._live.print(beside(Text(f"{label:<{closing.LABEL}} ", "bold cyan"), Text(body)))
+            head = Text.assemble((f"{label:<{closing.LABEL}} ", "bold cyan"))
+            self._live.print(beside(head, Text(body)))
         elif self._common[label] != body:
             self._print(label, body)
 

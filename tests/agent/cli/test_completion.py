@@ -93,3 +93,23 @@ def test_completion_answers_a_shell(shell: str, line: str, first: list[str], env
         assert answer.startswith(f'_arguments \'*: :(("{first[0]}"') and answer.count('":"') <= 1
     else:
         assert [found.split("\t")[0] for found in answer.splitlines()] == first
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "words", ["apply", "report", "sessions show", "sessions resume", "sessions fork", "sessions export"]
+)
+def test_names_of_sessions_are_completed(words: str, tmp_path: Path) -> None:
+    for name in ("20260101-100000-aaaaaa", "20260102-100000-bbbbbb"):
+        (tmp_path / "sessions" / name).mkdir(parents=True)
+        (tmp_path / "sessions" / name / "events.jsonl").touch()
+
+    def completed(beginning: str) -> list[str]:
+        line = f"m3agent {words} {beginning}"
+        asked = {"_M3AGENT_COMPLETE": "complete_bash", "COMP_WORDS": line, "M3AGENT_STATE": str(tmp_path)}
+        done = run(env={**asked, "COMP_CWORD": str(len(line.split()) - 1)})
+        return done.stdout.split()
+
+    assert completed("2026") == ["20260102-100000-bbbbbb", "20260101-100000-aaaaaa"]
+    assert completed("20260101") == ["20260101-100000-aaaaaa"]
+    assert completed("l") == ["last"]

@@ -171,6 +171,7 @@ def test_include_exclude_and_ignore_file(program: Program, repo: Path) -> None:
     [
         (["--budget", "0"], "--budget", 2),
         (["--budget", "many"], "--budget", 2),
+        (["--budget", "1"], "fits into 1 tokens: give more with --budget", 2),
         (["--prefix", "cold"], "--prefix", 2),
         (["--bogus"], "--bogus", 2),
         (["--repo"], "--repo", 2),

@@ -407,6 +407,18 @@ def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path, own_stat
         assert bool(left) == (code != 2), (arguments, "a refused fix leaves no session")
 
 
+def test_a_repository_without_tests_is_told_before_the_first_turn(
+    model: MisbehavingServer, make_repo: MakeRepo
+) -> None:
+    model.answers = [TEST, FIX, NOT_TESTED]
+    lines = fix(make_repo(UNTESTED), model.url).stderr.splitlines()
+    told = lines.index(
+        "note: no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command "
+        "that runs your tests in .m3agent.toml, under [tests]"
+    )
+    assert told < next(n for n, line in enumerate(lines) if line.startswith("✗ test everything  no tests"))
+
+
 def test_no_sandbox_is_exit_3(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:
