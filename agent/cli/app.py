@@ -259,10 +259,16 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """Print every setting, its value and where the value comes from."""
     with faults():
+        from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
 
-        loaded = load_settings(repo, {}, os.environ)
+        wrong: list[UsageError] = []
+        loaded = load_settings(repo, {}, os.environ, wrong)
         print_bytes((loaded.json() if as_json else loaded.table()).encode())
+        for error in wrong:
+            say(str(error))
+        if wrong:
+            raise typer.Exit(UsageError.exit_code)
 
 
 arrange(app)

@@ -1,9 +1,10 @@
 """Load the settings from five layers: flags, environment, the repository's file, the user's file, defaults."""
 
+import contextlib
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -63,7 +64,12 @@ class LoadedSettings:
         return json.dumps(rows, indent=2) + "\n"
 
 
-def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str, str]) -> LoadedSettings:
+def load_settings(
+    repo_dir: Path,
+    flags: Mapping[str, object],
+    env: Mapping[str, str],
+    wrong: list[UsageError] | None = None,
+) -> LoadedSettings:
     """Merge the layers for the repository at `repo_dir`.
 
     The repository's file only tightens: its limit is used if it is lower than the one in the user's file or the
@@ -73,13 +79,19 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
         repo_dir: The folder in which the search for the repository's file starts; the search goes upwards.
         flags: Values by setting name. None means that the flag was not given.
         env: The environment variables.
+        wrong: Receives the errors of files and variables, whose other settings then count. None raises the first one.
 
     Raises:
         UsageError: A name is unknown, a value is invalid, a file is not TOML, or a repository's file sets a
             forbidden setting.
     """
-    user, environment = _from_user(env), _from_environment(env)
-    repository = _tighter(_from_repository(repo_dir), user)
+    user: _Layer = {}
+    repository: _Layer = {}
+    with _collected(wrong):
+        user = _from_user(env, wrong)
+    environment = _from_environment(env, wrong)
+    with _collected(wrong):
+        repository = _tighter(_from_repository(repo_dir, wrong), user)
     keys = _keys(environment, user, env)
     layers = [_from_flags(flags), environment, repository, user]
     values: dict[str, Any] = {}
@@ -90,9 +102,10 @@ def load_settings(repo_dir: Path, flags: Mapping[str, object], env: Mapping[str,
             layer.pop("endpoint", None)
             layer.pop("engine", None)
         elif "endpoint" in layer and "engine" in layer:
-            raise UsageError(
-                f"Both endpoint ({layer['endpoint'][1]}) and engine ({layer['engine'][1]}) are set: give one of them."
-            )
+            with _collected(wrong):
+                raise UsageError(
+                    f"Both endpoint ({layer['endpoint'][1]}) and engine ({layer['engine'][1]}) are set: give one of them."
+                )
         for name, (value, origin) in layer.items():
             if name not in values:
                 values[name], origins[name] = value, origin
@@ -139,17 +152,29 @@ def _from_flags(flags: Mapping[str, object]) -> _Layer:
     return layer
 
 
-def _from_environment(env: Mapping[str, str]) -> _Layer:
+@contextlib.contextmanager
+def _collected(wrong: list[UsageError] | None) -> Iterator[None]:
+    """Append an error to `wrong`; raise it if `wrong` is None."""
+    try:
+        yield
+    except UsageError as error:
+        if wrong is None:
+            raise
+        wrong.append(error)
+
+
+def _from_environment(env: Mapping[str, str], wrong: list[UsageError] | None) -> _Layer:
     layer: _Layer = {}
     known = {setting.variable: name for name, setting in SETTINGS.items()}
     for variable, value in sorted(env.items()):
         if variable.startswith(_PREFIX) and variable not in OTHER_VARIABLES and value:
-            if variable not in known:
-                raise UsageError(
-                    f"The variable {variable} is not a setting{_nearest(variable, list(known))}."
-                )
-            name, place = known[variable], f"The variable {variable}"
-            layer[name] = _checked(SETTINGS[name], value, variable, place, strict=False), variable
+            with _collected(wrong):
+                if variable not in known:
+                    raise UsageError(
+                        f"The variable {variable} is not a setting{_nearest(variable, list(known))}."
+                    )
+                name, place = known[variable], f"The variable {variable}"
+                layer[name] = _checked(SETTINGS[name], value, variable, place, strict=False), variable
     return layer
 
 
@@ -171,13 +196,13 @@ def _keys(environment: _Layer, user: _Layer, env: Mapping[str, str]) -> tuple[Se
     return tuple(found)
 
 
-def _from_repository(repo_dir: Path) -> _Layer:
+def _from_repository(repo_dir: Path, wrong: list[UsageError] | None) -> _Layer:
     folders = _up_to_git_root(repo_dir.absolute())
     for folder in folders:
         own = folder / ".m3agent.toml"
         if own.is_file():
             text = _read(own, folders[-1])
-            return _from_file(own, text, _parse(own, text), trusted=False)
+            return _from_file(own, text, _parse(own, text), wrong, trusted=False)
         shared = folder / "pyproject.toml"
         # A pyproject.toml without "m3agent" is not parsed: it may be broken, and be the very file to fix.
         if "m3agent" in (text := _shared_text(shared, folders[-1])):
@@ -186,16 +211,16 @@ def _from_repository(repo_dir: Path) -> _Layer:
             if table is not None:
                 if not isinstance(table, dict):
                     raise UsageError(f"In {shared}, tool.m3agent is not a table: write [tool.m3agent].")
-                return _from_file(shared, text, table, trusted=False)
+                return _from_file(shared, text, table, wrong, trusted=False)
     return {}
 
 
-def _from_user(env: Mapping[str, str]) -> _Layer:
+def _from_user(env: Mapping[str, str], wrong: list[UsageError] | None) -> _Layer:
     path = config_file(env)
     if path is None or not path.is_file():
         return {}
     text = _read(path)
-    return _from_file(path, text, _parse(path, text), trusted=True)
+    return _from_file(path, text, _parse(path, text), wrong, trusted=True)
 
 
 def _tighter(repository: _Layer, user: _Layer) -> _Layer:
@@ -259,28 +284,36 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         raise UsageError(f"The settings file {path} is not valid TOML: {error}.") from None
 
 
-def _from_file(path: Path, text: str, table: dict[str, Any], *, trusted: bool) -> _Layer:
-    allowed = [name for name, setting in SETTINGS.items() if trusted or setting.repository != "no"]
+def _from_file(
+    path: Path, text: str, table: dict[str, Any], wrong: list[UsageError] | None, *, trusted: bool
+) -> _Layer:
     layer: _Layer = {}
     for name, value in table.items():
-        place = f"{path}{_line(text, name)}"
-        if name == TESTS and not trusted:
-            _check_tests(value, place)
-            continue
-        if name not in SETTINGS:
-            raise UsageError(f"{place}: {name} is not a setting{_nearest(name, allowed)}.")
-        if name not in allowed:
-            raise UsageError(
-                f"{place}: a repository's own file may not set {name}: remove it there, "
-                "and use a flag, the environment or your own settings file."
-            )
-        if (name, value) == ("sandbox", "here"):
-            raise UsageError(
-                f"{place}: a file may not set sandbox to here, which turns isolation off: "
-                "use --sandbox here or the variable M3AGENT_SANDBOX."
-            )
-        layer[name] = _checked(SETTINGS[name], value, name, place, strict=True), str(path)
+        with _collected(wrong):
+            place = f"{path}{_line(text, name)}"
+            if name == TESTS and not trusted:
+                _check_tests(value, place)
+            else:
+                layer[name] = _from_line(name, value, place, trusted=trusted), str(path)
     return layer
+
+
+def _from_line(name: str, value: object, place: str, *, trusted: bool) -> object:
+    """Return the value of a setting in a file. Raises UsageError if the file may not set it so."""
+    allowed = [each for each, setting in SETTINGS.items() if trusted or setting.repository != "no"]
+    if name not in SETTINGS:
+        raise UsageError(f"{place}: {name} is not a setting{_nearest(name, allowed)}.")
+    if name not in allowed:
+        raise UsageError(
+            f"{place}: a repository's own file may not set {name}: remove it there, "
+            "and use a flag, the environment or your own settings file."
+        )
+    if (name, value) == ("sandbox", "here"):
+        raise UsageError(
+            f"{place}: a file may not set sandbox to here, which turns isolation off: "
+            "use --sandbox here or the variable M3AGENT_SANDBOX."
+        )
+    return _checked(SETTINGS[name], value, name, place, strict=True)
 
 
 def _check_tests(table: object, place: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.loader import LoadedSettings, load_settings
 from m3agent.agent.settings.settings import SETTINGS, Settings, config_file, state_dir
+from tests.command_line import run
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo
@@ -317,3 +319,21 @@ def test_no_file_turns_isolation_off(layers: Layers) -> None:
     layers.user.write_text("sandbox = 'bwrap'\n")
     assert layers.load({"sandbox": "here"}).settings.sandbox == "here"
     assert layers.load(M3AGENT_SANDBOX="here").settings.sandbox == "here"
+
+
+@pytest.mark.integration
+def test_config_show_shows_what_is_right_and_says_what_is_wrong(layers: Layers, tmp_path: Path) -> None:
+    layers.user.write_text('modle = "x"\nmax_turns = 5\nmax_minutes = -1\n')
+    done = run(
+        "config",
+        "show",
+        env={"XDG_CONFIG_HOME": str(layers.user.parent.parent), "M3AGENT_SEDE": "1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 2
+    assert re.search(rf"(?m)^max_turns +5 +{re.escape(str(layers.user))}$", done.stdout)
+    assert done.stderr.splitlines() == [
+        f"m3agent: {layers.user}:1: modle is not a setting (did you mean model?).",
+        f"m3agent: {layers.user}:3: max_minutes cannot be -1: input should be greater than 0.",
+        "m3agent: The variable M3AGENT_SEDE is not a setting (did you mean M3AGENT_SEED?).",
+    ]
