@@ -121,7 +121,7 @@ def test_links_and_anchors_lead_somewhere(site: Site) -> None:
 def test_the_readme_is_read_in_the_site_as_on_the_code_host(site: Site) -> None:
     page = site.pages[site.folder / "readme.html"]
     assert {"settings.html", "security-policy.html", "changelog.html"} <= set(page.links)
-    assert "live.svg" in page.fetched
+    assert {"casts/fix.svg", "casts/attempts.svg"} <= set(page.fetched)
 
 
 def test_no_bar_is_shown_with_its_escape(site: Site) -> None:
