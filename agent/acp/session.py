@@ -133,7 +133,9 @@ class ClientSession:
             issue = dataclasses.replace(asked.issue(), images=images)
             passed_on = self.mcp
             if passed_on and settings.mcp and not is_installed():
-                updates.note("the editor's MCP servers are left out: they need pip install 'm3agent[mcp]'")
+                updates.note(
+                    "the editor's MCP servers are left out: they need m3agent[mcp], installed as docs/install.md says"
+                )
                 passed_on = ()
             request = FixRequest(
                 issue,

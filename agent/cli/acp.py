@@ -20,7 +20,7 @@ def acp() -> None:
             import acp as sdk  # noqa: F401
         except ImportError:
             raise UsageError(
-                "m3agent acp needs the package agent-client-protocol: install m3agent[acp]."
+                "m3agent acp needs the package agent-client-protocol: install m3agent[acp] as docs/install.md says."
             ) from None
         if sys.stdin is not None and sys.stdin.isatty():
             say("waiting for messages of an editor (docs/ide.md); Ctrl-D ends it")

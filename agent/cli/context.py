@@ -136,7 +136,9 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
 
         print_text(table(context), end="")
         if any(reason == OVER_BUDGET for _, reason in context.dropped) and not available():
-            print_note("signatures of left-out files need m3agent's parsers: install m3agent[outlines].")
+            print_note(
+                "signatures of left-out files need m3agent's parsers: install m3agent[outlines] as docs/install.md says."
+            )
     if nothing_fits:
         return _nothing_fits(over, request)
     if request.verify:

@@ -99,7 +99,7 @@ def require_extra() -> None:
     """Raise UsageError if the package for MCP is not installed."""
     if not is_installed():
         raise UsageError(
-            "MCP servers need another package: pip install 'm3agent[mcp]', or leave them out with --no-mcp"
+            "MCP servers need another package: install m3agent[mcp] as docs/install.md says, or leave them out with --no-mcp"
         )
 
 

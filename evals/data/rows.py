@@ -149,4 +149,6 @@ def _package(module: str, name: str, what: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise DataError(f"{what} needs the package {name}: install m3agent[data].") from None
+        raise DataError(
+            f"{what} needs the package {name}: install m3agent[data] as docs/install.md says."
+        ) from None

@@ -61,7 +61,7 @@ def official_package() -> Any:
         return importlib.import_module(f"{name}.grading")
     except ImportError as error:
         raise NoOfficialGrade(
-            f"the package {PACKAGE} is not installed ({error}): install m3agent[official]"
+            f"the package {PACKAGE} is not installed ({error}): install m3agent[official] as docs/install.md says"
         ) from None
 
 

@@ -47,7 +47,7 @@ async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path 
     try:
         right = await asyncio.to_thread(_reference, tokenizer / _FILE if tokenizer.is_dir() else tokenizer)
     except ImportError:
-        fix = "pip install 'm3agent[serve]'"
+        fix = "install m3agent[serve] as docs/install.md says"
         return Check(name, None, "not compared: Hugging Face's tokenizers is not installed", fix)
     except ValueError as error:
         return Check(name, None, f"not compared: {tokenizer} cannot be read ({error})")

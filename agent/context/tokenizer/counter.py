@@ -110,7 +110,7 @@ def oracle_count(source: TokenizerSource, text: str) -> int:
         from tokenizers import Tokenizer
     except ImportError:
         raise UsageError(
-            "Checking counts needs Hugging Face's tokenizers, which is not installed: `pip install 'm3agent[verify]'`."
+            "Checking counts needs Hugging Face's tokenizers, which is not installed: install m3agent[verify] as docs/install.md says."
         ) from None
     data = read_tokenizer(source.location)
     if identity(data) != source.id:

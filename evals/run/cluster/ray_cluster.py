@@ -66,7 +66,9 @@ def connected(
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
     except ImportError:
-        raise UsageError("--cluster needs the package ray: install m3agent[ray].") from None
+        raise UsageError(
+            "--cluster needs the package ray: install m3agent[ray] as docs/install.md says."
+        ) from None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exception has the same text

@@ -514,7 +514,7 @@ class TestBrokenFiles:
         monkeypatch.setitem(sys.modules, "tokenizers", None)
         with pytest.raises(UsageError) as error:
             oracle_count(source, "a")
-        assert "pip install 'm3agent[verify]'" in one_sentence(error)
+        assert "install m3agent[verify] as docs/install.md says" in one_sentence(error)
         assert open_counter(source).count("a") == 1
 
     def test_the_oracle_does_not_take_it(self, tmp_path: Path, cache: Path) -> None:

@@ -67,7 +67,7 @@ def test_missing_package_is_named(tmp_path: Path, source: str, package: str) -> 
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("DataError")
-    assert f"needs the package {package}: install m3agent[data]." in done.stdout
+    assert f"needs the package {package}: install m3agent[data] as docs/install.md says." in done.stdout
 
 
 def test_only_selected_rows_are_read_beyond_the_id(tmp_path: Path) -> None:
