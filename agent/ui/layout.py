@@ -14,6 +14,8 @@ Block = Callable[[int | None], Sequence[Text]]
 """Returns lines that stay. Argument: the width of the terminal in cells; None for a pipe or a file. The thread that
 writes calls it, so it may take time."""
 
+ATTEMPT = "│ "
+"""Ends the number of an attempt, which begins each of its lines."""
 LEAST_BODY = 16  # cells; beside a head, text in fewer cells is hard to read
 FRAMES = Spinner("dots").frames
 _CONSOLE = Console(file=io.StringIO())  # wrapping needs one, and ignores its width
@@ -40,7 +42,8 @@ def beside(head: Text, body: Text) -> Block:
     """Return a text whose lines all begin to the right of `head`. On a terminal, words wrap."""
 
     def lines(width: int | None) -> list[Text]:
-        indent = Text(" " * head.cell_len)
+        kept = head.plain.find(ATTEMPT) + len(ATTEMPT) if ATTEMPT in head.plain else 0
+        indent = head[:kept] + " " * (head.cell_len - kept)
         if width is None:
             parts = list(body.split("\n", allow_blank=True))
         elif (room := width - head.cell_len) >= LEAST_BODY:

@@ -60,7 +60,7 @@ def change(patch: str, indent: Text, *, title: str) -> Block:
 
 
 def _lines(file: FilePatch) -> Iterable[Text]:
-    near = [line for line in _near_changes(file.lines) if line.kind != "hunk"]
+    near = [line for line in _near_changes(file.lines) if line.kind != "context" or line.text.strip()]
     for line in near[:MOST_LINES]:
         style = STYLES.get(line.kind, "dim")
         text = line.text.replace("\t", "    ")[:MOST_CHARACTERS]

@@ -18,7 +18,7 @@ from m3agent.agent.report import text
 from m3agent.agent.report.step import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
-from m3agent.agent.ui.layout import FRAMES
+from m3agent.agent.ui.layout import ATTEMPT, FRAMES
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.client.messages import Delta
 
@@ -64,7 +64,7 @@ class StatusRow:
     @property
     def prefix(self) -> str:
         """The prefix of an attempt's lines; empty if there is only one attempt."""
-        return "" if self.of == 1 else f"{self.number:>{len(str(self.of))}}│ "
+        return "" if self.of == 1 else f"{self.number:>{len(str(self.of))}}{ATTEMPT}"
 
     def see(self, line: Line) -> None:
         """Take a line of the session's log."""

@@ -447,6 +447,8 @@ def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
             screen.on_line(of_attempt(number, call_started({"path": path}, "file_edit")))
         for number in (1, 2):
             screen.on_line(of_attempt(number, finished_call("done", name="file_edit")))
+        last = events.Message(turn=3, reasoning="", text="Done.\nNot tested.", calls=[])
+        screen.on_line(of_attempt(2, last))
         for number in (1, 2):
             screen.on_line(of_attempt(number, events.AttemptChosen(chosen=2, ranking=[])))
         for number, status, patch in ((1, "failed", None), (2, "verified", "/s/patch.diff")):
@@ -463,6 +465,8 @@ def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
         " 2│ context    2 files, 9 tokens",
         " 1│ ✓ edit a.py  1.2 s",
         " 2│ ✓ edit b.py  1.2 s",
+        " 2│ • Done.",
+        " 2│   Not tested.",
         " 1│ ✗ failed   1 test red before, green after",
         " 2│ ✓ verified 1 test red before, green after",
         " 2│ cost       12 s, 4 turns",
