@@ -143,7 +143,9 @@ async def test_the_model(server: MisbehavingServer) -> None:
     server.pages["/v1/models"] = models("vllm", "a", "MiniMaxAI/MiniMax-M3", "b")
     assert (await ask(server.url)).model == "MiniMaxAI/MiniMax-M3"
     assert (await ask(server.url, model="b")).model == "b"
-    with pytest.raises(WrongModel, match="does not serve 'c': name one of a, MiniMaxAI/MiniMax-M3, b with --model"):
+    with pytest.raises(
+        WrongModel, match="does not serve 'c': name one of a, MiniMaxAI/MiniMax-M3, b with --model"
+    ):
         await ask(server.url, model="c")
     server.pages["/v1/models"] = models("vllm", "a", "b")
     with pytest.raises(WrongModel, match="serves 2 models: name one of a, b with --model"):
