@@ -153,10 +153,9 @@ class End:
         return in_order(*blocks)
 
     def _evidence(self) -> Iterator[tuple[str, str, str]]:
-        verdict = self.facts.verdict
-        if not verdict:
+        verdict, count = self.facts.verdict, self.facts.compared
+        if not count:
             return
-        count = self.facts.compared
         said = f"{count:,} {'test' if count == 1 else 'tests'} with and without the patch, in fresh sandboxes"
         if runs := verdict.get("repeats"):
             said += f"; {runs} more runs of the tests near the change"
