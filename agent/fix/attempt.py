@@ -12,6 +12,7 @@ from typing import Any, Literal
 from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import session_events
+from m3agent.agent.fix.compared_runs import fresh_runs
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
@@ -32,7 +33,7 @@ from m3agent.agent.session.token_log import TokenLog
 from m3agent.agent.stall import StallDetector
 from m3agent.agent.verify.baseline import BaselineRun
 from m3agent.agent.verify.feedback import Feedback, feedback_on, refused_change, weakened_tests
-from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
+from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -44,7 +45,6 @@ from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Bytecode
-from m3agent.tools.runners.suites import suites_of
 
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""
@@ -127,17 +127,8 @@ class Attempt:
         def fresh(of: Workspace) -> Sandbox:
             return new_sandbox(backend, spec, of, self.say, log)
 
-        timeout = max(TEST_TIMEOUT, 60 * self.request.settings.verify_minutes)
-        store, base = self.workspace.store, self.workspace.base
-        return TreeRuns(
-            store,
-            fresh,
-            self.session.folder / CALLS,
-            timeout,
-            suites_of(store, base),
-            base=base,
-            bytecode=Bytecode() if bytecode is None else bytecode,
-        )
+        logs = self.session.folder / CALLS
+        return fresh_runs(self.workspace, fresh, self.request.settings, logs, bytecode)
 
     async def work(
         self,

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from m3agent.agent.delivery.pull_request import destination
@@ -16,16 +16,15 @@ from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.collection import collected
-from m3agent.agent.fix.dockerfiles import may_build
+from m3agent.agent.fix.compared_runs import baseline_run
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
-from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
-from m3agent.agent.repo.repository import last_tag
 from m3agent.agent.repo.snapshot import TREES, workspace_of
 from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
@@ -33,29 +32,21 @@ from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.util.append_only import fault
 from m3agent.agent.util.concurrency import all_of
-from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, key_of
+from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
-from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
-from m3agent.sandbox.backends.here_machine import wanted_beside
-from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import uninterrupted
 from m3agent.serving.client.messages import Delta
-from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, described, suites_of
-from m3agent.tools.test_report import TestReport
 
 NO_TESTS = (
     "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "
     "your tests in .m3agent.toml, under [tests]"
 )
-RECORD_AFTER = 0.2
-"""Share of the time for verification after which it is estimated whether a suite is large. The tests before are not
-recorded."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,14 +183,7 @@ async def _prepare(
 ) -> PreparedFix:
     """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
-    spec, backend = await chosen_sandbox(settings, say)
-    if backend == WITHOUT_ISOLATION:
-        ignored = await asyncio.to_thread(repository.ignored_files)
-        spec = dataclasses.replace(
-            spec, source=repository.root, ignored=tuple(path for path in ignored if wanted_beside(path))
-        )
-    if spec.backend == "docker":  # check the engine now: otherwise model requests could be paid for in vain
-        (await asyncio.to_thread(connect)).close()
+    spec, backend = await sandbox_for(repository, settings, say)
     choice = await asyncio.to_thread(choose_endpoint, settings, state)
     server = await stack.enter_async_context(opened(choice))
     dirty = 0
@@ -237,9 +221,7 @@ async def _prepare(
 
     async def start_sandbox() -> tuple[SandboxSpec, Sequence[str]]:
         begun = time.monotonic()
-        tag = await asyncio.to_thread(last_tag, repository)
-        may = may_build(repository, settings, state, say)
-        ready = await with_environment(spec, backend, workspace, settings, state, say, tag, may)
+        ready = await environment_of(repository, spec, backend, workspace, settings, state, say)
         if ready.image != spec.image:
             seconds = round(time.monotonic() - begun, 3)
             log(events.EnvironmentReady(image=str(ready.image), seconds=seconds))
@@ -323,15 +305,7 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix, bytecode: Byte
         for attempt in attempts:
             attempt.session.write(session_events.baseline(found, tree))
 
-    settings = first.request.settings
-    seconds, verify_seconds = 60 * settings.baseline_minutes, 60 * settings.verify_minutes
-    recording = Recording(after=RECORD_AFTER * verify_seconds, above=verify_seconds)
-
-    def run() -> Awaitable[TestReport]:
-        return runs.run_recorded(tree, seconds, recording)
-
-    key = key_of(spec, backend, first.sandbox, (seconds, verify_seconds))
-    return BaselineRun(run, prepared.kept, key, tell, bytecode)
+    return baseline_run(runs, first.sandbox, spec, backend, first.request.settings, prepared.kept, tell)
 
 
 async def _set_up(attempt: Attempt, first: Attempt, prepared: PreparedFix) -> None:

@@ -8,11 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.fix.dockerfiles import may_build
 from m3agent.agent.fix.suites import suites_of
+from m3agent.agent.repo.repository import Repository, last_tag
 from m3agent.agent.settings.settings import Settings
+from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
-from m3agent.sandbox.backends.here_machine import in_container
-from m3agent.sandbox.backends.kinds import IMAGELESS
+from m3agent.sandbox.backends.here_machine import in_container, wanted_beside
+from m3agent.sandbox.backends.kinds import IMAGELESS, WITHOUT_ISOLATION
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.container import MayBuild
 from m3agent.sandbox.declared.declared import read_declared
@@ -51,6 +54,24 @@ async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tupl
     return spec, await choose_backend(spec, say)
 
 
+async def sandbox_for(
+    repository: Repository, settings: Settings, say: Callable[[str], None]
+) -> tuple[SandboxSpec, Backend]:
+    """Return the sandbox for a repository, after checking that it can start here. Otherwise like `chosen_sandbox`.
+
+    Raises:
+        EngineUnavailable: There is no engine. Without this check, model requests could be paid for in vain.
+    """
+    spec, backend = await chosen_sandbox(settings, say)
+    if backend == WITHOUT_ISOLATION:
+        ignored = await asyncio.to_thread(repository.ignored_files)
+        beside = tuple(path for path in ignored if wanted_beside(path))
+        spec = replace(spec, source=repository.root, ignored=beside)
+    if spec.backend == "docker":
+        (await asyncio.to_thread(connect)).close()
+    return spec, backend
+
+
 def _check_here(settings: Settings) -> None:
     """Raise UsageError if commands may not run without isolation."""
     if settings.image is not None:
@@ -62,6 +83,24 @@ def _check_here(settings: Settings) -> None:
             "--sandbox here would run the model's commands on this machine with all your rights, because this is no "
             "container: use --sandbox docker, or add --yes."
         )
+
+
+async def environment_of(
+    repository: Repository,
+    spec: SandboxSpec,
+    backend: Backend,
+    workspace: Workspace,
+    settings: Settings,
+    state: Path,
+    say: Callable[[str], None],
+) -> SandboxSpec:
+    """Return the sandbox to start, with the environment of a repository whose base tree `workspace` has.
+
+    Otherwise like `with_environment`.
+    """
+    tag = await asyncio.to_thread(last_tag, repository)
+    may = may_build(repository, settings, state, say)
+    return await with_environment(spec, backend, workspace, settings, state, say, tag, may)
 
 
 async def with_environment(

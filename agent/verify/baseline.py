@@ -131,8 +131,8 @@ class BaselineRun:
 
     Args:
         run: Runs the tests. Raises SandboxError.
-        kept: The results of earlier sessions.
-        key: Name of this result among them; None to neither read nor write one.
+        kept: The results of earlier sessions; None to neither read nor write one.
+        key: Name of this result among them; None has the same effect.
         tell: Receives the result once, if it is complete or was stopped because its time was over.
         bytecode: What the run fills. It is kept with the result, and filled from there if `run` is not called.
     """
@@ -140,7 +140,7 @@ class BaselineRun:
     def __init__(
         self,
         run: Callable[[], Awaitable[TestReport]],
-        kept: KeptBaselines,
+        kept: KeptBaselines | None,
         key: str | None,
         tell: Callable[[Baseline], None] = lambda _: None,
         bytecode: Bytecode | None = None,
@@ -191,14 +191,15 @@ class BaselineRun:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _find(self) -> TestReport:
-        report = None if self._key is None else await asyncio.to_thread(self._kept.read, self._key)
+        kept, key = self._kept, self._key
+        report = None if kept is None or key is None else await asyncio.to_thread(kept.read, key)
         cached = report is not None
         if report is None:
             report = await self._run()
-            if self._key is not None:
-                await asyncio.to_thread(self._kept.write, self._key, report, self._bytecode.content)
-        elif self._key is not None:
-            self._bytecode.content = await asyncio.to_thread(self._kept.read_bytecode, self._key)
+            if kept is not None and key is not None:
+                await asyncio.to_thread(kept.write, key, report, self._bytecode.content)
+        elif kept is not None and key is not None:
+            self._bytecode.content = await asyncio.to_thread(kept.read_bytecode, key)
         if report.complete or report.stopped:
             self._tell(Baseline(report, cached))
         return report
