@@ -30,8 +30,37 @@ PER_TEST = 20.0
 """Limit of one test, in seconds."""
 PER_RECORDED_TEST = 4 * PER_TEST
 """Limit of one test while it is recorded, which makes it slower, and of one that is compared with its recorded run."""
+BASELINE = "baseline"
+"""Name of the run of all tests on the base tree."""
 STARTS = os.cpu_count() or 1
 """Sandboxes that start at once. With more, the first one, on which the verdict waits, is ready later."""
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """A test run that was made, for the record.
+
+    Attributes:
+        name: Name of the run.
+        passed: Ids of the tests that passed.
+        red: Ids of the tests that failed or could not run.
+    """
+
+    name: str
+    passed: tuple[str, ...]
+    red: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, report: TestReport) -> MadeRun:
+        """Return the record of a run."""
+        return cls(name, report.passed, (*report.failed, *report.errored))
+
+    @property
+    def patched(self) -> bool | None:
+        """Whether the run was on code with the patch; None if it was on inverted copies of tests."""
+        if "inverted" in self.name:
+            return None
+        return self.name != BASELINE and "before" not in self.name
 
 
 @dataclass(frozen=True)
@@ -50,6 +79,7 @@ class TreeRuns:
         starts: Limits the sandboxes that start at once. The first that is asked for is ready first.
         base: The base tree, whose bytecode the runs of all trees use; empty if it is not known.
         bytecode: This bytecode.
+        made: The runs that were made.
     """
 
     store: TreeStore
@@ -63,6 +93,7 @@ class TreeRuns:
     starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
     base: str = ""
     bytecode: Bytecode = field(default_factory=Bytecode)
+    made: list[MadeRun] = field(default_factory=list)
 
     def start_ahead(self, tree: str, number: int) -> None:
         """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
@@ -174,7 +205,7 @@ class TreeRuns:
         keep_bytecode: bool = False,
     ) -> TestReport:
         seconds, tree = selection.seconds, sandbox.workspace.base
-        return await run_tests(
+        report = await run_tests(
             sandbox,
             self.suites or suites_of(self.store, tree),
             tree_files(self.store, tree),
@@ -188,6 +219,8 @@ class TreeRuns:
             bytecode=self.bytecode,
             keep_bytecode=keep_bytecode,
         )
+        self.made.append(MadeRun.of(name, report))
+        return report
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:
         """Run all tests of the base tree, and record what a large suite executes.
@@ -201,7 +234,7 @@ class TreeRuns:
         Raises:
             SandboxError: The sandbox failed.
         """
-        report = await self.run(tree, "baseline", Selection(seconds=seconds), record)
+        report = await self.run(tree, BASELINE, Selection(seconds=seconds), record)
         if report.executed is None:
             return report
         async with self._sandbox(tree) as sandbox:

@@ -68,7 +68,7 @@ from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
 from m3agent.agent.verify.stability import COMPARED_RUNS, SANDBOXES, Repeats, compare, repeat
 from m3agent.agent.verify.suite import run_suite
 from m3agent.agent.verify.touched import suites_to_run
-from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
+from m3agent.agent.verify.tree_runs import BASELINE, TEST_TIMEOUT, MadeRun, TreeRuns
 from m3agent.agent.verify.trees import (
     changes_undone,
     trees_to_compare,
@@ -106,6 +106,7 @@ class Verification:
         tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
         review: Lines of the patch that a person must read before its verdict can be believed.
         repeats: The additional runs of tests near the change, if the patch would be verified without them.
+        runs: The test runs that the verdict rests on.
         before: The first test run on the old tree.
         after: The first test run on the new tree.
         old_tree: Git tree id of the old code with the patch's new test files.
@@ -135,6 +136,7 @@ class Verification:
     tampering: tuple[str, ...] = ()
     review: tuple[Finding, ...] = ()
     repeats: Repeats | None = None
+    runs: tuple[MadeRun, ...] = ()
 
 
 async def verify(
@@ -167,10 +169,13 @@ async def verify(
     chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
     left_out = tuple(suite.name for suite in suites if suite not in chosen)
     elsewhere = set[str]()
+    runs = replace(runs, made=[])
 
     async def of_chosen(given: Callable[[], Awaitable[TestReport | None]]) -> TestReport | None:
         """Return the part of the baseline that is about the suites that run."""
         whole = await given()
+        if whole is not None:
+            runs.made.append(MadeRun.of(BASELINE, whole))
         if whole is None or not left_out:
             return whole
         elsewhere.update(ident for ident in whole.red if suite_of(ident) in left_out)
@@ -198,7 +203,7 @@ async def verify(
         ran = ", ".join(suite.name for suite in chosen if suite.name not in found.after.not_run)
         which = f"{f'ran {ran}; ' if ran else ''}not affected by the patch and not run: {', '.join(left_out)}"
         found = replace(found, reason=f"{found.reason}; {which}")
-    return replace(found, seconds=round(time.monotonic() - started, 3))
+    return replace(found, runs=tuple(runs.made), seconds=round(time.monotonic() - started, 3))
 
 
 @dataclass(frozen=True)

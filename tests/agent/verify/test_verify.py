@@ -6,6 +6,7 @@ All in memory: see tests/fakes. test_verify_sandboxes.py verifies with real test
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from m3agent.agent.verify import verify as verification_module
 from m3agent.agent.verify.judge import Verdict, count, judge
 from m3agent.agent.verify.stability import Repeats
-from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.tree_runs import MadeRun, TreeRuns
 from m3agent.agent.verify.trees import trees_to_compare, trees_with_new_tests
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -421,6 +422,43 @@ async def test_copies_of_the_patchs_own_tests_run_while_the_old_tests_run(
     found = await verify(workspace, patch, runs, 0, known, issue="It is wrong.")
     assert (found.verdict, found.tampering) == ("failed" if broken else "verified", ())
     assert len(runs_of_copies) == len({frozenset(idents) for idents in runs_of_copies}) >= 1
+
+
+async def test_the_runs_that_the_verdict_rests_on_are_recorded(trial: Trial) -> None:
+    """A test is counted once for each run that had it, on the side of the run."""
+    result = await trial({"calc.py": FIXED}, reruns=2)
+    sides = Counter(
+        run.patched for run in result.runs for ident in ids("add") if ident in {*run.passed, *run.red}
+    )
+    assert result.repeats is not None
+    assert sides == {False: 1 + 2, True: 1 + result.repeats.runs}
+    assert {ident for run in result.runs if run.patched for ident in run.passed} == {*ids("add double")}
+    assert {ident for run in result.runs if not run.patched for ident in run.red} == {*ids("add")}
+
+
+async def test_a_known_result_is_recorded_as_one_run(trial: Trial) -> None:
+    baseline = replace(report(), passed=ids("double"), failed=ids("add"))
+    result = await trial({"calc.py": FIXED}, reruns=0, baseline=baseline)
+    old = [run for run in result.runs if run.patched is False]
+    assert old == [MadeRun("baseline", ids("double"), ids("add"))]
+
+
+async def test_only_the_runs_of_this_verification_are_recorded(tmp_path: Path) -> None:
+    workspace, patch = patched(tmp_path, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
+    trial = Trial(tmp_path)
+    runs = TreeRuns(workspace.store, trial.fresh, tmp_path)
+    await runs.run(patch.base, "earlier")
+    found = await verify(workspace, patch, runs, 0)
+    assert [run.name for run in runs.made] == ["earlier"]
+    assert {run.name for run in found.runs} >= {"verify-before", "verify-after"}
+
+
+def test_runs_of_inverted_copies_are_of_no_side() -> None:
+    names = ("baseline", "verify-before", "verify-added-before-again-1", "verify-repeat-before-2")
+    assert [MadeRun(name, (), ()).patched for name in names] == [False] * 4
+    names = ("verify-after", "verify-new-tests-after-again-1", "verify-repeat-1-2", "verify-repeat-after-1")
+    assert [MadeRun(name, (), ()).patched for name in names] == [True] * 4
+    assert MadeRun("verify-inverted-1-added", (), ()).patched is None
 
 
 TOOL = {"tool/go.mod": "module tool\n", "tool/add.go": "package tool\n", "tool/add_test.go": "package tool\n"}
