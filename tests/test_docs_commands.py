@@ -71,6 +71,7 @@ ENDS = [
         says="the last session is about .*: name the session",
         why="the session is about another copy of the repository; test_apply_command.py applies patches",
     ),
+    End(r"m3agent verify --pr", (2,), says="origin", why="the reader's repository has no origin here"),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
     End(
         r"make bench-",
@@ -105,6 +106,7 @@ SLOW = [
     r"make ",
     r"m3agent eval (validate|run|grade|create|export)",
     r"m3agent fix (?!issue\.md$)",  # one such command is enough for `make test`
+    r"m3agent verify .",  # one such command is enough for `make test`
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench",  # `make test` calls it in test_serve_bench_command.py
     r"m3agent serve($| .*--detach)",  # `make test` starts servers in test_serve.py

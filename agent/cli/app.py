@@ -20,6 +20,7 @@ from m3agent.agent.cli.common import (
     Apply,
     AsJson,
     Branch,
+    Certificate,
     PullRequest,
     Quiet,
     Repo,
@@ -42,6 +43,7 @@ from m3agent.agent.cli.resume import fork, resume
 from m3agent.agent.cli.sandbox import sandbox_app
 from m3agent.agent.cli.serve import serve_app
 from m3agent.agent.cli.sessions import report, sessions_app
+from m3agent.agent.cli.verify import verify
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
 app.command("apply")(apply_command)
 app.command("report")(report)
+app.command("verify")(verify)
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
@@ -112,6 +115,7 @@ def fix(
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
+    certificate: Certificate = None,
     as_json: AsJson = False,
     result_only: Annotated[
         bool,
@@ -139,7 +143,7 @@ def fix(
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
-        fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, as_json)
+        fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, certificate, as_json)
         finish(fixing, screen, as_json=as_json, result_only=result_only)
 
 
@@ -150,6 +154,7 @@ async def _fix(
     flags: Flags,
     hand_over: HandOver,
     screen: Screen,
+    certificate: Path | None,
     as_json: bool,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
@@ -161,6 +166,7 @@ async def _fix(
             flags,
             hand_over,
             attach=attach,
+            certificate=certificate,
             stdin=sys.stdin,
             say=screen.say,
             sinks=sinks(screen, as_json=as_json),

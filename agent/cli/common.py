@@ -45,6 +45,10 @@ Quiet = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Also show what calls print, tokens, times and rates.")
 ]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(help="Write the certificate of the verification to this file.", metavar="FILE"),
+]
 Typical = Annotated[
     int | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Access to the remote `origin`: list its branches, and push one new branch without force and without hooks.
+"""Access to the remote `origin`: list its branches, fetch from it, and push one new branch without force and without hooks.
 
 The push uses the user's own git configuration for credentials, proxies and ssh. From the repository's
 `.git/config` it uses the addresses of remotes and HTTP headers (some users keep their key there). Git never
@@ -13,7 +13,9 @@ import os
 import re
 import signal
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 from m3agent.agent.errors import EnvironmentFault, PermissionRefused
@@ -22,6 +24,8 @@ from m3agent.sandbox.start_process import start_process
 
 SECONDS = 60.0
 """The time limit for one exchange with the remote, in seconds."""
+FETCH_SECONDS = 600.0
+"""The time limit for a fetch, in seconds."""
 
 _REFUSED = re.compile(
     r"denied|authentication failed|could not read (?:username|password)|not found|host key verification"
@@ -71,6 +75,28 @@ def has_commit(repository: Repository, heads: RemoteBranches, base: str, commit:
         repository.git("merge-base", "--is-ancestor", commit, heads.ids[base])
         return True
     return bool(repository.git("for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes/origin"))
+
+
+async def fetch(repository: Repository, refs: Sequence[str], objects: Path) -> None:
+    """Fetch references of origin into another folder. The user's repository does not change.
+
+    Args:
+        repository: The user's repository.
+        refs: The full names of the references.
+        objects: The folder that receives the objects.
+
+    Raises:
+        PermissionRefused, EnvironmentFault: With the reason that git gives.
+    """
+    own = repository.common_dir / "objects"
+    where = {"GIT_OBJECT_DIRECTORY": str(objects), "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(own.resolve())}
+    # without --refmap, git would also move the branches of origin that the repository knows
+    options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--refmap=")
+    code, _, said = await _git(
+        repository, "fetch", *options, "origin", *refs, more=where, seconds=FETCH_SECONDS
+    )
+    if code:
+        raise _fault(f"{' and '.join(refs)} cannot be fetched from origin", said)
 
 
 async def push(repository: Repository, commit: str, branch: str, *, dry_run: bool = False) -> None:
@@ -123,13 +149,26 @@ def _words(said: str, prefix: str = "") -> str:
     return ""
 
 
-async def _git(repository: Repository, command: str, *args: str) -> tuple[int, str, str]:
+async def _git(
+    repository: Repository,
+    command: str,
+    *args: str,
+    more: Mapping[str, str] | None = None,
+    seconds: float | None = None,
+) -> tuple[int, str, str]:
     """Run a git command that talks to a remote; return exit status, standard output and standard error.
 
+    Args:
+        repository: The user's repository.
+        command: The git command.
+        args: Its arguments.
+        more: Environment variables to add.
+        seconds: The time limit; None for `SECONDS`.
+
     Raises:
-        EnvironmentFault: Git cannot be started, or did not end within `SECONDS`.
+        EnvironmentFault: Git cannot be started, or did not end in time.
     """
-    where = repository.host_git.folder
+    where, seconds = repository.host_git.folder, seconds or SECONDS
     git = await asyncio.to_thread(lambda: repository.host_git.command(remote=True))
     # Files, not pipes: a helper that outlives git (a credential cache, ssh's master) may keep a pipe open.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
@@ -137,7 +176,7 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
             process = await start_process(
                 *git.argv(command, *args),
                 cwd=where,
-                env=git.environment,
+                env={**git.environment, **(more or {})},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=said,
@@ -146,10 +185,10 @@ async def _git(repository: Repository, command: str, *args: str) -> tuple[int, s
         except OSError as error:
             raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
         try:
-            code = await asyncio.wait_for(process.wait(), SECONDS)
+            code = await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             raise EnvironmentFault(
-                f"origin did not answer 'git {command}' within {SECONDS:g} seconds"
+                f"origin did not answer 'git {command}' within {seconds:g} seconds"
             ) from None
         finally:
             if process.returncode is None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import session_events
@@ -80,6 +81,10 @@ class Attempt:
     patch: Patch | None = None
     evidence: Verification | None = None
     """The verification of `patch`."""
+    environment: Environment | None = None
+    """Where the tests run, if a certificate is wanted."""
+    dirty: int = 0
+    """Number of files that differed from the commit at the start."""
     rounds: int = 0
     """How often a verdict went back to the model."""
     named_red: dict[str, str] = field(default_factory=dict)

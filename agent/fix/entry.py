@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from m3agent.agent.certificate.statement import check_folder
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.fix.orchestrate import check, fix
@@ -73,6 +74,7 @@ async def new_fix(
     hand_over: HandOver,
     *,
     attach: Sequence[Path] = (),
+    certificate: Path | None = None,
     stdin: TextIO | None = None,
     env: Mapping[str, str] = os.environ,
     say: Callable[[str], None],
@@ -87,6 +89,7 @@ async def new_fix(
         flags: Settings that override all others.
         hand_over: What to do with the patch.
         attach: Files to attach to the issue.
+        certificate: Where to write the certificate of the verification; None for nowhere.
         stdin: Where to read the issue from if `spec` says so.
         env: The environment variables.
         say: Receives notes for people.
@@ -96,6 +99,8 @@ async def new_fix(
     Raises:
         M3AgentError: The input is missing or invalid. Later failures are results.
     """
+    if certificate is not None:
+        check_folder(certificate)
     state = state_dir(env)
     settings = load_settings(repo, flags, env).settings
     repository = await asyncio.to_thread(opened, repo, settings, state)
@@ -107,7 +112,7 @@ async def new_fix(
 
     issue = await in_background(read)
     mcp = configured(repository, settings, state, env, say)
-    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp)
+    request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp, certificate=certificate)
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)

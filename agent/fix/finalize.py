@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from m3agent.agent.certificate.build import Verified, statement_of
+from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message
 from m3agent.agent.delivery.pull_request import offer
@@ -89,6 +94,13 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     opened = None
     wanted = attempt.request.hand_over
     tested = attempt.evidence is not None
+    if hand_over and attempt.request.certificate is not None:
+        try:
+            found.append(
+                await asyncio.to_thread(_certify, attempt, attempt.patch, attempt.request.certificate)
+            )
+        except M3AgentError as error:
+            exit_code = _log(attempt, error)
     if hand_over and wanted.asked and (tested or (wanted.always and attempt.patch.text)):
         try:
             if status not in (Status.VERIFIED, Status.UNVERIFIED) and not wanted.always:
@@ -102,10 +114,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
                 else:
                     found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
-            attempt.session.write(
-                events.Error(kind=type(error).__name__, text=str(error), exit=error.exit_code)
-            )
-            exit_code = error.exit_code
+            exit_code = _log(attempt, error)
     return _write(attempt, status, reason, exit_code, attempt.patch, found, opened)
 
 
@@ -126,10 +135,16 @@ def end_early(
         return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
 
 
-def _failed(attempt: Attempt, error: Failure) -> FixResult:
-    """End an attempt that an error stopped. Raises EnvironmentFault if the log cannot be written."""
+def _log(attempt: Attempt, error: Failure) -> int:
+    """Log an error and return its exit code. Raises EnvironmentFault if the log cannot be written."""
     exit_code = exit_code_of(error)
     attempt.session.write(events.Error(kind=type(error).__name__, text=str(error), exit=exit_code))
+    return exit_code
+
+
+def _failed(attempt: Attempt, error: Failure) -> FixResult:
+    """End an attempt that an error stopped. Raises EnvironmentFault if the log cannot be written."""
+    exit_code = _log(attempt, error)
     return end_early(attempt, str(error), Status.ERROR, exit_code)
 
 
@@ -142,6 +157,30 @@ def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:
     if attempt.sandbox is not None:
         notes += [f"not in the patch: {name} ({why})" for name, why in attempt.sandbox.left_out.items()]
     return notes
+
+
+def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
+    """Write the certificate; return a sentence that says what was done. Raises EnvironmentFault."""
+    workspace, loop = attempt.workspace, attempt.loop
+    if attempt.evidence is None or attempt.environment is None:
+        return "no certificate was written because no patch was verified"
+    assert workspace is not None
+    assert loop is not None
+    request = attempt.request
+    verified = Verified(
+        workspace.store,
+        Base(commit=request.repository.head, tree=workspace.base, uncommitted=attempt.dirty),
+        patch,
+        patch.text,
+        Source(kind="fix", commit=None),
+        attempt.environment,
+        request.settings,
+        datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started),
+        request.issue,
+        maker_of(loop.model.client.endpoint.model),
+    )
+    write(statement_of(verified, attempt.evidence), path)
+    return f"the certificate is in {path}"
 
 
 def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from m3agent.agent.certificate.environment import described_environment
+from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import choose_endpoint, opened
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
@@ -59,6 +61,7 @@ class PreparedFix:
         started: Returns the first event of an attempt's log.
         shared: Events of the preparation, which every attempt's log contains.
         kept: The results of base trees' tests.
+        environment: Where the tests run, if a certificate is wanted.
     """
 
     run_context: RunContext
@@ -67,6 +70,7 @@ class PreparedFix:
     started: Callable[[Variation], events.Event]
     shared: list[events.Event]
     kept: KeptBaselines
+    environment: Environment | None = None
 
 
 async def check(request: FixRequest, state: Path, say: Callable[[str], None]) -> None:
@@ -219,7 +223,7 @@ async def _prepare(
         if earlier is None and offered.schemas:
             log(events.ToolsOffered(tools=offered.schemas))
 
-    async def start_sandbox() -> tuple[SandboxSpec, Sequence[str]]:
+    async def start_sandbox() -> tuple[SandboxSpec, Sequence[str], Environment | None]:
         begun = time.monotonic()
         ready = await environment_of(repository, spec, backend, workspace, settings, state, say)
         if ready.image != spec.image:
@@ -228,12 +232,16 @@ async def _prepare(
         _, found = await all_of(
             first.start_sandbox(ready, backend), collected(ready, backend, workspace, state, say)
         )
+        environment = None
+        if request.certificate is not None:
+            assert first.sandbox is not None
+            environment = await described_environment(first.sandbox, ready, backend)
         if found is None:
-            return ready, ()
+            return ready, (), environment
         log(events.TestsCollected(errors=found.errors, reason=found.reason))
         for line in found.sentences():
             say(line)
-        return ready, found.sentences()
+        return ready, found.sentences(), environment
 
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
@@ -241,11 +249,11 @@ async def _prepare(
         say(NO_TESTS)
     elif named:
         say(f"tests: {named}")
-    run_context, (ready, not_importable), _ = await all_of(
+    run_context, (ready, not_importable, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
     run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=not_importable, suites=named)
-    return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state))
+    return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state), environment)
 
 
 async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
@@ -264,6 +272,7 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
                 await attempt.verify(runs, baseline, known)
 
         try:
+            attempt.environment, attempt.dirty = prepared.environment, prepared.run_context.dirty
             if attempt is not first:
                 await _set_up(attempt, first, prepared)
             runs = attempt.fresh_runs(prepared.backend, prepared.spec, bytecode)

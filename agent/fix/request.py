@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.issue.load import Issue
@@ -25,6 +26,7 @@ class FixRequest:
         resume: Where to continue a session that ended early; None for a new session.
         mcp: MCP servers whose tools the model may use besides m3agent's own tools.
         may_call: Asked before each call of an MCP server's tool; the call is made if it returns True.
+        certificate: Where to write the certificate of the verification; None for nowhere.
     """
 
     issue: Issue
@@ -34,3 +36,4 @@ class FixRequest:
     resume: ResumePoint | None = None
     mcp: tuple[McpServer, ...] = ()
     may_call: MayCall = yes
+    certificate: Path | None = None

@@ -307,6 +307,8 @@ class World:
             "validation.json": lambda path: shutil.copy(self._validation, path),
             "bench.json": lambda path: shutil.copy(self._bench, path),
             "preds.json": predictions,
+            "fix.patch": lambda path: path.write_text(git(path.parent, "diff") + "\n"),
+            "certificate.json": self._certificate,
             "full-mxfp8": self._checkpoint,
         }
 
@@ -328,6 +330,14 @@ class World:
         assert done.code == 0, done.said
         return folder / text.split()[-1]
 
+    def _certificate(self, path: Path) -> None:
+        """Write the certificate of the fix."""
+        command = f"m3agent verify --commit main..topic --certificate {path.name}"
+        done = self._run(
+            command, path.parent, self._env(self.folder / f"state-{next(self.numbers)}", command)
+        )
+        assert done.code == 0, done.said
+
     @staticmethod
     def _checkpoint(folder: Path) -> None:
         """Write M3's checkpoint folder without its 444 GB of weights."""
@@ -342,10 +352,20 @@ class World:
         shutil.copytree(self.folder / "template", folder)
         git(folder, "init", "-q")
         git(folder, "add", "-A")
-        git(folder, "-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit", "-qm", "first")
+        commit = ("-c", "user.name=a", "-c", "user.email=a@example.invalid", "commit", "-q", "-a", "-m")
+        git(folder, *commit, "first")
+        if text.startswith("m3agent verify"):  # the fix is on a branch, and also in the work tree
+            git(folder, "branch", "-M", "main")
+            git(folder, "checkout", "-q", "-b", "topic")
+            write_files(folder, {"adder.py": FIXED})
+            git(folder, *commit, "fix")
+            git(folder, "checkout", "-q", "main")
+            write_files(folder, {"adder.py": FIXED})
         words = shlex.split(text)
         for name, make in self._shelf().items():
-            if any(word == name and before != "-o" for before, word in pairwise(words)):
+            if any(
+                word == name and before not in ("-o", "--certificate") for before, word in pairwise(words)
+            ):
                 make(folder / name)
         return folder
 

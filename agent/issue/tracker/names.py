@@ -114,6 +114,60 @@ class Reference(TrackerProject):
         return f"{self.web}/{self.project}{'/-' if self.kind == 'gitlab' else ''}/issues/{self.number}"
 
 
+@dataclass(frozen=True)
+class PullReference(TrackerProject):
+    """A pull request on GitHub, or a merge request on GitLab."""
+
+    number: int
+
+    @property
+    def label(self) -> str:
+        """The name to show to people."""
+        return f"{self.project}{'!' if self.kind == 'gitlab' else '#'}{self.number}"
+
+    @property
+    def what(self) -> str:
+        """The label with the kind of thing, for a sentence."""
+        return f"pull request {self.label}"
+
+    @property
+    def ref(self) -> str:
+        """The reference under which the project's repository has its last commit."""
+        folder = "merge-requests" if self.kind == "gitlab" else "pull"
+        return f"refs/{folder}/{self.number}/head"
+
+
+def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) -> PullReference:
+    """Return the pull request or merge request with a web address.
+
+    Args:
+        spec: The text that the user gave.
+        github_api: The address of GitHub's API. It decides which host counts as GitHub.
+        env: The environment variables.
+
+    Raises:
+        UsageError: `spec` is no such address.
+    """
+    web = web_of(github_api)
+    parts = _address(spec, urlsplit(web).netloc)
+    if parts is not None:
+        host, path = _host(parts), parts.path.strip("/").replace("/-/", "/")
+        found = re.fullmatch(
+            r"(?P<project>.+)/(?P<what>pull|merge_requests)/(?P<number>[1-9][0-9]{0,9})(?:/.*)?", path
+        )
+        if found and _is_project(found["project"]):
+            project, number = found["project"], int(found["number"])
+            if host == urlsplit(web).netloc and found["what"] == "pull":
+                return PullReference("github", github_api, web, project, number)
+            if found["what"] == "merge_requests" and _is_gitlab(host, env):
+                own = _web_address(host)
+                return PullReference("gitlab", f"{own}/api/v4", own, project, number)
+    raise UsageError(
+        f"{quoted(spec)} is not the address of a pull request, which looks like {web}/owner/repo/pull/12; for GitHub "
+        "Enterprise, also give --github-api."
+    )
+
+
 def parse_reference(
     spec: str, *, github_api: str, origin: Callable[[], str | None], env: Mapping[str, str]
 ) -> Reference | None:

@@ -195,6 +195,7 @@ TRIED: dict[str, Sequence[str]] = {
     "sandbox distrust": ("--repo", "REPO"),
     "apply": (SESSION,),
     "report": (SESSION, "-o", "-"),
+    "verify": ("--repo", "REPO", "--base", "HEAD~1"),
     "sessions list": (),
     "sessions show": (SESSION,),
     "sessions export": (SESSION,),

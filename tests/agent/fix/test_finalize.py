@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
+from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.errors import (
     EnvironmentFault,
@@ -32,6 +34,7 @@ from m3agent.sandbox.store.workspace import Patch
 from m3agent.serving.client.messages import Usage
 from m3agent.serving.errors import StreamCut
 from m3agent.tools.test_report import TestReport
+from tests.agent.certificate.test_certificate import ENVIRONMENT
 from tests.agent.core import BUGGY, core
 from tests.agent.fix.attempt_parts import World
 from tests.fakes.client import ENDPOINT, HOST, says
@@ -408,3 +411,48 @@ async def test_a_patch_that_cannot_be_read_is_for_the_caller(
     with pytest.raises(SandboxError):
         await end(attempt, hand_over=True)
     assert world.log("session.finished") == []
+
+
+# -- the certificate ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("verified", 0), ("failed", 1)])
+async def test_the_chosen_attempt_is_certified(
+    world: World, tmp_path: Path, verdict: Literal["verified", "failed"], code: int
+) -> None:
+    path = tmp_path / "c.json"
+    attempt = certifiable(world, path, found(verdict))
+    async with core(tmp_path / "core", [says("done")]) as it:
+        attempt.loop = it.loop
+        assert (await end(attempt, hand_over=False)).exit_code == code
+        assert not path.exists(), "another attempt was chosen"
+        assert (await end(attempt, hand_over=True)).exit_code == code
+    said = read(path).predicate
+    assert attempt.patch is not None
+    assert (said.verdict, said.result_tree, said.base.uncommitted) == (verdict, attempt.patch.tree, 2)
+    assert said.made_by == maker_of(ENDPOINT.model)
+    assert world.log("session.finished")[-1]["notes"] == [f"the certificate is in {path}"]
+
+
+async def test_nothing_verified_means_no_certificate(world: World, tmp_path: Path) -> None:
+    attempt = certifiable(world, tmp_path / "c.json", None)
+    await end(attempt, hand_over=True)
+    assert not (tmp_path / "c.json").exists()
+    assert finished(world)["notes"] == ["no certificate was written because no patch was verified"]
+
+
+async def test_a_certificate_that_cannot_be_written(world: World, tmp_path: Path) -> None:
+    attempt = certifiable(world, tmp_path / "gone" / "c.json", found("verified"))
+    async with core(tmp_path / "core", [says("done")]) as it:
+        attempt.loop = it.loop
+        result = await end(attempt, hand_over=True)
+    assert (result.status, result.exit_code) == (Status.VERIFIED, 3)
+    assert "cannot be written" in world.log("error")[0]["text"]
+
+
+def certifiable(world: World, path: Path, evidence: Verification | None) -> Attempt:
+    """Return an attempt whose certificate is wanted."""
+    attempt = ready(world, evidence=evidence)
+    attempt.request = dataclasses.replace(attempt.request, certificate=path)
+    attempt.environment, attempt.dirty = ENVIRONMENT, 2
+    return attempt

@@ -84,6 +84,27 @@ def test_a_fix_is_verified_and_its_patch_printed(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_the_certificate_of_a_fix_holds(
+    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    repo, certificate, patch = make_repo(BUGGY), tmp_path / "c.json", tmp_path / "p.diff"
+    model.answers = [FIX, TEST, DONE]
+    done = fix(repo, model.url, "--certificate", str(certificate))
+    assert done.returncode == 0, done.stderr
+    assert f"the certificate is in {certificate}" in " ".join(done.stderr.split())
+    said = json.loads(certificate.read_text())["predicate"]
+    assert (said["verdict"], said["patch"]["source"]["kind"]) == ("verified", "fix")
+    assert said["base"] == {
+        "commit": git(repo, "rev-parse", "HEAD").strip(),
+        "tree": git(repo, "rev-parse", "HEAD^{tree}").strip(),
+        "uncommitted": 0,
+    }
+    assert (said["made_by"]["model"], said["issue"]["text"]) == ("minimax-m3", ISSUE)
+    patch.write_text(done.stdout)
+    checked = run("verify", str(patch), "--repo", str(repo), "--check", str(certificate))
+    assert (checked.returncode, checked.stdout.partition("  ")[0]) == (0, "holds"), checked.stdout
+
+
 def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
 ) -> None:

@@ -1,0 +1,144 @@
+"""Make the certificate of a verification from its evidence."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from m3agent import __version__
+from m3agent.agent.certificate.statement import VERSION, Base, Environment, Maker, Source, Statement, sealed
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.settings.settings import Settings
+from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Patch
+from m3agent.tools.runners.suites import suites_of
+from m3agent.tools.test_report import TestReport
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A patch that was verified, and what the certificate says beside the evidence.
+
+    Attributes:
+        store: Holds the trees.
+        base: The code without the patch.
+        patch: The patch.
+        text: Its bytes as they were given.
+        source: Where it came from.
+        environment: Where the tests ran.
+        settings: The settings in force.
+        started: Time at which the work began.
+        issue: The issue that the patch is for.
+        made_by: Who made it, if m3agent did.
+    """
+
+    store: TreeStore
+    base: Base
+    patch: Patch
+    text: bytes
+    source: Source
+    environment: Environment
+    settings: Settings
+    started: datetime
+    issue: Issue | None = None
+    made_by: Maker | None = None
+
+
+def statement_of(verified: Verified, evidence: Verification) -> Statement:
+    """Return the certificate. Blocking."""
+    settings, issue = verified.settings, verified.issue
+    tests = {
+        "without_patch": _counts(evidence.before),
+        "with_patch": _counts(evidence.after),
+        "red_to_green": _with_runs(evidence.fixed, evidence),
+        "broken": _with_runs(evidence.broken, evidence),
+        "still_red": _with_runs(evidence.still_red, evidence),
+        "flaky": _with_runs(evidence.flaky, evidence),
+        "added_red": evidence.added_red,
+        "new": evidence.new_tests,
+    }
+    predicate = {
+        "version": VERSION,
+        "verdict": evidence.verdict,
+        "reason": evidence.reason,
+        "only_own_tests": evidence.own_only,
+        "base": verified.base.model_dump(),
+        "patch": {
+            "sha256": digest_of(verified.text),
+            "paths": verified.patch.paths,
+            "source": verified.source.model_dump(),
+        },
+        "result_tree": verified.patch.tree,
+        "environment": verified.environment.model_dump(),
+        "suites": [
+            {
+                "runner": suite.runner,
+                "folder": suite.root,
+                "evidence": suite.evidence,
+                "ran": suite.name not in {*evidence.left_out, *evidence.after.not_run},
+            }
+            for suite in suites_of(verified.store, verified.patch.base)
+        ],
+        "limits": {
+            "reruns": settings.reruns,
+            "verify_minutes": settings.verify_minutes,
+            "baseline_minutes": settings.baseline_minutes,
+        },
+        "tests": tests,
+        "put_back": evidence.undone,
+        "tampering": evidence.tampering,
+        "review": [{"path": found.path, "line": found.line, "what": found.what} for found in evidence.review],
+        "issue": None
+        if issue is None
+        else {name: getattr(issue, name) for name in ("title", "text", "source")},
+        "made_by": None if verified.made_by is None else verified.made_by.model_dump(),
+        "tool": {"name": "m3agent", "version": __version__},
+        "started": _moment(verified.started),
+        "finished": _moment(datetime.now(UTC)),
+        "seconds": evidence.seconds,
+    }
+    return sealed(_as_unicode(predicate))
+
+
+def digest_of(patch: bytes) -> str:
+    """Return the digest by which a certificate names a patch."""
+    return hashlib.sha256(patch).hexdigest()
+
+
+def _counts(report: TestReport) -> dict[str, int]:
+    return {name: len(ids) for name, ids in report.sets.items()}
+
+
+def _with_runs(idents: Sequence[str], evidence: Verification) -> list[dict[str, Any]]:
+    """Return tests with the number of their green and red runs without and with the patch."""
+    runs = {ident: {side: {"green": 0, "red": 0} for side in (False, True)} for ident in idents}
+    for run in evidence.runs:
+        if run.patched is None:
+            continue
+        for outcome, ids in (("green", run.passed), ("red", run.red)):
+            for ident in runs.keys() & {*ids}:
+                runs[ident][run.patched][outcome] += 1
+    return [
+        {"id": ident, "without_patch": found[False], "with_patch": found[True]}
+        for ident, found in runs.items()
+    ]
+
+
+def _moment(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _as_unicode(value: Any) -> Any:
+    """Replace surrogate escapes: names of files and tests may hold bytes that are not UTF-8."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {_as_unicode(name): _as_unicode(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_as_unicode(item) for item in value]
+    return value

@@ -1,0 +1,76 @@
+"""Show a certificate to people, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.backends.kinds import shown_status
+
+MOST_LISTED = 30
+"""Most entries of a list that are shown."""
+MOST = 300
+"""Most characters of an entry. Names and texts come from the repository and the patch."""
+WIDTH = 13
+"""Characters of the first column."""
+
+
+def table(statement: Statement) -> str:
+    """Return the certificate for people: the verdict, what was tested, and the tests that decide."""
+    said, tests = statement.predicate, statement.predicate.tests
+    lines = [
+        row(shown_status(said.verdict, said.environment.sandbox), said.reason),
+        row(
+            "patch",
+            f"{_count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
+        ),
+    ]
+    if said.only_own_tests:
+        lines.append(row("note", "only tests that the patch itself brings show the fix"))
+    for name, found in (
+        ("red to green", tests.red_to_green),
+        ("broken", tests.broken),
+        ("still red", tests.still_red),
+        ("flaky", tests.flaky),
+    ):
+        lines += _listed(name, [_test(one) for one in found])
+    for name, texts in (
+        ("added red", tests.added_red),
+        ("undone", said.put_back),
+        ("tampering", said.tampering),
+        ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),
+    ):
+        if texts:
+            lines += _listed(name, texts)
+    return "\n".join(lines) + "\n"
+
+
+def _listed(name: str, entries: Sequence[str]) -> Iterator[str]:
+    yield row(name, str(len(entries)))
+    for entry in entries[:MOST_LISTED]:
+        yield row("", entry)
+    if len(entries) > MOST_LISTED:
+        yield row("", f"{len(entries) - MOST_LISTED} more")
+
+
+def row(name: str, text: str) -> str:
+    """Return a line of a table for people."""
+    return f"{name:<{WIDTH}}  {printable_line(text, MOST)}".rstrip()
+
+
+def _test(found: TestRuns) -> str:
+    return f"{found.id} ({_runs(found.without_patch)} without the patch, {_runs(found.with_patch)} with it)"
+
+
+def _runs(runs: Runs) -> str:
+    """Return the runs of one side, such as `green in 5 of 5 runs`."""
+    total = runs.green + runs.red
+    if not total:
+        return "no result"
+    colour, number = ("red", runs.red) if runs.red >= runs.green else ("green", runs.green)
+    return f"{colour} in {number} of {total} run{'' if total == 1 else 's'}"
+
+
+def _count(items: Sequence[str], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -1,0 +1,165 @@
+"""`m3agent verify`: verify a patch whoever made it, or check a certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.agent.cli.common import AsJson, Certificate, Repo, faults, print_bytes, run, say
+from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.sanitize import print_text
+
+if TYPE_CHECKING:
+    from m3agent.agent.certificate.statement import Statement
+    from m3agent.agent.patches.change import Change, Source
+    from m3agent.agent.patches.verification import VerifyRequest
+
+SETTINGS = (
+    *("image", "environment", "dockerfile", "sandbox", "allow_net"),
+    *("reruns", "verify_minutes", "baseline_minutes", "github_api", "yes"),
+)
+"""The settings that a verification needs."""
+
+
+@takes_settings(*SETTINGS)
+def verify(
+    patch: Annotated[
+        str | None,
+        typer.Argument(
+            help="A patch as `git apply` takes it: a file, or - for standard input. Without one, the changes of the work "
+            "tree.",
+            metavar="[PATCH]",
+            show_default=False,
+        ),
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="A commit, or a range such as main..HEAD.", metavar="RANGE")
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="A branch, since it left the commit that is checked out.", metavar="B")
+    ] = None,
+    pr: Annotated[
+        str | None,
+        typer.Option(
+            "--pr", help="The address of a pull request of origin, on GitHub or GitLab.", metavar="URL"
+        ),
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="The commit without the patch, or a branch that the patch left.", metavar="REV"),
+    ] = None,
+    repo: Repo = Path(),
+    issue: Annotated[
+        str | None,
+        typer.Option(help="The issue that the patch is for, in any form that fix accepts.", metavar="TEXT"),
+    ] = None,
+    *,
+    flags: Flags,
+    certificate: Certificate = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Verify the patch of this certificate again, without results of earlier runs, and print what differs.",
+            metavar="CERTIFICATE",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a patch, whoever made it. No model is asked.
+
+    Exit codes: 0 verified; 1 unverified, failed, or no change; 2 wrong use; 3 sandbox or environment; 5 refused; 130
+    interrupted. With --check: 0 if the certificate holds, 1 if not.
+    """
+    with faults():
+        from m3agent.agent.cli.dockerfiles import ask
+        from m3agent.agent.errors import UsageError
+        from m3agent.agent.patches.change import Source
+
+        source = Source(patch, commit, branch, pr, base)
+        if check is not None and (certificate is not None or issue is not None):
+            raise UsageError(
+                "--check takes the issue from the certificate, and writes none: leave out the other option"
+            )
+        ask(repo, flags)
+        if check is not None:
+            raise typer.Exit(run(_check(check, source, repo, flags, as_json=as_json)))
+        raise typer.Exit(run(_verify(source, repo, flags, issue, certificate, as_json=as_json)))
+
+
+async def _verify(
+    source: Source, repo: Path, flags: Flags, issue: str | None, certificate: Path | None, *, as_json: bool
+) -> int:
+    """Verify the patch, print the result, and return the exit code."""
+    from m3agent.agent.certificate.statement import Statement, check_folder, write
+    from m3agent.agent.certificate.table import table
+    from m3agent.agent.errors import EXIT_CODES, Status
+    from m3agent.agent.fix.entry import read_issue
+    from m3agent.serving.client.daemon_thread import in_background
+
+    if certificate is not None:
+        check_folder(certificate)
+    request = await _request(source, repo, flags)
+    if issue is not None:
+        about = await in_background(
+            lambda: read_issue(issue, request.repository, request.settings, os.environ, say, sys.stdin)
+        )
+        request = replace(request, issue=about)
+    found = await _verified(request)
+    if not isinstance(found, Statement):
+        say(f"the patch changes nothing of {found.base.commit[:12]}")
+        return EXIT_CODES[Status.EMPTY]
+    if certificate is not None:
+        write(found, certificate)
+    if as_json:
+        print_bytes(found.text())
+    else:
+        print_text(table(found), end="")
+    return EXIT_CODES[Status(found.predicate.verdict)]
+
+
+async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:
+    """Verify the patch of a certificate again, print what differs, and return the exit code."""
+    from m3agent.agent.certificate.statement import Statement, read
+    from m3agent.agent.patches.check import differences, different_patch, issue_of, source_of, table
+
+    stated = read(certificate)
+    limits = stated.predicate.limits.model_dump()
+    given = {name: value for name, value in flags.items() if value is not None}
+    request = await _request(source_of(stated, source), repo, {**limits, **given})
+    request = replace(request, issue=issue_of(stated), cached=False)
+    again = await _verified(request, lambda change: not different_patch(stated, change))
+    found = differences(stated, again) if isinstance(again, Statement) else different_patch(stated, again)
+    if as_json:
+        print_bytes(json.dumps([asdict(one) for one in found], indent=2).encode() + b"\n")
+    else:
+        print_text(table(stated, found), end="")
+    return 1 if any(one.decides for one in found) else 0
+
+
+async def _request(source: Source, repo: Path, flags: Flags) -> VerifyRequest:
+    import asyncio
+
+    from m3agent.agent.fix.entry import opened
+    from m3agent.agent.patches.verification import VerifyRequest
+    from m3agent.agent.settings.loader import load_settings
+    from m3agent.agent.settings.settings import state_dir
+
+    settings = load_settings(repo, flags, os.environ).settings
+    repository = await asyncio.to_thread(opened, repo, settings, state_dir(os.environ))
+    return VerifyRequest(source, repository, settings)
+
+
+async def _verified(
+    request: VerifyRequest, expected: Callable[[Change], bool] = lambda _: True
+) -> Statement | Change:
+    from m3agent.agent.patches.verification import verify_patch
+    from m3agent.agent.settings.settings import state_dir
+
+    return await verify_patch(request, state_dir(os.environ), env=os.environ, say=say, expected=expected)

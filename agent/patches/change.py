@@ -1,0 +1,276 @@
+"""Find out what a patch changes: from a file, the work tree, commits, a branch or a pull request.
+
+The trees are those of commits. Only for the work tree's own changes they have the files as they are on disk, as for a fix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from stat import S_ISREG
+
+from m3agent.agent.certificate.statement import Base
+from m3agent.agent.certificate.statement import Source as Origin
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.agent.issue.load import quoted
+from m3agent.agent.patches.pull import fetched_pull
+from m3agent.agent.repo.repository import GitCommandFailed, Repository
+from m3agent.agent.repo.snapshot import TREES, borrowing_store, workspace_of
+from m3agent.agent.util.plain_file import read_first
+from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.serving.client.daemon_thread import in_background
+
+MOST_PATCH = 64 << 20
+"""Largest patch that is read, in bytes."""
+_RANGE = re.compile(r"(.*?)\.{2,3}(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the patch is. At most one is given besides `base`; if none is, it is the changes of the work tree.
+
+    Attributes:
+        file: The path of a patch, or `-` for standard input.
+        commits: A commit, or two with `..` between them.
+        branch: A branch, or another name of a commit.
+        pull_request: The address of a pull request.
+        base: The commit that the patch is compared with; None for the usual one.
+
+    Raises:
+        UsageError: There are several, or a base for a range, which has its own.
+    """
+
+    file: str | None = None
+    commits: str | None = None
+    branch: str | None = None
+    pull_request: str | None = None
+    base: str | None = None
+
+    def __post_init__(self) -> None:
+        given = {
+            "PATCH": self.file,
+            "--commit": self.commits,
+            "--branch": self.branch,
+            "--pr": self.pull_request,
+        }
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise UsageError(f"{' and '.join(names)} name two patches: give only one")
+        if self.base is not None and self.commits is not None and _RANGE.fullmatch(self.commits):
+            raise UsageError("--base is for one commit: a range names its base itself")
+
+    @property
+    def named(self) -> bool:
+        """Whether there is a patch besides the changes of the work tree."""
+        return any(one is not None for one in (self.file, self.commits, self.branch, self.pull_request))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A patch with its trees.
+
+    Attributes:
+        workspace: Holds the trees; its base is the code without the patch.
+        patch: The patch.
+        text: Its bytes: those of the file, or the difference of the trees.
+        base: The code without the patch.
+        origin: Where the patch came from.
+    """
+
+    workspace: Workspace
+    patch: Patch
+    text: bytes
+    base: Base
+    origin: Origin
+
+
+async def read_change(
+    source: Source,
+    repository: Repository,
+    folder: Path,
+    *,
+    github_api: str,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Change:
+    """Return the patch with its trees. The user's repository does not change.
+
+    Args:
+        source: Where the patch is.
+        repository: The user's repository.
+        folder: Receives a store for the trees.
+        github_api: The address of GitHub's API.
+        env: The environment variables that tokens are taken from.
+        say: Receives progress messages for people.
+
+    Raises:
+        UsageError: There is no such patch, or it does not apply.
+        PermissionRefused, EnvironmentFault: A pull request cannot be fetched.
+        SandboxError: The patch cannot be tested, or the repository lacks objects.
+    """
+    reader = _Reader(repository, borrowing_store(repository, folder / TREES))
+    if source.pull_request is not None:
+        head, target = await fetched_pull(
+            source.pull_request,
+            repository,
+            reader.store.git_dir / "objects",
+            github_api=github_api,
+            env=env,
+            say=say,
+        )
+        return await asyncio.to_thread(reader.of_pull, head, target, source.base)
+    if source.file is not None:
+        text = await in_background(lambda: _read(source.file or "-"))
+        return await asyncio.to_thread(reader.of_file, source.file, text, source.base)
+    if source.branch is not None:
+        return await asyncio.to_thread(reader.of_branch, source.branch, source.base)
+    if source.commits is not None:
+        return await asyncio.to_thread(reader.of_commits, source.commits, source.base)
+    return await asyncio.to_thread(reader.of_work_tree, folder, source.base)
+
+
+class _Reader:
+    """Reads patches of one repository; its methods block.
+
+    Args:
+        repository: The user's repository.
+        store: Receives the trees.
+    """
+
+    def __init__(self, repository: Repository, store: TreeStore) -> None:
+        self._repository = repository
+        self.store = store
+
+    def commit(self, name: str, option: str) -> str:
+        """Return the id of the commit with a name. Raises UsageError."""
+        try:
+            found = self._repository.git(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+            )
+        except GitCommandFailed:
+            raise UsageError(
+                f"{option}: {quoted(name)} names no commit of this repository{self._if_shallow()}"
+            ) from None
+        return found.decode().strip()
+
+    def merge_base(self, one: str, other: str) -> str:
+        """Return the last commit that two commits have in common. Raises UsageError."""
+        found = self.store.git("merge-base", one, other, ok=(0, 1)).decode().split()
+        if not found:
+            raise UsageError(f"{one[:12]} and {other[:12]} have no commit in common{self._if_shallow()}")
+        return found[0]
+
+    def between(self, base: str, head: str, kind: str) -> Change:
+        """Return the difference of two commits."""
+        origin = Origin.model_validate({"kind": kind, "commit": head})
+        return self._change(base, self._tree(base), self._tree(head), origin)
+
+    def of_pull(self, head: str, target: str, base: str | None) -> Change:
+        """Return the changes of a fetched pull request since it left the branch that it is for."""
+        try:
+            self.store.git("cat-file", "-e", f"{head}^{{commit}}")
+            self.store.git("cat-file", "-e", f"{target}^{{commit}}")
+        except GitFailed:
+            raise EnvironmentFault("the pull request changed while it was fetched: try again") from None
+        other = target if base is None else self.commit(base, "--base")
+        return self.between(self.merge_base(other, head), head, "pull request")
+
+    def of_file(self, name: str, text: bytes, base: str | None) -> Change:
+        """Return a patch in a file, for a commit."""
+        shown = "standard input" if name == "-" else quoted(name)
+        if not text.strip():
+            raise UsageError(f"the patch in {shown} is empty")
+        commit = self._repository.head if base is None else self.commit(base, "--base")
+        before = self._tree(commit)
+        try:
+            after = self.store.apply(before, text if text.endswith(b"\n") else text + b"\n")
+        except GitFailed as error:
+            said = str(error).removeprefix("git apply failed: ").removeprefix("error: ")
+            raise UsageError(
+                f"the patch in {shown} does not apply to {commit[:12]} ({said}): name its commit with --base"
+            ) from None
+        change = self._change(commit, before, after, Origin(kind="file", commit=None))
+        return replace(change, text=text)
+
+    def of_branch(self, name: str, base: str | None) -> Change:
+        """Return the changes of a branch since it left the commit that is checked out, or the default branch of origin."""
+        head = self.commit(name, "--branch")
+        if base is None and head == self._repository.head:
+            base = "refs/remotes/origin/HEAD"
+        other = self._repository.head if base is None else self.commit(base, "--base")
+        return self.between(self.merge_base(other, head), head, "branch")
+
+    def of_commits(self, name: str, base: str | None) -> Change:
+        """Return the change of one commit, or of those between two."""
+        option = "--commit"
+        if (found := _RANGE.fullmatch(name)) is not None:
+            first, last = (self.commit(one or "HEAD", option) for one in found.groups())
+            return self.between(self.merge_base(first, last), last, "commits")
+        head = self.commit(name, option)
+        if base is not None:
+            return self.between(self.merge_base(self.commit(base, "--base"), head), head, "commits")
+        return self.between(self.commit(f"{head}^", option), head, "commits")
+
+    def of_work_tree(self, folder: Path, base: str | None) -> Change:
+        """Return the changes in the work tree, committed since the base or not."""
+        repository = self._repository
+        if repository.root is None:
+            raise UsageError(
+                "a bare repository has no changes of its own: give a patch, --commit, --branch or --pr"
+            )
+        commit = repository.head
+        if base is not None:
+            commit = self.merge_base(self.commit(base, "--base"), commit)
+        changed = repository.dirty_paths()
+        changed |= {
+            path for _, path in self.store.changed_paths(self._tree(commit), self._tree(repository.head))
+        }
+        for path in sorted(changed & repository.submodules()):
+            raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
+        now = workspace_of(repository, folder)
+        before = {path: entry for path, entry in now.entries(now.base).items() if path not in changed}
+        for entry in self.store.list_tree(commit):
+            if entry.path in changed:
+                before[entry.path] = self._on_disk(entry)
+        tree = self.store.write_tree(before.values())
+        return self._change(commit, tree, now.base, Origin(kind="work tree", commit=None))
+
+    def _on_disk(self, entry: TreeEntry) -> TreeEntry:
+        """Return a file of a commit as git would write it into the work tree, with the user's filters and line ends."""
+        if not S_ISREG(entry.mode):
+            return entry
+        content = self._repository.git("cat-file", "--filters", f"--path={entry.path}", entry.sha)
+        return replace(entry, sha=self.store.put_blob(content))
+
+    def _tree(self, commit: str) -> str:
+        return self.store.git("rev-parse", f"{commit}^{{tree}}").decode().strip()
+
+    def _change(self, commit: str, before: str, after: str, origin: Origin) -> Change:
+        workspace = Workspace(self.store, before)
+        patch = workspace.patch(after)
+        return Change(workspace, patch, patch.text, Base(commit=commit, tree=before, uncommitted=0), origin)
+
+    def _if_shallow(self) -> str:
+        return (
+            "; this clone is shallow: fetch more with 'git fetch --unshallow'"
+            if self._repository.shallow
+            else ""
+        )
+
+
+def _read(name: str) -> bytes:
+    """Return the bytes of a patch. Raises UsageError."""
+    try:
+        most = MOST_PATCH + 1
+        data = sys.stdin.buffer.read(most) if name == "-" else read_first(name, most)
+    except OSError as error:
+        raise UsageError(f"the patch {quoted(name)} cannot be read: {reason_of(error)}") from None
+    if len(data) > MOST_PATCH:
+        raise UsageError(f"the patch is larger than {MOST_PATCH >> 20} MiB")
+    return data

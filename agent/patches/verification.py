@@ -1,0 +1,131 @@
+"""Verify a patch as a fix verifies its own: with the same environment, baseline, test runs and verdict."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from m3agent.agent.certificate.build import Verified, statement_of
+from m3agent.agent.certificate.environment import described_environment
+from m3agent.agent.certificate.statement import Statement
+from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
+from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
+from m3agent.agent.issue.load import Issue
+from m3agent.agent.patches.change import Change, Source, read_change
+from m3agent.agent.repo.repository import Repository
+from m3agent.agent.repo.snapshot import scratch_folder
+from m3agent.agent.settings.settings import Settings
+from m3agent.agent.verify.baseline import Baseline, KeptBaselines
+from m3agent.agent.verify.verify import verify
+from m3agent.sandbox.backends.factory import new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.network.proxy import NetworkRequest
+from m3agent.sandbox.store.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class VerifyRequest:
+    """What to verify, and how.
+
+    Attributes:
+        source: Where the patch is.
+        repository: The repository that it is for.
+        settings: The settings in force.
+        issue: The issue that the patch is for.
+        cached: Whether a known result of the base tree's tests may be used.
+    """
+
+    source: Source
+    repository: Repository
+    settings: Settings
+    issue: Issue | None = None
+    cached: bool = True
+
+
+async def verify_patch(
+    request: VerifyRequest,
+    state: Path,
+    *,
+    env: Mapping[str, str],
+    say: Callable[[str], None],
+    expected: Callable[[Change], bool] = lambda _: True,
+) -> Statement | Change:
+    """Verify a patch and return its certificate. Nothing outside of the state folder changes.
+
+    Args:
+        request: What to verify.
+        state: The state folder.
+        env: The environment variables that tokens are taken from.
+        say: Receives notes for people.
+        expected: Returns whether the patch is worth testing.
+
+    Returns:
+        The certificate. The patch itself, untested, if it is empty or not expected.
+
+    Raises:
+        UsageError, PermissionRefused, EnvironmentFault: There is no such patch, or this machine cannot test it.
+        SandboxError: A sandbox failed, so nothing is known about the patch.
+    """
+    started, settings, repository = datetime.now(UTC), request.settings, request.repository
+    with scratch_folder(state) as folder:
+        api = settings.github_api
+        change = await read_change(request.source, repository, folder, github_api=api, env=env, say=say)
+        if change.patch.empty or not expected(change):
+            return change
+        spec, backend = await sandbox_for(repository, settings, say)
+        workspace = change.workspace
+        spec = await environment_of(repository, spec, backend, workspace, settings, state, say)
+
+        def fresh(of: Workspace) -> Sandbox:
+            return new_sandbox(backend, spec, of, say, _tell_refused(say))
+
+        async with fresh(workspace) as untouched:
+            environment = await described_environment(untouched, spec, backend)
+            runs = fresh_runs(workspace, fresh, settings, folder)
+            kept = KeptBaselines(state) if request.cached else None
+            baseline = baseline_run(runs, untouched, spec, backend, settings, kept, _tell_baseline(say))
+        baseline.start()
+        try:
+            evidence = await verify(
+                workspace,
+                change.patch,
+                runs,
+                settings.reruns,
+                baseline.partial,
+                60 * settings.verify_minutes,
+                "" if request.issue is None else request.issue.text,
+            )
+        finally:
+            await baseline.close()
+        verified = Verified(
+            workspace.store,
+            change.base,
+            change.patch,
+            change.text,
+            change.origin,
+            environment,
+            settings,
+            started,
+            request.issue,
+        )
+        return await asyncio.to_thread(statement_of, verified, evidence)
+
+
+def _tell_baseline(say: Callable[[str], None]) -> Callable[[Baseline], None]:
+    def tell(found: Baseline) -> None:
+        report = found.report
+        known = "known from an earlier run" if found.cached else f"{report.seconds:.1f} s"
+        say(f"tests without the patch: {len(report.passed)} passed, {len(report.red)} red ({known})")
+
+    return tell
+
+
+def _tell_refused(say: Callable[[str], None]) -> Callable[[NetworkRequest], None]:
+    def tell(request: NetworkRequest) -> None:
+        if request.verdict != "allowed":
+            say(f"network: {request.verdict}: {request.reason}")
+
+    return tell
