@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from m3agent import __version__
+from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.names import TrackerProject
@@ -129,9 +130,23 @@ def body(work: Work, project: TrackerProject) -> str:
         "The model's own words, which nobody has checked:",
         fenced(_words(work.words)),
     ]
-    model = _line(work.model, ENTRY_LENGTH).replace("`", "'")
-    parts.append(f"Made by m3agent {__version__} with `{model or 'a model without a name'}`.")
+    parts.append(_provenance(work.model))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _provenance(model: str) -> str:
+    """Return who made the patch, and what a person must know who takes it over."""
+    maker = maker_of(model)
+    name = _line(model, ENTRY_LENGTH).replace("`", "'") or "a model without a name"
+    licence = (
+        f"The model's licence: {maker.model_licence}"
+        if maker.model_licence is not None
+        else "m3agent does not know the model's licence: ask whoever runs the model."
+    )
+    return (
+        "No person wrote this patch. Whoever merges it answers for it, also for its licence and its origin.\n\n"
+        f"Made by {maker.harness} with `{name}`. {licence}"
+    )
 
 
 def fenced(text: str) -> str:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt  # installed with rich
 
 from m3agent import __version__
+from m3agent.agent.certificate import provenance
 from m3agent.agent.delivery import pr_text
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.names import TrackerProject
@@ -79,7 +80,10 @@ def test_a_verified_patch() -> None:
     assert "uncommitted changes to 2 files that this pull request does not hold" in text
     assert "Files changed (2):\n\n```text\na.py\nb c.py\n```" in text
     assert "which nobody has checked:\n\n```text\nIt was the sign.\n\nNow it is right.\n```" in text
-    assert text.endswith(f"Made by m3agent {__version__} with `MiniMax-M3`.\n")
+    assert "Whoever merges it answers for it, also for its licence and its origin.\n\nMade by" in text
+    assert text.endswith(
+        f"Made by m3agent {__version__} with `MiniMax-M3`. The model's licence: {provenance.M3_LICENCE}\n"
+    )
 
 
 def test_an_unverified_one_says_so_in_its_first_line() -> None:
@@ -87,7 +91,7 @@ def test_an_unverified_one_says_so_in_its_first_line() -> None:
     text = pr_text.body(work, PROJECT)
     assert text.splitlines()[0].startswith("**Nothing has checked this patch**")
     assert "Broken (1):\n\n```text\nt.py::b\n```" in text
-    assert "with `a model without a name`." in text
+    assert "with `a model without a name`. m3agent does not know the model's licence" in text
 
 
 hostile = st.one_of(
