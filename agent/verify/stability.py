@@ -33,7 +33,7 @@ take so long that each sandbox runs them once, it is 1 in 16. A test that is red
 more with a probability of 1 in 64.
 """
 REPEAT_SECONDS = 2.0
-"""Seconds of runs in a sandbox after which no additional run of the new tree starts there, unless its first run took longer."""
+"""Seconds for the additional runs of the new tree in a sandbox, unless its first run took longer."""
 COMPARED_TIMES = 4
 """Additional runs in each sandbox if a test turned red."""
 COMPARED_RUNS = SANDBOXES * COMPARED_TIMES
@@ -113,7 +113,7 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
 
 
 def _seconds(after: TestReport) -> float:
-    """Return the seconds of runs in a sandbox after which no additional run of the new tree starts there."""
+    """Return the seconds for the additional runs of the new tree in a sandbox."""
     return max(REPEAT_SECONDS, after.seconds)
 
 

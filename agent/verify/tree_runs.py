@@ -180,7 +180,7 @@ class TreeRuns:
             name: As for `run`.
             selection: The tests to run.
             times: Most runs.
-            seconds: Time after which no further run starts.
+            seconds: Time for all runs. A run that would probably end later does not start, except for the first one.
             enough: Gets each report, and returns whether no further run is needed.
 
         Raises:
@@ -188,8 +188,11 @@ class TreeRuns:
         """
         reports = list[TestReport]()
         async with self._sandbox(tree) as sandbox:
-            while len(reports) < times and sum(report.seconds for report in reports) < seconds:
+            spent = last = 0.0
+            while len(reports) < times and spent + last <= seconds:
                 reports.append(await self._run_in(sandbox, f"{name}-{len(reports) + 1}", selection))
+                last = reports[-1].seconds
+                spent += last
                 if enough(reports[-1]):
                     break
         return reports

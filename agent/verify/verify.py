@@ -164,12 +164,11 @@ async def verify(
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    runs = replace(runs, base=patch.base)
     suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
     chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
     left_out = tuple(suite.name for suite in suites if suite not in chosen)
     elsewhere = set[str]()
-    runs = replace(runs, made=[])
+    runs = replace(runs, base=patch.base, made=[])
 
     async def of_chosen(given: Callable[[], Awaitable[TestReport | None]]) -> TestReport | None:
         """Return the part of the baseline that is about the suites that run."""
