@@ -218,6 +218,8 @@ class Proxy:
             use.reason = f"cut off: {error.strerror or error}"
         except asyncio.CancelledError:
             use.reason = use.reason or "cut off: the sandbox was closed"
+            if use.host and use.verdict == "refused":  # a rule would have given the reason
+                use.verdict = "failed"
             raise
         finally:
             if use.method or use.reason:  # otherwise the connection was closed without any data

@@ -508,6 +508,24 @@ async def test_hosts_that_cannot_be_reached() -> None:
 
 
 @pytest.mark.integration
+async def test_a_connection_that_the_end_interrupts_was_not_refused() -> None:
+    looking = asyncio.Event()
+
+    async def never(host: str, port: int) -> list[str]:
+        looking.set()
+        await asyncio.Event().wait()
+        return []
+
+    async with Wire(resolve=never) as wire:
+        asked = asyncio.create_task(wire.ask(b"CONNECT up.example.org:PORT HTTP/1.1\r\n\r\n"))
+        await looking.wait()
+        for serving in list(wire.busy):
+            serving.cancel()
+        await asked
+    assert [(one.verdict, one.reason) for one in wire.log] == [("failed", "cut off: the sandbox was closed")]
+
+
+@pytest.mark.integration
 async def test_the_second_address_is_tried() -> None:
     async def two(host: str, port: int) -> list[str]:
         return ["127.0.0.9", "127.0.0.1"]  # no server listens at the first
