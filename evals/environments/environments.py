@@ -8,13 +8,23 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.code.codebase import codebase
-from m3agent.evals.data.instance import Task
-from m3agent.evals.environments.layer import Layer, build_layer
-from m3agent.evals.environments.recipe import dependency_layer, era_of, instance_layer, prebuilt_layer
+from m3agent.evals.data.instance import Environment, Task
+from m3agent.evals.environments.layer import Layer, build_layer, files_of
+from m3agent.evals.environments.recipe import (
+    RESOLVED,
+    era_of,
+    instance_layer,
+    packages_layer,
+    prebuilt_layer,
+    python_layer,
+    resolution,
+)
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
@@ -106,13 +116,31 @@ class _Build:
             return self._of_code(task)
         base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
         era = era_of(task, base.python)
-        below = self._layer(dependency_layer(environment, era, base.python), base.image, task.instance_id)
+        below = self._layer(python_layer(environment, base.python), base.image, task.instance_id)
+        below = self._layer(self._packages(environment, era, below), below, task.instance_id)
         code = codebase(task, self.state)
         layer = instance_layer(task, era, code.proof.head)
         image = self._layer(layer, below, task.instance_id, code.path)
         if name is not None:
             self.api.tag(image.name, *_split(name), force=True)
         return image.name
+
+    def _packages(self, environment: Environment, era: date | None, below: Image) -> Layer:
+        """Return the layer with the packages; what a date means for them is found once and kept."""
+        if era is None:
+            return packages_layer(environment, None)
+        asked = resolution(environment, era)
+        key = _key(asked, below)
+        kept = folder(self.state) / f"{key}.resolved"
+        with one_at_a_time(self.state, f"{REPOSITORY}:{key}", self.say, self.stop):
+            if not kept.exists():
+                log = kept.with_suffix(".log")
+                found = files_of(self.api, asked, below, RESOLVED, log=log, say=self.say, stop=self.stop)
+                texts = {name: content.decode(errors="replace") for name, content in found.items()}
+                write_whole(kept, json.dumps(texts).encode())
+                log.unlink()
+        resolved = {name: text.encode() for name, text in json.loads(kept.read_text()).items()}
+        return packages_layer(environment, era, resolved)
 
     def _of_code(self, task: Task) -> str:
         """Return the default image, with what the code's own tests need if none of them is in Python."""

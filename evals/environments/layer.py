@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import ROOT
-from m3agent.sandbox.images.image_build import INSTALLING, Build, build_image, files_as_tar
+from m3agent.sandbox.images.image_build import INSTALLING, Build, build_files, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import find_indexes
 from m3agent.sandbox.images.installers import installers
 
@@ -70,6 +70,34 @@ def build_layer(
     Raises:
         EnvironmentBuildFailed: A command failed, or the build exceeded its time or its disk space. The log has the output.
     """
+    with _inputs(layer, below, work_tree) as (build, archives):
+        build_image(api, build, tag, archives, log=log, say=say, stop=stop)
+
+
+def files_of(
+    api: Any,
+    layer: Layer,
+    below: Image,
+    folder: str,
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> dict[str, bytes]:
+    """Run the layer's script, and return the files that it leaves in a folder, by name. Blocking.
+
+    Raises:
+        EnvironmentBuildFailed: As for `build_layer`, or the files are too large.
+    """
+    with _inputs(layer, below, None) as (build, archives):
+        return build_files(api, build, archives, folder, log=log, say=say, stop=stop)
+
+
+@contextlib.contextmanager
+def _inputs(
+    layer: Layer, below: Image, work_tree: Path | None
+) -> Iterator[tuple[Build, list[bytes | IO[bytes]]]]:
+    """Yield the layer's build, and the archives of its files and of the work tree."""
     indexes = find_indexes(os.environ, Path.home())
     files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}
     if indexes.certificates is not None:
@@ -90,7 +118,7 @@ def build_layer(
     with contextlib.ExitStack() as stack:
         if work_tree is not None:
             archives.append(stack.enter_context(_packed(work_tree)))
-        build_image(api, build, tag, archives, log=log, say=say, stop=stop)
+        yield build, archives
 
 
 @contextlib.contextmanager

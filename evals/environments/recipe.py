@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 
 from m3agent.evals.data.instance import TESTBED, Environment, Task
@@ -21,6 +21,10 @@ CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
 PIP, SETUPTOOLS = "24.0", "68.0.0"
 """Versions in the virtual environment. They are from mid 2023 and can build both old and new packages (tested)."""
+STEPS = ("requirements.txt", "packages.txt")
+"""Files of requirements, installed in this order as in official builds: the second may replace versions of the first."""
+RESOLVED = "/opt/m3agent-resolved"
+"""Folder of the result of a resolution."""
 EDITABLE_SINCE = "2023-07-01"
 """Since this date, setuptools supports editable installs. Older releases are not used, even for older instances."""
 RIPE = timedelta(days=365)
@@ -34,19 +38,15 @@ PLAIN_PIP = re.compile(
 """A command that only installs packages. uv can do the same as of a date."""
 
 
-def dependency_layer(environment: Environment, era: date | None, python: str) -> Layer:
-    """Return the layer with the virtual environment and all packages that do not depend on the commit."""
-    first, second = [*environment.requirements], [*environment.pip_packages]
-    if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in (*first, *second)):
-        first.append("pytest")
+def python_layer(environment: Environment, python: str) -> Layer:
+    """Return the layer with the system packages and the virtual environment, without the packages."""
     apt = ""
     if environment.system_packages:
         names = shlex.join(environment.system_packages)
         apt = f"apt-get update -q\napt-get install -q -y --no-install-recommends {names}\n"
     pinned = f"setuptools=={SETUPTOOLS}" if tuple(map(int, python.split("."))) < (3, 12) else "setuptools"
-    exact = sorted({match[1] for line in (*first, *second) if (match := EXACT.match(line))})
     script = f"""\
-{_head(era, exact)}
+{_head(None)}
 export DEBIAN_FRONTEND=noninteractive
 {apt}python3 -m venv {VENV}
 mkdir -p {CONDA}/bin
@@ -54,10 +54,6 @@ cat > {CONDA}/bin/activate <<'EOF'
 {ACTIVATE}EOF
 . {CONDA}/bin/activate
 python -m pip install -q pip=={PIP} {pinned} wheel
-find_uv
-install_from() {{ [ ! -s {WORK}/$1 ] || in_era $1 -r {WORK}/$1 || python -m pip install -r {WORK}/$1; }}
-install_from requirements.txt
-install_from packages.txt
 """
     env = {
         "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -65,10 +61,73 @@ install_from packages.txt
         "PIP_RETRIES": "0",  # evaluation scripts install again, without a network
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     }
-    # in two steps, as in official builds: the second step may replace versions of the first
-    named = {"requirements.txt": first, "packages.txt": second}
-    files = {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in named.items()}
-    return Layer("environment", script, files, env=env)
+    return Layer("virtual environment", script, env=env)
+
+
+def resolution(environment: Environment, era: date) -> Layer:
+    """Return the script that resolves the packages as of the date. It leaves a file for each of `STEPS` in `RESOLVED`.
+
+    It leaves none if the packages cannot be resolved, or if one of them has no wheel: what builds it depends on the date.
+    """
+    files = _requirements(environment)
+    newest = _newest(era, _exact(environment))
+    script = f"""\
+{_head(None)}
+mkdir {RESOLVED}
+. {CONDA}/bin/activate
+find_uv
+resolve() {{
+    # uv prefers the versions in its output file, as an installation prefers those that are there
+    "$UV" pip freeze > installed
+    for step in {" ".join(STEPS)}; do
+        ! grep -q '^-' $step || return # such as an index, which the result would not name
+        cat resolved-* installed 2>/dev/null | awk -F '[= ]' '!seen[$1]++' > lock
+        "$UV" pip compile -q --no-header --no-annotate {newest} -o lock $step || return
+        "$UV" pip install -q --dry-run --no-build --no-deps -r lock || return
+        mv lock resolved-$step
+    done
+    for step in {" ".join(STEPS)}; do mv resolved-$step {RESOLVED}/$step; done
+}}
+resolve || echo "not resolved as of {era}"
+"""
+    return Layer("packages", script, files)
+
+
+def packages_layer(
+    environment: Environment, era: date | None, resolved: Mapping[str, bytes] | None = None
+) -> Layer:
+    """Return the layer with all packages that do not depend on the commit.
+
+    Args:
+        environment: The environment.
+        era: The date as of which packages are installed; None for today.
+        resolved: What `resolution` found. It takes the place of the date, so instances of different dates share the layer.
+    """
+    head = _head(None) if resolved else _head(era, _exact(environment))
+    script = f"""\
+{head}
+. {CONDA}/bin/activate
+find_uv
+for step in {" ".join(STEPS)}; do
+    [ ! -s $step ] || in_era $step -r $step || python -m pip install -r $step
+done
+"""
+    return Layer("packages", script, resolved or _requirements(environment))
+
+
+def _requirements(environment: Environment) -> dict[str, bytes]:
+    """Return the files of requirements, by the names in `STEPS`."""
+    first, second = [*environment.requirements], [*environment.pip_packages]
+    if not any(re.match(r"pytest\b(?!-)", line.strip(), re.IGNORECASE) for line in (*first, *second)):
+        first.append("pytest")
+    named = dict(zip(STEPS, (first, second), strict=True))
+    return {name: "".join(f"{line}\n" for line in lines).encode() for name, lines in named.items()}
+
+
+def _exact(environment: Environment) -> list[str]:
+    """Return the packages of which the environment names an exact version."""
+    lines = (*environment.requirements, *environment.pip_packages)
+    return sorted({match[1] for line in lines if (match := EXACT.match(line))})
 
 
 def instance_layer(task: Task, era: date | None, commit: str) -> Layer:
@@ -150,6 +209,16 @@ def _day(moment: datetime) -> date:
     return (moment.astimezone(UTC) if moment.tzinfo else moment).date()
 
 
+def _newest(era: date | None, exact: Sequence[str]) -> str:
+    """Return uv's options for packages as of a date; the arguments are those of `_head`."""
+    if era is None:
+        return ""
+    young = {"setuptools": max(str(era), EDITABLE_SINCE), **dict.fromkeys(exact, EVER)}
+    return f"--exclude-newer {era}" + "".join(
+        f" --exclude-newer-package {name}={day}" for name, day in young.items()
+    )
+
+
 def _head(era: date | None, exact: Sequence[str] = ()) -> str:
     """Return the beginning of every script, with the shell function `in_era WHAT ARGUMENTS…`.
 
@@ -160,12 +229,7 @@ def _head(era: date | None, exact: Sequence[str] = ()) -> str:
         era: The date; None for today.
         exact: Packages with an exact version, which may be newer than the date.
     """
-    newest = ""
-    if era is not None:
-        young = {"setuptools": max(str(era), EDITABLE_SINCE), **dict.fromkeys(exact, EVER)}
-        newest = f"--exclude-newer {era}" + "".join(
-            f" --exclude-newer-package {name}={day}" for name, day in young.items()
-        )
+    newest = _newest(era, exact)
     return f"""\
 set -eo pipefail
 trap 'rm -rf {WORK}' EXIT

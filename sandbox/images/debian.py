@@ -56,6 +56,8 @@ NEEDLESS = (
 )
 
 Say = Callable[[str], None]
+LOCKS = Path("/run/m3agent")
+"""Folder of the locks of base images, whatever the state folder: a machine never makes the same base twice at once."""
 _not_pulled: set[str] = set()
 """Images that this process could not pull from any registry. It does not try them again."""
 
@@ -89,7 +91,7 @@ def base_image(api: Any, python: str | None, *, state: Path, say: Say, stop: thr
         _not_pulled.add(name)
     if there != wanted:
         say(f"Python {wanted} is not available here: using {there}")
-    with one_at_a_time(state, tag, say, stop):
+    with one_at_a_time(LOCKS if os.access(LOCKS.parent, os.W_OK) else state, tag, say, stop):
         if local_image(api, tag) is None:
             _bootstrap(api, there, tag, state, say, stop)
     touch(state, tag)

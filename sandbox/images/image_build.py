@@ -28,6 +28,8 @@ from m3agent.sandbox.images.indexes import Indexes
 BUILD_SECONDS = 1800.0
 MOST_DISK = 12 << 30
 """Most bytes that a build may write. The largest common dependency, torch with its libraries, takes half of that."""
+MOST_FILES = 4 << 20
+"""Most bytes of files that a build may hand back, packed as a tar."""
 MEMORY = 4 << 30
 PIDS = 512
 SCRATCH = {"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"}  # noqa: S108 - inside the container
@@ -111,6 +113,57 @@ def build_image(
     """
     if tag is not None:
         log.unlink(missing_ok=True)
+    with _ended(api, build, archives, log, say, stop) as container:
+        return _commit(api, container, build, tag)
+
+
+def build_files(
+    api: Any,
+    build: Build,
+    archives: Iterable[bytes | IO[bytes]],
+    folder: str,
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> dict[str, bytes]:
+    """Run a build's command and return the files that it leaves directly in a folder, by name; no image is made. Blocking.
+
+    Args:
+        api: A `docker.APIClient`.
+        build: What to run.
+        archives: See `build_image`.
+        folder: The folder in the container, which the command makes.
+        log: Gets the command's output.
+        say: Takes notes for people.
+        stop: Ends the build early.
+
+    Raises:
+        EnvironmentBuildFailed: The build failed, or the files have more than `MOST_FILES` bytes.
+    """
+    with _ended(api, build, archives, log, say, stop) as container:
+        stream, _ = api.get_archive(container, folder)
+        packed = io.BytesIO()
+        for piece in stream:
+            if packed.tell() + len(piece) > MOST_FILES:
+                raise EnvironmentBuildFailed(f"{build.what} left more than {MOST_FILES >> 20} MiB of files")
+            packed.write(piece)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            files = ((entry.name, archive.extractfile(entry)) for entry in archive if entry.isreg())
+            return {name.partition("/")[2]: file.read() for name, file in files if file is not None}
+
+
+@contextlib.contextmanager
+def _ended(
+    api: Any,
+    build: Build,
+    archives: Iterable[bytes | IO[bytes]],
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> Iterator[str]:
+    """Run a build's command to its end; yield the container, and remove it afterwards."""
     with engine_failures(build.what), contextlib.ExitStack() as stack:
         network = "none"
         if build.indexes is not None:
@@ -121,7 +174,7 @@ def build_image(
             api.put_archive(container, "/", archive)
         if problem := _run(api, build, container, log, say, stop):
             raise EnvironmentBuildFailed(f"{build.what} could not be built: {problem}; the log is {log}")
-        return _commit(api, container, build, tag)
+        yield container
 
 
 def _create(api: Any, build: Build, network: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -15,14 +18,16 @@ from m3agent.evals.data.instance import Environment, Instance, Source, Task
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments import environments as environments_module
 from m3agent.evals.environments.environments import Environments
+from m3agent.evals.environments.layer import Layer
 from m3agent.evals.environments.recipe import (
     EXACT,
     VENV,
-    dependency_layer,
     era_of,
     in_era,
     instance_layer,
+    packages_layer,
     prebuilt_layer,
+    resolution,
 )
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import HARMLESS
@@ -31,7 +36,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import DEBIAN, RELEASED, just_built, nearest
+from m3agent.sandbox.images.debian import DEBIAN, RELEASED, BaseImage, just_built, nearest
 from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
@@ -146,20 +151,102 @@ def test_versions_named_exactly_are_known(line: str, exact: bool) -> None:
     assert bool(EXACT.match(line)) is exact
 
 
+DAY = date(2020, 1, 2)
+
+
 def test_an_exact_version_counts_whatever_its_age() -> None:
-    layer = dependency_layer(Environment(pip_packages=("young==9.9", "other")), date(2020, 1, 2), "3.9")
-    assert "--exclude-newer 2020-01-02" in layer.script
-    assert "--exclude-newer-package young=" in layer.script and "package other=" not in layer.script
-    assert layer.files["requirements.txt"] == b"pytest\n"
-    assert layer.files["packages.txt"] == b"young==9.9\nother\n"
+    environment = Environment(pip_packages=("young==9.9", "other"))
+    for layer in (resolution(environment, DAY), packages_layer(environment, DAY)):
+        assert "--exclude-newer 2020-01-02" in layer.script
+        assert "--exclude-newer-package young=" in layer.script and "package other=" not in layer.script
+        assert layer.files == {"requirements.txt": b"pytest\n", "packages.txt": b"young==9.9\nother\n"}
 
 
 def test_what_names_pytest_itself_gets_no_second_one() -> None:
     for line in ("pytest", "pytest<8", "pytest==7.1"):
-        layer = dependency_layer(Environment(pip_packages=(line,)), None, "3.11")
+        layer = packages_layer(Environment(pip_packages=(line,)), None)
         assert layer.files["requirements.txt"] == b""
-    layer = dependency_layer(Environment(pip_packages=("pytest-cov",)), None, "3.11")
+    layer = packages_layer(Environment(pip_packages=("pytest-cov",)), None)
     assert layer.files["requirements.txt"] == b"pytest\n"
+
+
+def test_what_was_resolved_takes_the_place_of_the_date() -> None:
+    environment, found = Environment(pip_packages=("a==1",)), {"requirements.txt": b"pytest==5.3.2\n"}
+    layer = packages_layer(environment, DAY, found)
+    assert layer == packages_layer(environment, date(2020, 1, 3), found)
+    assert layer.files == found and "exclude-newer" not in layer.script
+    assert packages_layer(environment, DAY) != packages_layer(environment, date(2020, 1, 3))
+    assert packages_layer(environment, DAY, {}) == packages_layer(environment, DAY)
+
+
+class Machine:
+    """An engine in memory: it has the images that were built, and resolves packages as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, resolved: Mapping[str, Mapping[str, bytes]]) -> None:
+        self.images: dict[str, str] = {}
+        self.resolved = resolved
+        self.asked: list[str] = []
+
+        def files_of(_: object, layer: Layer, below: Image, *__: object, log: Path, **___: object) -> object:
+            log.touch()
+            day = re.findall(r"--exclude-newer (\S+)", layer.script)[0]
+            self.asked.append(day)
+            return dict(self.resolved[day])
+
+        def build_layer(_: object, layer: Layer, below: Image, tag: str, **__: object) -> None:
+            self.images[tag] = layer.name
+
+        def image(_: object, tag: str) -> Image | None:
+            return Image(tag, ident=tag) if tag in self.images else None
+
+        code = SimpleNamespace(path=Path("/none"), proof=SimpleNamespace(head="c" * 40))
+        base = BaseImage(Image("base", ident="base"), "3.11")
+        for name, fake in {
+            "connect": MagicMock,
+            "base_image": lambda *_, **__: base,
+            "codebase": lambda *_: code,
+            "make_room": lambda *_, **__: None,
+            "local_image": image,
+            "just_built": image,
+            "build_layer": build_layer,
+            "files_of": files_of,
+        }.items():
+            monkeypatch.setattr(environments_module, name, fake)
+
+    @property
+    def built(self) -> Counter[str]:
+        return Counter(self.images.values())
+
+
+def dated(day: str, number: int) -> Task:
+    made = task(python="3.11", install="true", exclude_newer=f"{day}T12:00:00Z")
+    return made.model_copy(update={"instance_id": f"a-{number}"})
+
+
+async def test_instances_whose_packages_resolve_alike_share_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = {"requirements.txt": b"pytest==8.0\n"}, {"requirements.txt": b"pytest==8.1\n"}
+    machine = Machine(
+        monkeypatch,
+        {"2024-03-01": old, "2024-03-02": old, "2024-03-09": new, "2024-04-01": {}, "2024-04-02": {}},
+    )
+    environments = Environments(tmp_path, print)
+    for number, day in enumerate([*machine.resolved, "2024-03-01"]):
+        await environments.image(dated(day, number))
+    # those of the last two days could not be resolved: the date decides
+    assert machine.built == {"virtual environment": 1, "packages": 4, "instance": 5}
+    assert machine.asked == list(machine.resolved), "what a date means is found once"
+    await Environments(tmp_path, print).image(dated("2024-04-01", 9))
+    assert machine.asked == list(machine.resolved), "also by the next process"
+    assert not list(tmp_path.rglob("*.log")), "a resolution that succeeded leaves no log"
+
+
+async def test_without_a_date_nothing_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, {})
+    undated = task(python="3.11").model_copy(update={"created_at": None})
+    await Environments(tmp_path, print).image(undated)
+    assert not machine.asked and machine.built == {"virtual environment": 1, "packages": 1, "instance": 1}
 
 
 def test_values_of_variables_are_quoted() -> None:
@@ -246,6 +333,40 @@ async def test_an_environment_is_built_once_and_its_instance_graded(tmp_path: Pa
     assert official is not None and official.resolved is True, official
     strict, official = await grader.grade(instance, HARMLESS, image, tmp_path)
     assert strict.verdict is Verdict.UNRESOLVED and official is not None and official.resolved is False
+
+
+@pytest.mark.slow
+@needs_base
+@pytest.mark.usefixtures("images_alone")
+@pytest.mark.timeout(900)
+async def test_packages_are_resolved_and_shared_in_real_images(tmp_path: Path) -> None:
+    """pytest 8.0.2 is of 2024-02-24, 8.1.0 of 2024-03-03; docopt has no wheel, so its environment keeps its date."""
+    environments = Environments(tmp_path / "state", print)
+    instance = small_instance(tmp_path / "instance")
+
+    async def made(day: str, *packages: str) -> tuple[list[str], list[str]]:
+        """Return the packages, and the ids of the layers below the instance's own."""
+        recipe = {"python": "3.11", "pip_packages": packages, "exclude_newer": f"{day}T00:00:00Z"}
+        environment = Environment.model_validate(recipe)
+        image = await environments.image(instance.task.model_copy(update={"environment": environment}))
+        words = ["docker", "run", "--rm", "--network", "none", image, "pip", "freeze", "--all"]
+        done = await asyncio.to_thread(subprocess.run, words, check=True, capture_output=True, text=True)
+        api = connect()
+        layers = api.inspect_image(image)["RootFS"]["Layers"]
+        api.close()
+        return done.stdout.splitlines(), layers[:-1]
+
+    first, below = await made("2024-02-26")
+    assert "pytest==8.0.2" in first
+    assert "setuptools==68.0.0" in first, "an installed version that fits is kept"
+    assert (await made("2024-02-28")) == (first, below)
+    old, dated = await made("2024-02-28", "pytest<8", "docopt")
+    assert "pytest==7.4.4" in old and "docopt==0.6.2" in old
+    assert (await made("2024-02-26", "pytest<8", "docopt"))[1] != dated != below
+    _, with_option = await made("2024-02-26", "--prefer-binary", "pytest<8")
+    assert (await made("2024-02-28", "--prefer-binary", "pytest<8"))[1] != with_option, (
+        "options keep the date"
+    )
 
 
 @pytest.mark.slow

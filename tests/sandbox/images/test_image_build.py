@@ -14,7 +14,7 @@ from docker.errors import APIError
 from m3agent.sandbox.backends.image import SKELETON_LABEL, Image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import image_build
-from m3agent.sandbox.images.image_build import Build, build_image
+from m3agent.sandbox.images.image_build import MOST_FILES, Build, build_files, build_image, files_as_tar
 
 TAG = "m3agent-env:0123"
 BUILD = Build(
@@ -39,6 +39,7 @@ class Engine:
         self.size = size
         self.ended = threading.Event()
         self.calls: list[tuple[str, Any]] = []
+        self.left = b""
 
     def create_host_config(self, **options: Any) -> dict[str, Any]:
         return options
@@ -67,6 +68,10 @@ class Engine:
     def commit(self, container: str, **options: Any) -> dict[str, str]:
         self.calls.append(("commit", options))
         return {"Id": "i1"}
+
+    def get_archive(self, container: str, path: str) -> tuple[Iterator[bytes], dict[str, int]]:
+        assert path == "/left"
+        return iter([self.left[:100], self.left[100:]]), {}
 
     def remove_container(self, container: str, **_: Any) -> None:
         self.ended.set()
@@ -188,3 +193,26 @@ def test_the_engine_s_own_error_is_one_sentence(tmp_path: Path) -> None:
     ):
         run(engine, tmp_path)
     assert engine.names == ["create", "remove"]
+
+
+def files(engine: Engine, folder: Path) -> dict[str, bytes]:
+    log = folder / "build.log"
+    return build_files(engine, BUILD, [], "/left", log=log, say=print, stop=threading.Event())
+
+
+def test_files_that_a_build_leaves_are_handed_back_without_an_image(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.left = files_as_tar({"a.txt": b"1", "b": b""}, "left", folders=["left", "left/empty"])
+    assert files(engine, tmp_path) == {"a.txt": b"1", "b": b""}
+    assert "commit" not in engine.names and engine.names[-1] == "remove"
+
+
+def test_too_large_files_and_failed_builds_hand_back_nothing(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.left = bytes(MOST_FILES + 1)
+    with pytest.raises(EnvironmentBuildFailed, match="the layer left more than 4 MiB of files"):
+        files(engine, tmp_path)
+    failed = Engine(status=1, output=b"error: no\n")
+    with pytest.raises(EnvironmentBuildFailed, match="error: no"):
+        files(failed, tmp_path)
+    assert engine.names[-1] == failed.names[-1] == "remove"
