@@ -2,5 +2,5 @@
 
 Contains the search for bug fixes (`history`, `mine`, `syntax`), the making of an instance from each
 (`recipe`,
-`statement`, `build`, `archive`), its validation (`graded`) and the output folder (`folder`, `create`).
+`statement`, `rewrite`, `leaks`, `build`, `archive`), its validation (`graded`) and the output folder (`folder`, `create`).
 """

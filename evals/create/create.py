@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +30,8 @@ LEFT_OUT: Literal["left out"] = "left out"
 TELL_EVERY = 5.0  # seconds between two progress messages about examined commits
 
 Say = Callable[[str], None]
+Rewrite = Callable[[MinedCommit, Mapping[str, str]], Awaitable[str | None]]
+"""Returns a candidate's issue from its commit and the errors of its tests; None to keep the statement (see `Rewriter`)."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +104,27 @@ def by_score(window: Sequence[MinedCommit]) -> list[MinedCommit]:
 
 
 async def create(
-    history: CommitHistory, made: CreatedFolder, wish: CreateRequest, validate: Validator, say: Say
+    history: CommitHistory,
+    made: CreatedFolder,
+    wish: CreateRequest,
+    validate: Validator,
+    say: Say,
+    rewrite: Rewrite | None = None,
 ) -> CommitCounts:
     """Fill the folder until it has enough instances or the history ends.
+
+    Args:
+        history: The history.
+        made: The folder.
+        wish: What to create.
+        validate: Validates a candidate.
+        say: Receives notes for the user.
+        rewrite: Writes the issues; None to take them from the commits' messages.
 
     Raises:
         EnvironmentFault: The repository is damaged, or the folder cannot be written.
         SandboxError: `validate` raised it.
+        ModelServerError: `rewrite` raised it.
     """
     seen = CommitCounts()
     if len(made.rows) >= wish.limit:
@@ -119,7 +135,7 @@ async def create(
             continue
         title = printable_line(title_of(candidate), 60)
         say(f"trying {candidate.commit.sha[:12]} {title}")
-        tried = await _try(history, made, candidate, wish, validate)
+        tried = await _try(history, made, candidate, wish, validate, rewrite)
         say(
             f"{tried.verdict}: {tried.reason} ({tried.seconds:.0f} s); {len(made.tried)} tried, "
             f"{len(made.rows)} of {wish.limit} instances"
@@ -142,6 +158,7 @@ async def _try(
     candidate: MinedCommit,
     wish: CreateRequest,
     validate: Validator,
+    rewrite: Rewrite | None,
 ) -> ValidatedCandidate:
     started = time.monotonic()
     recipe = await asyncio.to_thread(
@@ -175,7 +192,10 @@ async def _try(
     )
     whole = None
     if tried.verdict == "valid":
-        whole = row_of(made.repo, candidate, recipe, statement_of(candidate, errors), found) | {"kind": kind}
+        statement = statement_of(candidate, errors)
+        if rewrite is not None and (text := await rewrite(candidate, errors)) is not None:
+            statement = text, "model"
+        whole = row_of(made.repo, candidate, recipe, statement, found) | {"kind": kind}
     await asyncio.to_thread(made.add, candidate.commit.sha, tried, whole, history.store)
     return tried
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,17 +15,25 @@ import typer
 from m3agent.agent.cli.common import faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import UsageError
+from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
     from m3agent.evals.create.create import CommitCounts, CreateRequest
     from m3agent.evals.create.history import CommitHistory
+    from m3agent.evals.create.rewrite import Rewriter
 
 NONE_EXIT = 1
 
 
 @eval_app.command()
+@takes_settings(
+    "thinking",
+    endpoint="Model server that rewrites each commit as an issue; without one, the commits' messages are used.",
+    engine="embedded: use no model server, even if one is configured.",
+    model="Model at that server.",
+)
 def create(
     repo: Annotated[Path, typer.Argument(help="The repository's folder; may be bare.", metavar="REPO")],
     output: Annotated[
@@ -62,11 +72,13 @@ def create(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print the candidates, the likeliest fixes first.")
     ] = False,
+    *,
+    flags: Flags,
 ) -> None:
     """Make instances from commits of a local repository that change source and tests, and validate each one.
 
-    Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 sandbox or machine error; 130 interrupted (the same
-    command continues).
+    Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 sandbox or machine error; 4 model server error; 130
+    interrupted (the same command continues).
     """
     with faults():
         from m3agent.evals.create.create import CreateRequest
@@ -84,12 +96,12 @@ def create(
             Bounds(most_files, most_lines),
             _kinds(kinds),
         )
-        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout))
+        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, flags))
         raise typer.Exit(code)
 
 
 async def _create(
-    repo: Path, output: Path | None, name: str | None, wish: CreateRequest, timeout: float
+    repo: Path, output: Path | None, name: str | None, wish: CreateRequest, timeout: float, flags: Flags
 ) -> int:
     import asyncio
 
@@ -102,7 +114,43 @@ async def _create(
         history = await asyncio.to_thread(open_history, repo, scratch, name)
         if output is None:
             return await _print_candidates(history, wish)
-        return await _fill(history, output, wish, timeout, state)
+        async with _rewriter(history, flags, state) as rewriter:
+            return await _fill(history, output, wish, timeout, state, rewriter)
+
+
+@contextlib.asynccontextmanager
+async def _rewriter(history: CommitHistory, flags: Flags, state: Path) -> AsyncIterator[Rewriter | None]:
+    """Yield what rewrites commits as issues; None without a model server. People are told where the commits go."""
+    import asyncio
+
+    from m3agent.agent.endpoint.choice import choose_model_server
+    from m3agent.agent.endpoint.disclosure import announce
+    from m3agent.agent.settings.loader import load_settings
+    from m3agent.agent.util.sanitize import print_note
+    from m3agent.evals.create.rewrite import Rewriter
+    from m3agent.serving.client.client import Client
+    from m3agent.serving.client.endpoint import probe
+
+    settings = load_settings(Path("/"), flags, os.environ).settings  # no repository's own settings
+    server = await asyncio.to_thread(choose_model_server, settings, state)
+    if server is None:
+        yield None
+        return
+    say(f"issues are written by {server.description}")
+    if server.notice:
+        print_note(server.notice)
+    if not settings.yes:
+        announce(server.url, state, print_note, "commits and the errors of their tests go", key=server.key)
+    endpoint = await probe(server.url, api_key=server.key, model=settings.model)
+    if endpoint.flavour == "embedded":
+        raise UsageError(
+            f"{endpoint.url} is the embedded engine, which writes no issues: name another server with --endpoint, or "
+            "use none with --engine embedded."
+        )
+    async with Client(
+        endpoint, api_key=server.key, on_retry=lambda note: say(f"asked again: {note.reason}")
+    ) as client:
+        yield Rewriter(client, history.store, settings.thinking, say)
 
 
 async def _print_candidates(history: CommitHistory, wish: CreateRequest) -> int:
@@ -120,7 +168,12 @@ async def _print_candidates(history: CommitHistory, wish: CreateRequest) -> int:
 
 
 async def _fill(
-    history: CommitHistory, output: Path, wish: CreateRequest, timeout: float, state: Path
+    history: CommitHistory,
+    output: Path,
+    wish: CreateRequest,
+    timeout: float,
+    state: Path,
+    rewriter: Rewriter | None,
 ) -> int:
     from m3agent.evals.create.create import create
     from m3agent.evals.create.folder import CreatedFolder
@@ -130,7 +183,7 @@ async def _fill(
 
     validator = GradedValidator(Environments(state, say), Grader(state, say), timeout)
     with CreatedFolder.opened(output, history.name) as made:
-        seen = await create(history, made, wish, validator, say)
+        seen = await create(history, made, wish, validator, say, rewriter)
         _conclude(seen)
         say(f"{len(made.rows)} instances of {made.repo} in {output}")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
