@@ -20,11 +20,14 @@ def prices_of(endpoint: Endpoint, own: str | None) -> Prices | None:
         endpoint: The server.
         own: The setting `server_price`, for a server that the user runs.
     """
-    if own is not None:
-        return server_price(own)
-    if endpoint.flavour == "embedded":
+    if own is None and endpoint.flavour == "embedded":
         return Prices()
-    return endpoint.prices or HOSTED.get(urlsplit(endpoint.url).hostname or "")
+    return (endpoint.prices if own is None else None) or prices_at(endpoint.url, own)
+
+
+def prices_at(url: str, own: str | None) -> Prices | None:
+    """Return what is known of a server's prices without asking it: the setting, else the known prices of its host."""
+    return HOSTED.get(urlsplit(url).hostname or "") if own is None else server_price(own)
 
 
 def cached_share(usage: Usage) -> float | None:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError
-from m3agent.evals.data.results import Verdict
+from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
+from m3agent.evals.run.counting_proxy import CountingProxy
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.own_agent import ISSUE
 from m3agent.evals.run.protocols import Assignment, Delivery
 from m3agent.evals.run.usage_file import read_usage
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.serving.client.prices import Prices
 
-PLACEHOLDERS = ("repo", "issue", "image", "output", "usage")
+ENDPOINT = "endpoint"
+PLACEHOLDERS = ("repo", "issue", "image", "output", "usage", ENDPOINT)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
 OUTPUT, USAGE, STORE = "output.diff", "usage.json", "base.git"
 """In an attempt's folder: the diff and the usage, if the agent writes them, and the store with the original checkout."""
@@ -60,30 +65,72 @@ def parse_command(line: str) -> tuple[str, ...]:
 
 
 def parse_variables(names: str | None) -> dict[str, str]:
-    """Return the environment variables for the agent, from their names separated by commas.
+    """Return the environment variables for the agent.
+
+    Args:
+        names: Names separated by commas. After a name, a value may follow that contains `{endpoint}`, such as
+            `OPENAI_BASE_URL={endpoint}`.
 
     Raises:
-        UsageError: A variable is not set.
+        UsageError: A variable is not set, or a value is not made of `{endpoint}`.
     """
-    wanted = tuple(name.strip() for name in (names or "").split(",") if name.strip())
-    if missing := [name for name in wanted if name not in os.environ]:
-        raise UsageError(f"--agent-env names {missing[0]}, which is not set here.")
-    return {name: os.environ[name] for name in wanted}
+    found: dict[str, str] = {}
+    for entry in filter(None, (part.strip() for part in (names or "").split(","))):
+        name, given, value = entry.partition("=")
+        if given and (not name or PLACEHOLDER.findall(value) != [ENDPOINT]):
+            raise UsageError(
+                f"--agent-env gives {name} a value without {{{ENDPOINT}}}: set the variable here, and give only its name."
+            )
+        if not given and name not in os.environ:
+            raise UsageError(f"--agent-env names {name}, which is not set here.")
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+def asks_for_endpoint(command: Sequence[str], names: str | None) -> bool:
+    """Return whether the command or the option with the variables has the placeholder `{endpoint}`."""
+    return any(ENDPOINT in PLACEHOLDER.findall(text) for text in (*command, names or ""))
+
+
+@dataclass(frozen=True)
+class CountedEndpoint:
+    """A model server whose tokens are counted.
+
+    Attributes:
+        url: Its address.
+        prices: Its prices; None if they are not known.
+    """
+
+    url: str
+    prices: Prices | None
 
 
 class OtherAgent:
     """Run a command (see `parse_command`) on this machine in a fresh checkout.
 
-    The command gets PATH, an empty HOME and the given variables. `seconds` is the time limit of an attempt.
+    The command gets PATH, an empty HOME and the given variables.
+
+    Args:
+        command: The command.
+        variables: The variables. A value may contain `{endpoint}`.
+        seconds: The time limit of an attempt.
+        endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
     """
 
     shares_prefix = False
     """The prompts and the server of an external agent are unknown."""
 
-    def __init__(self, command: Sequence[str], variables: Mapping[str, str], seconds: float) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        seconds: float,
+        endpoint: CountedEndpoint | None = None,
+    ) -> None:
         self._command = tuple(command)
         self._variables = dict(variables)
         self._seconds = seconds
+        self._endpoint = endpoint
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the command until it ends and return its diff.
@@ -95,32 +142,51 @@ class OtherAgent:
         issue, output = given.folder / ISSUE, given.folder / OUTPUT
         issue.write_text(given.task.statement, encoding="utf-8", errors="surrogateescape")
         usage = given.folder / USAGE
-        places = {
+        places: dict[str, object] = {
             "repo": given.repo,
             "issue": issue,
             "image": given.image,
             "output": output,
             "usage": usage,
         }
-        argv = [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command]
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
-        with tempfile.TemporaryDirectory(prefix="m3agent-home-", ignore_cleanup_errors=True) as home:
+        proxy, variables = None, self._variables
+        async with contextlib.AsyncExitStack() as stack:
+            prefix = "m3agent-home-"
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
+            if self._endpoint is not None:
+                proxy = CountingProxy(self._endpoint.url, self._endpoint.prices)
+                address = await stack.enter_async_context(proxy.opened())
+                places[ENDPOINT] = address
+                variables = {
+                    name: value.replace(f"{{{ENDPOINT}}}", address) for name, value in variables.items()
+                }
             end = await run_child(
-                argv,
+                [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command],
                 folder=given.folder,
                 cwd=given.repo,
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **self._variables},
+                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **variables},
                 seconds=self._seconds,
                 hold=given.hold,
             )
         status, said = f"exit {end.exit_code}", last_words(given.folder)
         used = await asyncio.to_thread(read_usage, usage)
+        if proxy is not None:
+            used = _counted(proxy.usage, used)
         try:
             patch = await asyncio.to_thread(_diff, output, before)
         except PathEscapes as error:
             return Delivery(status, str(error), fault=Verdict.ERROR, timed_out=end.timed_out, usage=used)
         failed = end.exit_code != 0 and not patch and not end.timed_out
         return Delivery(status, said, patch, Verdict.ERROR if failed else None, end.timed_out, usage=used)
+
+
+def _counted(counted: AttemptUsage, reported: AttemptUsage) -> AttemptUsage:
+    """Combine what a proxy counted with what the agent reports: what was counted is believed."""
+    if not counted.turns and reported != AttemptUsage():
+        return reported  # it found another way to a model
+    known = {name: value for name, value in counted if value is not None}
+    return reported.model_copy(update=known)
 
 
 def _diff(output: Path, before: LeftDiff) -> bytes:

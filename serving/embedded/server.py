@@ -7,20 +7,19 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from m3agent.serving.client.daemon_thread import in_background
+from m3agent.serving.embedded.http_app import served
 from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write
 
 if TYPE_CHECKING:
-    import socket
-
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
@@ -303,57 +302,15 @@ class EmbeddedServer:
         self._port = port
         self.engine = RepairService(budget or Budget())
         self.url = ""
-        self._task: asyncio.Task[None] | None = None
-        self._stop: asyncio.Event | None = None
+        self._serving: contextlib.AbstractAsyncContextManager[str] | None = None
 
     async def __aenter__(self) -> Self:
-        import socket
-
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((self._host, self._port))
-        except OSError:
-            listener.close()
-            raise
-        port = listener.getsockname()[1]
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = f"http://{host}:{port}/v1"
-        await self._start(listener)
+        self._serving = served(application(self.engine), self._host, self._port)
+        self.url = f"{await self._serving.__aenter__()}/v1"
         return self
-
-    async def _start(self, listener: "socket.socket") -> None:
-        import uvicorn
-
-        class Server(uvicorn.Server):
-            """Leave the signal handlers alone: they belong to the process that runs the server."""
-
-            @contextlib.contextmanager
-            def capture_signals(self) -> Iterator[None]:
-                yield
-
-        config = uvicorn.Config(
-            application(self.engine),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-        )
-        server = Server(config)
-        self._server = server
-        self._listener = listener
-        self._task = asyncio.create_task(server.serve([listener]))
-        while not server.started:
-            if self._task.done():
-                await self._task
-            await asyncio.sleep(0.005)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.should_exit = True
-        self._server.force_exit = True
-        assert self._task is not None
-        await self._task
-        self._listener.close()
+        assert self._serving is not None
+        await self._serving.__aexit__(kind, error, trace)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from m3agent.agent.endpoint.choice import EndpointChoice
     from m3agent.agent.settings.settings import Settings
     from m3agent.evals.data.run_folder import RunFolder
+    from m3agent.evals.run.other_agent import CountedEndpoint
     from m3agent.evals.run.protocols import EvaluatedAgent
 
 VERIFYING_MINUTES = 30.0
@@ -69,7 +70,8 @@ def eval_run(
     agent_command: Annotated[
         str | None,
         typer.Option(
-            help="Another agent: a command with {repo}, {issue}, {image}, {output}.", metavar="COMMAND"
+            help="Another agent: a command with {repo}, {issue}, {image}, {output}, {usage}, {endpoint}.",
+            metavar="COMMAND",
         ),
     ] = None,
     agent_name: Annotated[
@@ -78,7 +80,8 @@ def eval_run(
     agent_env: Annotated[
         str | None,
         typer.Option(
-            help="Environment variables that the other agent gets besides PATH and HOME.", metavar="NAME,..."
+            help="Environment variables that the other agent gets besides PATH and HOME; NAME={endpoint} sets one.",
+            metavar="NAME,...",
         ),
     ] = None,
     agent_minutes: Annotated[
@@ -155,7 +158,7 @@ def _agent(
     from m3agent import __version__
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import SETTINGS
-    from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
+    from m3agent.evals.run.other_agent import OtherAgent, asks_for_endpoint, parse_command, parse_variables
     from m3agent.evals.run.own_agent import OwnAgent
 
     if command is None:
@@ -168,13 +171,34 @@ def _agent(
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
         agent = OwnAgent(settings, _endpoint(settings), seconds)
         return f"m3agent {__version__}", (), agent.attempt_settings, agent, seconds
-    if given := [SETTINGS[one].option for one, value in flags.items() if value is not None]:
+    argv, passed = parse_command(command), parse_variables(variables)
+    counted = asks_for_endpoint(argv, variables)
+    known = ("endpoint",) if counted else ()
+    if given := [
+        SETTINGS[one].option for one, value in flags.items() if value is not None and one not in known
+    ]:
         raise UsageError(
             f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )
-    argv, passed = parse_command(command), parse_variables(variables)
+    endpoint = _counted_endpoint(load_settings(Path("/"), flags, os.environ).settings) if counted else None
+    agent_settings = {} if endpoint is None else {"endpoint": endpoint.url}
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
-    return name or Path(argv[0]).name, argv, {}, OtherAgent(argv, passed, seconds), seconds
+    other = OtherAgent(argv, passed, seconds, endpoint)
+    return name or Path(argv[0]).name, argv, agent_settings, other, seconds
+
+
+def _counted_endpoint(settings: Settings) -> CountedEndpoint:
+    """Return the model server that another agent reaches through a proxy. Its key is the agent's own affair."""
+    from m3agent.agent.endpoint.choice import choose_model_server
+    from m3agent.agent.session.usage import prices_at
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.evals.run.other_agent import CountedEndpoint
+
+    server = choose_model_server(settings, state_dir(os.environ))
+    if server is None:
+        raise UsageError("{endpoint} stands for a model server, and there is none: name one with --endpoint.")
+    say(f"the tokens of the agent at {server.description} are counted")
+    return CountedEndpoint(server.url, prices_at(server.url, settings.server_price))
 
 
 def _endpoint(settings: Settings) -> EndpointChoice:

@@ -1,0 +1,211 @@
+"""A proxy between another agent and its model server, which counts what the server says about tokens.
+
+It passes requests and answers on as they are, to the one server, and listens on loopback only. It keeps nothing of them but
+the counts. Only compression is refused on the agent's behalf, because counts in compressed answers could not be read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from m3agent.agent.session.usage import Totals
+from m3agent.evals.data.results import AttemptUsage
+from m3agent.serving.client.http import is_local
+from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
+from m3agent.serving.client.prices import Prices
+from m3agent.serving.client.sse import EventReader
+from m3agent.serving.client.stream.usage import read_usage
+from m3agent.serving.embedded.http_app import served
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+ANSWERING = ("/chat/completions", "/responses", "/messages")
+"""Ends of the paths at which models answer: OpenAI's two interfaces, and Anthropic's."""
+MOST_HELD = 64 << 20
+"""Most bytes of a whole answer, or of one event, that are searched for counts."""
+MOST_DOLLARS = 1e6
+"""Largest price of one answer that is believed."""
+CONNECT_SECONDS = 30.0
+LAST_SECONDS = 2.0
+"""How long the end waits for answers whose reader is gone."""
+OWN_HEADERS = frozenset(
+    b"host accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
+)
+"""Headers that belong to one connection, and that of compression."""
+ANTHROPIC_BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Anthropic's counts of prompt tokens that `input_tokens` leaves out."""
+
+
+@dataclass
+class AnswerCounts:
+    """The counts in one answer, which may be a stream of events."""
+
+    streams: bool
+    _reported: dict[str, Any] = field(default_factory=dict)
+    _events: EventReader = field(default_factory=EventReader)
+    _whole: bytearray = field(default_factory=bytearray)
+    _lost: bool = False
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        if self._lost:
+            return
+        if self.streams:
+            for event in self._events.feed(piece):
+                self._see(event)
+        else:
+            self._whole += piece
+        self._lost = self._events.held + len(self._whole) > MOST_HELD
+
+    def close(self) -> tuple[Usage, float | None]:
+        """Return the counts, and the price in dollars if the server says it."""
+        if not self._lost:
+            for event in self._events.close() if self.streams else [bytes(self._whole)]:
+                self._see(event)
+        usage = read_usage(self._reported)
+        if "prompt_tokens" not in self._reported and usage.prompt is not None:
+            beside = [
+                read_usage({"prompt_tokens": self._reported.get(name)}).prompt for name in ANTHROPIC_BESIDE
+            ]
+            usage = Usage(
+                usage.prompt + sum(filter(None, beside)), usage.cached, usage.completion, usage.reasoning
+            )
+        price = self._reported.get("cost")
+        if isinstance(price, int | float) and not isinstance(price, bool) and 0 <= price < MOST_DOLLARS:
+            return usage, float(price)
+        return usage, None
+
+    def _see(self, event: bytes) -> None:
+        if b'"usage"' not in event:
+            return
+        try:
+            value = json.loads(event)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(value, Mapping):
+            return
+        # the Responses interface and Anthropic's wrap the object in their events
+        for place in (value, value.get("response"), value.get("message")):
+            usage = place.get("usage") if isinstance(place, Mapping) else None
+            if isinstance(usage, Mapping):
+                self._reported |= {name: count for name, count in usage.items() if count is not None}
+
+
+class CountingProxy:
+    """Passes an agent's requests on to a model server, while its context is open, and counts tokens.
+
+    Args:
+        endpoint: Address of the server. Its path is part of the proxy's address.
+        prices: The server's prices; None if they are not known.
+    """
+
+    def __init__(self, endpoint: str, prices: Prices | None) -> None:
+        parts = urlsplit(endpoint)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._path = parts.path.rstrip("/")
+        self._prices = prices
+        self._totals = Totals()
+        self._open = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def usage(self) -> AttemptUsage:
+        """What the answers so far have used."""
+        total = self._totals
+        return AttemptUsage(
+            turns=total.turns,
+            prompt_tokens=total.prompt,
+            cached_tokens=total.cached,
+            completion_tokens=total.completion,
+            reasoning_tokens=total.reasoning,
+            cost=total.price,
+        )
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[str]:
+        """Yield the address that the agent gets.
+
+        Raises:
+            OSError: No port is free.
+        """
+        import httpx2
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(
+            timeout=timeout, limits=limits, trust_env=not is_local(self._origin), follow_redirects=False
+        ) as http:
+
+            async def answer(request: Request) -> Response:
+                return await self._answer(http, request)
+
+            methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+            app = Starlette(routes=[Route("/{path:path}", answer, methods=methods)])
+            async with served(app) as origin:
+                yield origin + self._path
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_SECONDS):
+                        await self._idle.wait()
+
+    async def _answer(self, http: Any, request: Request) -> Response:
+        import httpx2
+        from starlette.responses import JSONResponse, StreamingResponse
+
+        path = request.scope["raw_path"]
+        if not path.startswith(b"/"):  # it could name another host
+            return JSONResponse({"error": {"message": "the path does not begin with a slash"}}, 400)
+        query = request.scope["query_string"]
+        target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
+        headers = [(name, value) for name, value in request.headers.raw if name not in OWN_HEADERS]
+        headers.append((b"accept-encoding", b"identity"))
+        sent = http.build_request(request.method, target, headers=headers, content=await request.body())
+        started = time.monotonic()
+        try:
+            response = await http.send(sent, stream=True)
+        except httpx2.HTTPError as error:
+            message = f"the model server does not answer: {type(error).__name__}"
+            return JSONResponse({"error": {"message": message}}, 502)
+        counts = None
+        if request.method == "POST" and response.is_success and request.url.path.endswith(ANSWERING):
+            counts = AnswerCounts("event-stream" in response.headers.get("content-type", ""))
+        reply = StreamingResponse(self._passed_on(response, counts, started), response.status_code)
+        reply.raw_headers = [
+            (name.lower(), value) for name, value in response.headers.raw if name.lower() not in OWN_HEADERS
+        ]
+        return reply
+
+    async def _passed_on(
+        self, response: Any, counts: AnswerCounts | None, started: float
+    ) -> AsyncIterator[bytes]:
+        """Yield the bytes of an answer. Its counts are added when it ends, also if its reader leaves early."""
+        self._open += 1
+        self._idle.clear()
+        try:
+            async for piece in response.aiter_raw():
+                if counts is not None:
+                    counts.feed(piece)
+                yield piece
+        finally:
+            if counts is not None:
+                self._add(*counts.close(), time.monotonic() - started)
+            self._open -= 1
+            if self._open == 0:
+                self._idle.set()
+            await response.aclose()
+
+    def _add(self, usage: Usage, price: float | None, seconds: float) -> None:
+        if price is None and self._prices is not None:
+            price = self._prices.of(usage, seconds)
+        self._totals.add(Turn(AssistantMessage(), usage, "stop", seconds, None), price)
