@@ -1,1 +1,1 @@
-"""The certificate of a verification: what was tested, how, and what came of it, in the form of an in-toto statement."""
+"""The certificate of a verification: what was tested, how, and the result, in the form of an in-toto statement."""
