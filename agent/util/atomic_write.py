@@ -7,7 +7,6 @@ import os
 import secrets
 from pathlib import Path
 
-
 SUFFIX = ".tmp"
 """End of the name of a temporary file, which begins with a dot."""
 
