@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.panel import Panel
 
 COMMANDS = {
-    "Fix issues": ("doctor", "fix", "apply", "sessions", "report", "context"),
+    "Fix issues": ("doctor", "fix", "apply", "verify", "sessions", "report", "context"),
     "Serve a model": ("plan", "serve"),
     "Set up": ("config", "sandbox", "mcp"),
     "Other programs and benchmarks": ("acp", "eval"),
@@ -44,6 +44,12 @@ EXAMPLES = {
     "m3agent apply": (
         ("m3agent apply", "the last fix"),
         ("m3agent apply 20260131-12", "the beginning of a session's id"),
+    ),
+    "m3agent verify": (
+        ("m3agent verify", "the changes of your work tree"),
+        ("m3agent verify patch.diff --certificate cert.json", "a file; keep what was tested"),
+        ("m3agent verify --pr https://github.com/owner/name/pull/7", "a pull request of origin"),
+        ("m3agent verify --check cert.json", "again from the repository: what differs?"),
     ),
     "m3agent sessions resume": (
         ("m3agent sessions resume last", "after Ctrl-C"),
