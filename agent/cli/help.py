@@ -48,7 +48,7 @@ EXAMPLES = {
     "m3agent verify": (
         ("m3agent verify", "the changes of your work tree"),
         ("m3agent verify patch.diff --certificate cert.json", "a file; keep what was tested"),
-        ("m3agent verify --pr https://github.com/owner/name/pull/7", "a pull request of origin"),
+        ("m3agent verify --pr https://github.com/o/n/pull/7", "a pull request of origin"),
         ("m3agent verify --check cert.json", "again from the repository: what differs?"),
     ),
     "m3agent sessions resume": (
