@@ -14,6 +14,7 @@ from scripts.docs.casts import FOLDER, RECORDINGS, SHOWN, Recording, picture, re
 CASTS = sorted(FOLDER.glob("*.cast"))
 
 
+@pytest.mark.slow  # reading a long recording takes seconds
 @pytest.mark.parametrize("path", CASTS, ids=lambda path: path.stem)
 def test_a_picture_shows_its_recording(path: Path) -> None:
     cast = path.read_text()

@@ -49,7 +49,7 @@ EXAMPLES = {
         ("m3agent verify", "the changes of your work tree"),
         ("m3agent verify patch.diff --certificate cert.json", "a file; keep what was tested"),
         ("m3agent verify --pr https://github.com/o/n/pull/7", "a pull request of origin"),
-        ("m3agent verify --check cert.json", "again from the repository: what differs?"),
+        ("m3agent verify --check cert.json", "once more: what differs?"),
     ),
     "m3agent sessions resume": (
         ("m3agent sessions resume last", "after Ctrl-C"),

@@ -275,7 +275,9 @@ def test_what_fails_the_job(
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("fail_on", "code"), [("failed", 0), ("unverified", 1)])
+@pytest.mark.parametrize(
+    ("fail_on", "code"), [pytest.param("failed", 0, marks=pytest.mark.slow), ("unverified", 1)]
+)
 def test_an_unverified_patch_is_neutral(make_repo: MakeRepo, tmp_path: Path, fail_on: str, code: int) -> None:
     repo = make_repo({"calc.py": FIXED})
     (repo / "calc.py").write_text(FIXED + "\n# more\n")
