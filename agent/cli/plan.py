@@ -165,7 +165,7 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
         plan.gpus,
         f"{plan.tp}{' ep' if plan.ep else ''}",
         str(plan.dp),
-        plan.kv_cache_dtype,
+        plan.kv_cache_dtype + (" index" if plan.index_dtype == "fp8" else ""),
         f"{plan.utilisation:g}",
         gib(plan.memory.weights),
         gib(plan.memory.kv),

@@ -49,7 +49,12 @@ def _cell(gpu: str, context: int, precision: Precision) -> str:
         return "-"
     plan = plans(fleet, wish)[0]
     count = f"{fleet.nodes}x{fleet.per_node}" if fleet.nodes > 1 else str(fleet.per_node)
-    return f"{count}{' fp8' if plan.kv_cache_dtype == 'fp8' else ''}{' tight' if plan.tight else ''}"
+    words = {
+        "fp8": plan.kv_cache_dtype == "fp8",
+        "index": plan.index_dtype == "fp8",
+        "tight": plan.tight,
+    }
+    return " ".join([count, *(word for word, true in words.items() if true)])
 
 
 if __name__ == "__main__":

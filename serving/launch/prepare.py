@@ -13,6 +13,8 @@ from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.command_setup import setup_of
+from m3agent.serving.plan.known_issues import Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
 from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.planner import Plan
@@ -53,11 +55,19 @@ class LaunchRequest:
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job, its recipe, and the changes between them."""
+    """A job, its recipe, and the changes between them.
+
+    Attributes:
+        job: The job.
+        recipe: The documented recipe.
+        changes: The changes between the recipe and the job.
+        setup: The job as the table of traps reads it; None without a plan.
+    """
 
     job: EngineJob
     recipe: Recipe
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
+    setup: Setup | None = None
 
     @property
     def random_weights(self) -> bool:
@@ -80,7 +90,8 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     """Build the job of a recipe; a plan sets its layout and memory.
 
     Raises:
-        OptionsError: The recipe is never started, or the recipe or the engine rejects an option.
+        OptionsError: The recipe is never started, the recipe or the engine rejects an option, or a trap refuses
+            the command.
     """
     if recipe.refused:
         raise OptionsError(f"{recipe.name} cannot be started: {recipe.refused}")
@@ -109,6 +120,9 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         _check(argv, recipe)
     elif wanted.options or wanted.model:
         raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
+    setup = None if plan is None else setup_of(argv, env, plan.setup)
+    for trap in () if setup is None else met(setup, Severity.REFUSE):
+        raise OptionsError(f"{trap.effect}; {trap.remedy} ({trap.source})")
     job = EngineJob(
         recipe.engine,
         tuple(argv),
@@ -121,7 +135,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         recipe.image,
         model,
     )
-    return PreparedJob(job, recipe, changes)
+    return PreparedJob(job, recipe, changes, setup)
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:

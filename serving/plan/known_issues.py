@@ -107,6 +107,11 @@ class Setup:
         """True if each number of the keys and values takes one byte."""
         return self.kv_dtype.startswith("fp8")
 
+    @property
+    def fp8_index(self) -> bool:
+        """True if vLLM keeps each number of the index keys in one byte."""
+        return self.on_vllm and self.index_dtype.startswith("fp8")
+
     def between(self, first: str, end: str) -> bool:
         """Return whether the version is known and lies in the range from `first` to before `end`."""
         return self.version is not None and Version(first) <= Version(self.version) < Version(end)
@@ -131,6 +136,25 @@ class KnownIssue:
     effect: str
     remedy: str
     source: str
+
+
+FIRST_FP8_INDEX = "0.32"
+"""First version of vLLM with fp8 index keys on all NVIDIA GPUs that have fp8."""
+
+
+def index_fp8_works(vendor: Vendor, architecture: Architecture, version: str | None) -> bool:
+    """Return whether vLLM can keep the index keys in fp8.
+
+    Args:
+        vendor: Manufacturer of the GPUs.
+        architecture: Architecture of the GPUs.
+        version: Version of vLLM; None means that a version can be chosen.
+    """
+    if vendor is not Vendor.NVIDIA:
+        return False
+    if architecture is Architecture.BLACKWELL or version is None:
+        return True
+    return Version(version) >= Version(FIRST_FP8_INDEX)
 
 
 _REFUSE, _WARN = Severity.REFUSE, Severity.WARN
@@ -195,14 +219,12 @@ TRAPS = (
         f"{_SEED}; vllm-project/vllm#46419, #46692",
     ),
     KnownIssue(
-        "index-fp8-off-blackwell",
+        "index-fp8",
         _REFUSE,
-        lambda s: (
-            s.on_vllm and s.index_dtype.startswith("fp8") and s.architecture is not Architecture.BLACKWELL
-        ),
-        "index keys in fp8 crash the server",
-        "leave out --attention_config.indexer_kv_dtype",
-        "vllm-project/vllm#50856",
+        lambda s: s.fp8_index and not index_fp8_works(s.vendor, s.architecture, s.version),
+        "vLLM before 0.32 has no fp8 index keys off Blackwell and ends at the start; on AMD no version has them",
+        "install vLLM 0.32 or later on NVIDIA; otherwise leave out indexer_kv_dtype in --attention-config",
+        "vLLM 0.31, 0.32 and 0.33, models/minimax_m3/common/indexer.py; vllm-project/vllm#50856",
     ),
     KnownIssue(
         "long-without-override",

@@ -53,7 +53,7 @@ class Precision(StrEnum):
 
 
 class KvDtype(StrEnum):
-    """Type of keys and values in the KV cache; the index keys stay bf16."""
+    """Type of the numbers in the KV cache: of keys and values, or of the index keys."""
 
     BF16 = "bf16"
     FP8 = "fp8"
@@ -63,8 +63,6 @@ class KvDtype(StrEnum):
         """Bytes of one number."""
         return 1 if self is KvDtype.FP8 else 2
 
-
-INDEX_BYTES = 2  # bf16; fp8 works on Blackwell only (vllm#50856)
 
 # Bytes of one weight with its scale: (routed experts, other linear layers). The first two rows are derived: MXFP8 has
 # one byte of scale for 32 weights. The 4-bit rows assume that a checkpoint quantises only the experts.
@@ -185,12 +183,12 @@ def weight_bytes(
     return math.ceil(quantised + _experts(shape) / split.gpus * experts + router + plain + encoder + rotary)
 
 
-def kv_bytes_per_token(shape: LayerCounts, tp: int, kv: KvDtype, index_bytes: int = INDEX_BYTES) -> int:
+def kv_bytes_per_token(shape: LayerCounts, tp: int, kv: KvDtype, index: KvDtype = KvDtype.BF16) -> int:
     """Return the bytes of KV cache for one token on each GPU. Derived, and equal to vLLM's own computation.
 
     All layers have keys and values. Each sparse layer also has one index key, which every GPU stores whole.
     """
-    return shape.layers * 2 * Split(tp).kv_heads * HEAD * kv.bytes + shape.sparse * INDEX_HEAD * index_bytes
+    return shape.layers * 2 * Split(tp).kv_heads * HEAD * kv.bytes + shape.sparse * INDEX_HEAD * index.bytes
 
 
 # Memory that an engine needs beside weights and KV cache, within its allowed memory.
@@ -287,6 +285,7 @@ def room(
     kv: KvDtype,
     batch: Batch,
     positions: int,
+    index: KvDtype = KvDtype.BF16,
     vision: bool = False,
     shape: LayerCounts = M3,
 ) -> GpuMemory:
@@ -294,7 +293,7 @@ def room(
     allowed = int(total * utilisation)
     weights = weight_bytes(shape, precision, split, vision=vision, positions=positions)
     other = other_bytes(shape, split, batch, vision=vision)
-    token = kv_bytes_per_token(shape, split.tp, kv)
+    token = kv_bytes_per_token(shape, split.tp, kv, index)
     return GpuMemory(total, allowed, weights, other, allowed - weights - other, token)
 
 

@@ -12,7 +12,16 @@ from dataclasses import asdict, dataclass, field, replace
 
 from m3agent.serving.client.prices import HOSTED
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
-from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Rope, Setup, Severity, met
+from m3agent.serving.plan.known_issues import (
+    FIRST_FP8_INDEX,
+    EngineKind,
+    KnownIssue,
+    Rope,
+    Setup,
+    Severity,
+    index_fp8_works,
+    met,
+)
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -25,6 +34,7 @@ from m3agent.serving.plan.memory_model import (
     LayerCounts,
     Precision,
     Split,
+    kv_bytes_per_token,
     outside_bytes,
     possible_tp,
     room,
@@ -35,6 +45,7 @@ ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
 _VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
+_VLLM_FP8_INDEX = f">={FIRST_FP8_INDEX}"  # off Blackwell
 _VERSIONS = {EngineKind.VLLM: ">=0.24", EngineKind.SGLANG: ">=0.5.23", EngineKind.TRTLLM: ">=1.3.0rc20"}
 
 _CHECKPOINTS = {
@@ -75,6 +86,7 @@ class PlanRequest:
         engine: Engine; None allows any.
         vision: Whether the server must accept images.
         shape: Layers of the checkpoint, if they differ from M3's.
+        version: Installed version of vLLM, whose features the plan may use; None allows those of any version.
 
     Raises:
         ValueError: The context, the typical length or the concurrency is out of range.
@@ -87,6 +99,7 @@ class PlanRequest:
     engine: EngineKind | None = None
     vision: bool = False
     shape: LayerCounts = M3
+    version: str | None = None
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
@@ -196,6 +209,7 @@ class Plan:
         nodes: Number of machines.
         max_model_len: Context window in tokens.
         kv_cache_dtype: Type of the KV cache as the engine's option spells it.
+        index_dtype: Type of the index keys of sparse attention: bf16 or fp8.
         utilisation: Share of the memory for the engine. For vLLM a share of all memory; for SGLang the share
             of weights and cache, without activations; for TensorRT-LLM a share of what is left.
         max_num_batched_tokens: Tokens of one step.
@@ -234,6 +248,7 @@ class Plan:
     nodes: int
     max_model_len: int
     kv_cache_dtype: str
+    index_dtype: str
     utilisation: float
     max_num_batched_tokens: int
     max_num_seqs: int
@@ -370,6 +385,14 @@ _PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
 
 
 @dataclass(frozen=True)
+class _CacheTypes:
+    """Types of the numbers in the KV cache: of keys and values, and of the index keys."""
+
+    kv: KvDtype
+    index: KvDtype = KvDtype.BF16
+
+
+@dataclass(frozen=True)
 class _Candidate:
     """One combination of engine, precision, layout and memory settings, with its memory estimate."""
 
@@ -379,7 +402,7 @@ class _Candidate:
     precision: Precision
     split: Split
     nodes: int
-    kv: KvDtype
+    cache: _CacheTypes
     profile: _Profile
     utilisation: float
     batch: Batch
@@ -426,7 +449,8 @@ class _Candidate:
             _ENGINES.index(self.engine),
             self.nodes > 1,
             precision,
-            self.kv is KvDtype.FP8,
+            self.cache.kv is KvDtype.FP8,
+            self.cache.index is KvDtype.FP8,
             self.split.dp,
             -self.split.gpus,
         )
@@ -481,7 +505,7 @@ class _Candidate:
         return Plan(
             engine=self.engine,
             recipe=_recipe(self),
-            versions=_versions(self.engine, self.fleet.gpu.architecture),
+            versions=_versions(self.engine, self.fleet.gpu.architecture, self.cache.index),
             checkpoint=_CHECKPOINTS.get(self.precision),
             precision=self.precision,
             gpus=str(Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)),
@@ -491,6 +515,7 @@ class _Candidate:
             nodes=self.nodes,
             max_model_len=wish.context,
             kv_cache_dtype=self.setup.kv_dtype,
+            index_dtype=self.setup.index_dtype,
             utilisation=self.utilisation,
             max_num_batched_tokens=self.batch.tokens,
             max_num_seqs=self.batch.sequences,
@@ -534,8 +559,14 @@ class _Candidate:
                 f"it holds {self.concurrency:.1f} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
                 "a time; the others wait"
             )
-        if self.kv is KvDtype.FP8:
+        if self.cache.kv is KvDtype.FP8:
             yield "fp8 cache: in bf16 the workload does not fit into the same memory"
+        if self.cache.index is KvDtype.FP8:
+            wider = kv_bytes_per_token(wish.shape, self.split.tp, self.cache.kv)
+            yield (
+                f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys the "
+                "workload does not fit into the same memory"
+            )
         if self.profile.tight:
             yield (
                 f"memory use is set high (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
@@ -569,9 +600,16 @@ def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
             for split, nodes in _splits(engine, fleet):
-                for kv in KvDtype:
+                for cache in _cache_types(fleet, wish, engine):
                     for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
-                        yield _candidate(fleet, wish, engine, precision, split, nodes, kv, profile)
+                        yield _candidate(fleet, wish, engine, precision, split, nodes, cache, profile)
+
+
+def _cache_types(fleet: Fleet, wish: PlanRequest, engine: EngineKind) -> Iterator[_CacheTypes]:
+    """Yield the types of the cache that an engine has on these GPUs."""
+    yield from (_CacheTypes(kv) for kv in KvDtype)
+    if engine is EngineKind.VLLM and index_fp8_works(fleet.gpu.vendor, fleet.gpu.architecture, wish.version):
+        yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
 
 
 def _splits(engine: EngineKind, fleet: Fleet) -> Iterator[tuple[Split, int]]:
@@ -604,13 +642,13 @@ def _candidate(
     precision: Precision,
     split: Split,
     nodes: int,
-    kv: KvDtype,
+    cache: _CacheTypes,
     profile: _Profile,
 ) -> _Candidate:
     sequences = max(profile.sequences, wish.concurrency)
     graphs = tuple(2**power for power in range(min(sequences, 64).bit_length()))
     batch = Batch(profile.batched, sequences, graphs)
-    setup = _setup(fleet, wish, engine, precision, split, nodes, kv)
+    setup = _setup(fleet, wish, engine, precision, split, nodes, cache)
     total, outside = fleet.gpu.usable_bytes, outside_bytes(split, batch, wish.context)
     utilisation = profile.utilisation
     if fleet.free_bytes is not None:  # other programs hold memory: the engine may only use the free part
@@ -621,7 +659,8 @@ def _candidate(
         utilisation,
         split=split,
         precision=precision,
-        kv=kv,
+        kv=cache.kv,
+        index=cache.index,
         batch=batch,
         positions=max(wish.context, NATIVE_CONTEXT),
         vision=wish.vision,
@@ -631,7 +670,7 @@ def _candidate(
         utilisation, found = _other_engine(engine, found, outside)
     barred = met(setup, Severity.REFUSE)
     return _Candidate(
-        fleet, wish, engine, precision, split, nodes, kv, profile, utilisation, batch, found, setup, barred
+        fleet, wish, engine, precision, split, nodes, cache, profile, utilisation, batch, found, setup, barred
     )
 
 
@@ -658,7 +697,7 @@ def _setup(
     precision: Precision,
     split: Split,
     nodes: int,
-    kv: KvDtype,
+    cache: _CacheTypes,
 ) -> Setup:
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
@@ -672,7 +711,8 @@ def _setup(
         architecture=fleet.gpu.architecture,
         precision=precision,
         context=wish.context,
-        kv_dtype=fp8 if kv is KvDtype.FP8 else "auto",
+        kv_dtype=fp8 if cache.kv is KvDtype.FP8 else "auto",
+        index_dtype=cache.index,
         rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
@@ -704,9 +744,9 @@ def _recipe(candidate: _Candidate) -> str:
     return "vllm-nvidia-mxfp8" if candidate.precision is Precision.MXFP8 else "vllm-nvidia-tp8"
 
 
-def _versions(engine: EngineKind, architecture: Architecture) -> str:
+def _versions(engine: EngineKind, architecture: Architecture, index: KvDtype) -> str:
     if engine is EngineKind.VLLM and architecture is not Architecture.BLACKWELL:
-        return _VLLM_OFF_BLACKWELL
+        return _VLLM_FP8_INDEX if index is KvDtype.FP8 else _VLLM_OFF_BLACKWELL
     return _VERSIONS[engine]
 
 
@@ -729,7 +769,7 @@ def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
         return 119.0, "measured: one stream, up to 131,072 tokens of context, four H200, vLLM 0.24"
     return (
         74.0,
-        "measured: one stream at 1,000,000 tokens of context (119 up to 131,072), four H200, vLLM 0.24",
+        "measured: one stream at 1,000,000 tokens of context (119 up to 131,072), four H200, vLLM 0.24, bf16 index keys",
     )
 
 

@@ -6,8 +6,11 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from packaging.version import InvalidVersion, Version
+
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.serving.launch.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.nodes import node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
@@ -190,7 +193,8 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             detected = detect(environ)
             notes = detected.notes
         fleet = _fleet(asked, detected)
-        plan, more = _plan(asked, fleet, checkpoint, local=asked.gpus is None)
+        version = _installed(asked, environ) if local or asked.gpus is None else None
+        plan, more = _plan(asked, fleet, checkpoint, version, local=asked.gpus is None)
         prepared = prepare(recipe(plan.recipe), wanted, plan)
     except DetectionError as error:
         raise EnvironmentFault(str(error)) from None
@@ -219,8 +223,19 @@ def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
     return replace(here, per_node=fleet.per_node, nodes=fleet.nodes)
 
 
+def _installed(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
+    """Return the version of vLLM that this machine would start, as far as known; the plan suits it."""
+    if asked.engine not in (None, "vllm") or asked.container or asked.slurm:
+        return None
+    version = installed_version("vllm", ("vllm", "serve"), environ.get("PATH"))
+    try:
+        return None if version is None else Version(version).base_version
+    except InvalidVersion:
+        return None
+
+
 def _plan(
-    asked: ServeRequest, fleet: Fleet, checkpoint: Checkpoint | None, *, local: bool
+    asked: ServeRequest, fleet: Fleet, checkpoint: Checkpoint | None, version: str | None, *, local: bool
 ) -> tuple[Plan, tuple[str, ...]]:
     """Return the best plan, and notes about it for the user."""
     from m3agent.agent.cli.plan import refusal
@@ -233,6 +248,7 @@ def _plan(
         precision=precision or (None if checkpoint is None else checkpoint.precision),
         engine=None if asked.engine is None else EngineKind(asked.engine),
         vision=asked.vision,
+        version=version,
     )
     notes: list[str] = []
     if checkpoint is not None:
@@ -257,18 +273,17 @@ def _plan(
 def barred(choice: Choice, version: str) -> str | None:
     """Return the reason why this version of the engine must not serve the plan; None if it may."""
     from packaging.specifiers import SpecifierSet
-    from packaging.version import InvalidVersion, Version
 
     from m3agent.serving.plan.known_issues import Severity, met
 
-    plan = choice.plan
-    if plan is None:
+    plan, setup = choice.plan, choice.prepared.setup
+    if plan is None or setup is None:
         return None
     try:
         number = Version(version).base_version
     except InvalidVersion:
         return None
-    for trap in met(replace(plan.setup, version=number), Severity.REFUSE):
+    for trap in met(replace(setup, version=number), Severity.REFUSE):
         return f"{plan.engine} {version} is installed: {trap.effect}; {trap.remedy} ({trap.source})"
     if not SpecifierSet(plan.versions, prereleases=True).contains(number):
         return f"{plan.engine} {version} is installed, and M3 needs {plan.versions}: install such a version"

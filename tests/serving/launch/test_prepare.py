@@ -10,7 +10,7 @@ import pytest
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, with_options
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
-from m3agent.serving.plan.known_issues import EngineKind
+from m3agent.serving.plan.known_issues import EngineKind, Severity, met
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
@@ -28,8 +28,53 @@ def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:
     return None if option is None else option[1:]
 
 
+def test_fp8_index_keys_reach_the_command() -> None:
+    prepared = planned("4xH200", context=1_048_576)
+    assert value(prepared.job.argv, "--attention-config") == ('{"indexer_kv_dtype":"fp8"}',)
+    assert prepared.setup is not None
+    assert (prepared.setup.index_dtype, prepared.setup.kv_dtype) == ("fp8", "fp8")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_plan_s_command_is_read_as_the_plan(gpu: str) -> None:
+    for plan in plans(Fleet(GPUS[gpu], 8), PlanRequest(context=1_048_576)):
+        prepared = prepare(recipe(plan.recipe), LaunchRequest(), plan)
+        env = prepared.job.env
+        assert prepared.setup == replace(plan.setup, env=env), plan.recipe
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--block-size", "16"), "the cache's blocks must equal"),
+        (("--tool-call-parser", "minimax_m2"), "the command line accepts any parser name"),
+        (("--hf-overrides", '{"rope_scaling":{"factor":2.0}}'), "passes on only theta"),
+    ],
+)
+def test_a_trap_in_a_person_s_options_is_refused(options: tuple[str, ...], said: str) -> None:
+    with pytest.raises(OptionsError, match=said):
+        planned("8xH200", LaunchRequest(options=options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--attention-config", '{"indexer_kv_dtype":"fp8"}'),
+        ("-ac", '{"indexer_kv_dtype":"fp8"}'),
+        ("--attention_config.indexer_kv_dtype", "fp8"),
+        ("--attention-config.indexer_kv_dtype=fp8",),
+    ],
+)
+def test_fp8_index_keys_are_found_under_each_spelling(options: tuple[str, ...]) -> None:
+    setup = planned("8xH200", LaunchRequest(options=options)).setup
+    assert setup is not None
+    assert setup.index_dtype == "fp8"
+    assert met(replace(setup, version="0.24.0"), Severity.REFUSE)
+    assert not met(replace(setup, version="0.32.0"), Severity.REFUSE)
+
+
 def test_a_million_tokens_on_four_h200() -> None:
-    job = planned("4xH200", context=1_048_576).job
+    job = planned("4xH200", context=1_048_576, version="0.24.0").job
     assert job.argv[:3] == ("vllm", "serve", "MiniMaxAI/MiniMax-M3-MXFP8")
     expected = {
         "--tensor-parallel-size": ("4",),

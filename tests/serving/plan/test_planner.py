@@ -38,8 +38,28 @@ def best(spec: str, wish: PlanRequest) -> Plan:
     return plans(parse_gpus(spec), wish)[0]
 
 
-def test_a_million_tokens_on_four_h200() -> None:
+def test_a_million_tokens_on_four_h200_with_fp8_index_keys() -> None:
     plan = best("4xH200", MILLION)
+    assert (plan.kv_cache_dtype, plan.index_dtype, plan.versions) == ("fp8", "fp8", ">=0.32")
+    assert (plan.utilisation, plan.max_num_batched_tokens, plan.tight) == (0.92, 8192, False)
+    assert plan.kv_tokens == pytest.approx(1_089_000, rel=0.003)
+    assert any("22,656 bytes a GPU instead of 29,952" in reason for reason in plan.reasons)
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.31.0"])
+def test_a_version_without_fp8_index_keys_gets_a_plan_without_them(version: str) -> None:
+    for found in plans(parse_gpus("4xH200"), replace(MILLION, version=version)):
+        assert found.index_dtype == "bf16"
+    assert best("8xH100", MILLION).index_dtype == "fp8"
+    assert plans(parse_gpus("8xH100"), replace(MILLION, version=version)) == []
+
+
+def test_fp8_index_keys_are_never_planned_on_amd() -> None:
+    assert {plan.index_dtype for plan in plans(parse_gpus("8xMI355X"), MILLION)} == {"bf16"}
+
+
+def test_a_million_tokens_on_four_h200() -> None:
+    plan = best("4xH200", replace(MILLION, version="0.24.0"))
     assert (plan.engine, plan.precision, plan.tp, plan.dp) == (EngineKind.VLLM, Precision.MXFP8, 4, 1)
     assert (plan.kv_cache_dtype, plan.text_only, plan.rope) == ("fp8", True, Rope.EXTENDED)
     assert (plan.utilisation, plan.max_num_batched_tokens, plan.block_size) == (0.965, 4096, 128)
@@ -75,12 +95,12 @@ def test_two_h200_are_refused_with_the_numbers() -> None:
 
 
 def test_a_context_too_long_says_what_would_fit() -> None:
-    fleet = parse_gpus("8xH100")
-    longest = longest_context(fleet, MILLION)
+    fleet, wish = parse_gpus("8xH100"), replace(MILLION, version="0.24.0")
+    longest = longest_context(fleet, wish)
     assert 524_288 < longest < 1_048_576
-    assert plans(fleet, PlanRequest(context=longest))
-    assert not plans(fleet, PlanRequest(context=longest + BLOCK))
-    (eight,) = [r for r in refusals(fleet, MILLION) if r.precision is Precision.MXFP8]
+    assert plans(fleet, replace(wish, context=longest))
+    assert not plans(fleet, replace(wish, context=longest + BLOCK))
+    (eight,) = [r for r in refusals(fleet, wish) if r.precision is Precision.MXFP8]
     assert 0 < eight.kv_tokens < 1_048_576
     assert eight.lacking > 0
 
@@ -150,7 +170,7 @@ def test_memory_that_others_hold_is_not_planned_with() -> None:
     plan = plans(held, PlanRequest(context=131_072))[0]
     assert plan.memory.allowed <= free
     assert plan.utilisation < 0.965
-    assert plans(held, MILLION) == []
+    assert plans(held, replace(MILLION, version="0.24.0")) == []
 
 
 def test_costs() -> None:
@@ -196,7 +216,8 @@ def test_no_plan_exceeds_memory(
         assert memory.outside_spare >= 0
         assert fleet.free_bytes is None or memory.allowed <= fleet.free_bytes
         kv = KvDtype.BF16 if plan.kv_cache_dtype == "auto" else KvDtype.FP8
-        assert plan.kv_tokens * kv_bytes_per_token(SHAPE, plan.tp, kv) <= memory.kv
+        index = KvDtype(plan.index_dtype)
+        assert plan.kv_tokens * kv_bytes_per_token(SHAPE, plan.tp, kv, index) <= memory.kv
         assert plan.kv_tokens >= wish.context == plan.max_model_len
         assert plan.count <= fleet.count
         assert possible_tp(plan.tp)

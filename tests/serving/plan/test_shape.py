@@ -100,16 +100,17 @@ def test_the_parameters_are_the_published_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tp", "kv", "expected"),
+    ("tp", "kv", "index", "expected"),
     [
-        (1, KvDtype.BF16, 137_472),
-        (4, KvDtype.BF16, 45_312),
-        (8, KvDtype.BF16, 45_312),
-        (4, KvDtype.FP8, 29_952),
+        (1, KvDtype.BF16, KvDtype.BF16, 137_472),
+        (4, KvDtype.BF16, KvDtype.BF16, 45_312),
+        (8, KvDtype.BF16, KvDtype.BF16, 45_312),
+        (4, KvDtype.FP8, KvDtype.BF16, 29_952),
+        (4, KvDtype.FP8, KvDtype.FP8, 22_656),
     ],
 )
-def test_bytes_of_a_token_are_vllms(tp: int, kv: KvDtype, expected: int) -> None:
-    assert kv_bytes_per_token(M3, tp, kv) == expected
+def test_bytes_of_a_token_are_vllms(tp: int, kv: KvDtype, index: KvDtype, expected: int) -> None:
+    assert kv_bytes_per_token(M3, tp, kv, index) == expected
 
 
 def test_bytes_of_a_token_of_the_slice() -> None:

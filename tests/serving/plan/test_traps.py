@@ -52,10 +52,10 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     ),
     "mxfp4-fp8-kv": (MXFP4, {"kv_dtype": "fp8"}, {"kv_dtype": "auto"}),
     "mxfp4-aiter": (MXFP4, {"moe_backend": "emulation"}, {"moe_backend": "aiter"}),
-    "index-fp8-off-blackwell": (
+    "index-fp8": (
         H200,
-        {"index_dtype": "fp8"},
-        {"index_dtype": "fp8", "architecture": Architecture.BLACKWELL},
+        {"index_dtype": "fp8", "version": "0.31.0"},
+        {"index_dtype": "fp8", "version": "0.32.0"},
     ),
     "long-without-override": (LONG, {"rope": Rope.NATIVE}, {"rope": Rope.NATIVE, "context": 524_288}),
     "yarn-on-nvidia": (LONG, {"rope": Rope.YARN}, {"rope": Rope.EXTENDED}),
@@ -109,6 +109,14 @@ def test_sound_setups_have_no_traps(setup: Setup) -> None:
 @pytest.mark.parametrize("version", ["0.24.0", "0.27.1", "0.33.0", "0.27.1+cu130"])
 def test_good_versions_of_vllm(version: str) -> None:
     assert names(replace(H200, version=version)) == set()
+
+
+def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
+    fp8 = {"index_dtype": "fp8"}
+    assert "index-fp8" in names(replace(H200, version="0.24.0", **fp8))
+    assert "index-fp8" not in names(replace(H200, **fp8))  # the plan then asks for 0.32
+    assert "index-fp8" not in names(replace(B200, version="0.24.0", **fp8))
+    assert "index-fp8" in names(replace(MI355X, version="0.33.0", **fp8))
 
 
 @pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])

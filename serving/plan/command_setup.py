@@ -1,0 +1,127 @@
+"""Read a server's setup from the engine's command, so that the table of traps judges what will really start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup
+from m3agent.serving.plan.listing import OptionListing, listing, versions
+
+
+def setup_of(argv: Sequence[str], env: Mapping[str, str], planned: Setup) -> Setup:
+    """Return the setup that a command starts.
+
+    Args:
+        argv: The engine's command, with the user's own options.
+        env: Environment variables of the command.
+        planned: The setup of the plan. It has what the command does not say.
+
+    Returns:
+        The setup; `planned` with `env` for engines without a list of options.
+    """
+    setup = replace(planned, env=dict(env))
+    if not versions(planned.engine):
+        return setup
+    given = _Given(argv, listing(planned.engine))
+    if planned.engine is EngineKind.SGLANG:
+        return _sglang(given, setup)
+    return _vllm(given, setup)
+
+
+class _Given:
+    """The options of a command, found under each of their names."""
+
+    def __init__(self, argv: Sequence[str], known: OptionListing) -> None:
+        self._known = known
+        self._options = LaunchCommand.of(argv).options
+
+    def text(self, flag: str, otherwise: str | None = None) -> str | None:
+        """Return the value of an option; of several, the last one counts."""
+        for option in reversed(self._options):
+            if self._same(option, flag):
+                inline = option[0].partition("=")[2]
+                return inline or " ".join(option[1:])
+        return otherwise
+
+    def number(self, flag: str, otherwise: int) -> int:
+        """Return the value of an option as a number; `otherwise` if it is not given or not a number."""
+        said = self.text(flag)
+        return int(said) if said is not None and said.isdecimal() else otherwise
+
+    def switched(self, flag: str, otherwise: bool) -> bool:
+        """Return whether a switch is on; its negations begin with `--no-` or `--disable-`."""
+        for option in reversed(self._options):
+            if self._same(option, flag):
+                return not flag_of(option).startswith(("--no-", "--disable-"))
+        return otherwise
+
+    def group(self, flag: str) -> dict[str, Any]:
+        """Return a group of settings: those in the option's JSON, and those set as `flag.name value`."""
+        found: dict[str, Any] = {}
+        for option in self._options:
+            base, _, name = self._known.spelt(flag_of(option)).partition(".")
+            if not self._same((base,), flag):
+                continue
+            value = option[0].partition("=")[2] or " ".join(option[1:])
+            try:
+                read = json.loads(value)
+            except ValueError:
+                read = value
+            if name:
+                found[name] = read
+            elif isinstance(read, dict):
+                found |= read
+        return found
+
+    def _same(self, option: Option, flag: str) -> bool:
+        given = self._known.spelt(flag_of(option))
+        if given == flag:
+            return True
+        known = self._known.options.get(flag)
+        return known is not None and self._known.options.get(given) == known
+
+
+def _vllm(given: _Given, setup: Setup) -> Setup:
+    attention = given.group("--attention-config")
+    text_only = given.switched("--language-model-only", otherwise=False)
+    return replace(
+        setup,
+        kv_dtype=given.text("--kv-cache-dtype", "auto") or "auto",
+        index_dtype=str(attention.get("indexer_kv_dtype", "bf16")),
+        rope=_rope(given.group("--hf-overrides")),
+        block_size=given.number("--block-size", 0) or None,
+        text_only=text_only,
+        encoder_parallel=given.text("--mm-encoder-tp-mode") == "data",
+        prefix_caching=given.switched("--enable-prefix-caching", otherwise=True),
+        attention_backend=given.text("--attention-backend") or attention.get("backend"),
+        moe_backend=given.text("--moe-backend") or setup.moe_backend,
+        parser=given.text("--tool-call-parser"),
+        tp=given.number("--tensor-parallel-size", 1),
+        dp=given.number("--data-parallel-size", 1),
+        trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
+    )
+
+
+def _sglang(given: _Given, setup: Setup) -> Setup:
+    return replace(
+        setup,
+        kv_dtype=given.text("--kv-cache-dtype", "auto") or "auto",
+        prefix_caching=given.text("--disable-radix-cache") is None,
+        parser=given.text("--tool-call-parser"),
+        tp=given.number("--tp-size", 1),
+        trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
+    )
+
+
+def _rope(overrides: Mapping[str, Any]) -> Rope:
+    inner = overrides.get("text_config")
+    text = inner if isinstance(inner, dict) else {}
+    if "rope_scaling" in overrides:
+        return Rope.YARN_TOP_LEVEL
+    if "rope_scaling" in text:
+        return Rope.YARN
+    return Rope.EXTENDED if "max_position_embeddings" in text else Rope.NATIVE
