@@ -312,6 +312,8 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
     if isinstance(choice, EmbeddedEngine):
         why = "none set" if settings.engine is None else "engine is set"
         return Check("endpoint", None, f"{why}: the embedded engine is used")
+    from m3agent.serving.check.draft_check import accepted_length
+    from m3agent.serving.check.engine_state import engine_state
     from m3agent.serving.client.endpoint import probe
     from m3agent.serving.errors import ModelServerError
 
@@ -325,6 +327,11 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
     told = (
         found.flavour if found.max_model_len is None else f"{found.flavour}, {found.max_model_len:,} tokens"
     )
+    if found.flavour == "vllm":
+        state = await engine_state(found, api_key=choice.key)
+        if state.drafts is not None:
+            length = accepted_length(state.drafts, state.accepted)
+            told += "; drafts tokens" + ("" if length is None else f", {length:.2f} a step")
     if choice.record is None:
         return Check("endpoint", True, f"{found.model} at {found.url} ({told})")
     where = f"the m3agent server at {choice.url} ({choice.record.phase.value})"

@@ -55,8 +55,23 @@ class PlanEngine(StrEnum):
     trtllm = "trtllm"
 
 
+class DraftChoice(StrEnum):
+    """Whether a server uses a draft. A test keeps it equal to `serving.plan.draft.DraftUse`."""
+
+    auto = "auto"
+    on = "on"
+    off = "off"
+
+
 Concurrency = Annotated[int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")]
 WeightPrecision = Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")]
+Drafting = Annotated[
+    DraftChoice,
+    typer.Option(
+        "--draft",
+        help="A small model proposes tokens and M3 verifies them; auto uses it for few sequences at a time.",
+    ),
+]
 Vision = Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")]
 
 
@@ -79,6 +94,7 @@ def plan(
     precision: WeightPrecision = None,
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Vision = False,
+    draft: Drafting = DraftChoice.auto,
     gpu_price: Annotated[
         float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
     ] = None,
@@ -103,6 +119,7 @@ def plan(
         if recipe is not None:
             _print_recipe(recipe, context, vision=vision, as_json=as_json)
             return
+        from m3agent.serving.plan.draft import DraftUse
         from m3agent.serving.plan.gpus import parse_gpus
         from m3agent.serving.plan.known_issues import EngineKind
         from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
@@ -117,6 +134,7 @@ def plan(
                 precision=None if precision is None else Precision(precision.value),
                 engine=None if engine is None else EngineKind(engine.value),
                 vision=vision,
+                draft_use=DraftUse(draft.value),
             )
             prices = HardwarePrices(gpu_price, throughput)
         except ValueError as error:
@@ -193,6 +211,9 @@ def plan_details(plan: Plan) -> str:
         "checkpoint": plan.checkpoint or f"yours, in {plan.precision.upper()}",
         "engine": f"{plan.engine} {plan.versions}",
         "settings": settings if plan.engine == "vllm" else "",
+        "draft": ""
+        if plan.draft is None
+        else f"{plan.draft.model}, {plan.draft_tokens} tokens at a time, attention {plan.draft_backend}",
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} cache, "

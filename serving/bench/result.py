@@ -265,6 +265,7 @@ class BenchResult:
         version: Version of the engine.
         max_model_len: Context window in tokens.
         kv_tokens: KV cache capacity of a rank in tokens, as the server reports it.
+        accepted_length: Mean tokens a step with a draft, during the bench; None without a draft.
         started: Start in UTC, ISO 8601.
         seconds: Duration.
         options: Options of the bench.
@@ -287,6 +288,7 @@ class BenchResult:
     left_out: tuple[str, ...] = ()
     ended: Ending = "running"
     error: str | None = None
+    accepted_length: float | None = None
 
     def row(self, kind: Kind, tokens: int, streams: int = 1) -> BenchRow | None:
         """Return the row of exactly this kind and size, or None."""

@@ -14,7 +14,8 @@ from m3agent.serving.bench.options import BenchStep, Options, steps, unmeasured
 from m3agent.serving.bench.prompts import BenchPrompt, Corpus, Messages, PromptMaker, agents_task, next_turn
 from m3agent.serving.bench.result import KINDS, BenchRequest, BenchResult, BenchRow, Kind, Round
 from m3agent.serving.bench.stream import timed
-from m3agent.serving.check.engine_state import engine_state
+from m3agent.serving.check.draft_check import accepted_length
+from m3agent.serving.check.engine_state import EngineState, engine_state
 from m3agent.serving.client.endpoint import Endpoint, Flavour, get
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.parameters import Sampling, request_parameters
@@ -89,6 +90,7 @@ class _Bench:
         self._listen = listen
         self._began = time.perf_counter()
         self._prompts = PromptMaker(Corpus(options.seed), self._count, secrets.token_hex(8))
+        self._before = EngineState()
         self._rows: dict[tuple[Kind, int, int], BenchRow] = {}
         self._result = BenchResult(
             url=endpoint.url,
@@ -108,6 +110,7 @@ class _Bench:
         self._result = replace(
             self._result, left_out=tuple(left_out), kv_tokens=min(state.kv_tokens, default=None)
         )
+        self._before = state
         self._tell("warming up", None)
         await self._warm_up(planned)
         work_began, done = time.perf_counter(), 0.0
@@ -121,9 +124,20 @@ class _Bench:
             self._tell(f"{step}, round {step.round} of {self._options.rounds}", to_come)
             trouble = await self._take(step)
             done += step.work
+            await self._count_accepted()
             if trouble is not None and (why := await self._death()):
                 return self._end(planned[number + 1 :], "because the server had died", why)
         return self._end([], "")
+
+    async def _count_accepted(self) -> None:
+        """Store how many tokens a step has had since the start, if the server has a draft."""
+        before = self._before
+        if before.drafts is None or before.accepted is None:
+            return
+        now = await engine_state(self._endpoint, api_key=self._api_key)
+        if now.drafts is not None and now.accepted is not None:
+            length = accepted_length(now.drafts - before.drafts, now.accepted - before.accepted)
+            self._result = replace(self._result, accepted_length=length)
 
     @property
     def _elapsed(self) -> float:

@@ -44,6 +44,8 @@ class EngineState:
         asked: Prompt tokens so far, to which `hit_rate` refers.
         prefix_caching: Whether the prefix cache is on.
         chunked_prefill: Whether the engine splits long prompts.
+        drafts: Number of drafts so far; None if the engine has no draft or does not say.
+        accepted: Number of drafted tokens that the model accepted so far.
     """
 
     metrics: bool = False
@@ -56,6 +58,8 @@ class EngineState:
     asked: float | None = None
     prefix_caching: bool | None = None
     chunked_prefill: bool | None = None
+    drafts: float | None = None
+    accepted: float | None = None
 
 
 def metrics_url(endpoint: Endpoint) -> str:
@@ -102,6 +106,8 @@ def _vllm(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, 
         asked=asked,
         prefix_caching=_truth(config.get("enable_prefix_caching")),
         chunked_prefill=_truth(chunked[1]) if chunked else None,
+        drafts=total(samples, "vllm:spec_decode_num_drafts_total"),
+        accepted=total(samples, "vllm:spec_decode_num_accepted_tokens_total"),
     )
 
 

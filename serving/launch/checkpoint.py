@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from m3agent.serving.plan.draft import GQA_DRAFT, Draft, known_draft
 from m3agent.serving.plan.gpus import GIB
 from m3agent.serving.plan.memory_model import (
     DENSE_WIDTH,
@@ -91,11 +92,60 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     )
 
 
+def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
+    """Read the config of a draft for M3; a published draft that is not on this machine is known by its name.
+
+    Args:
+        model: A folder, or a name on Hugging Face.
+        environ: Environment that locates the Hugging Face cache.
+
+    Raises:
+        CheckpointError: There is no such folder, its config is not that of a draft for M3, or the download of an
+            unknown draft would be necessary to read it.
+    """
+    path = Path(model).expanduser()
+    if not path.is_dir() and not _NAME.fullmatch(model):
+        raise CheckpointError(
+            f"{model} does not exist: give the draft's folder, or a name like {GQA_DRAFT.model}"
+        )
+    folder = path.resolve() if path.is_dir() else _cached(model, environ)
+    if folder is None:
+        if (known := known_draft(model)) is not None:
+            return known
+        raise CheckpointError(
+            f"the draft {model} is not on this machine, so its size is unknown: download it first, or take {GQA_DRAFT.model}"
+        )
+    config = _json(folder / "config.json")
+    named = config.get("architectures")
+    if not (isinstance(named, list) and any("eagle3" in str(one).casefold() for one in named)):
+        raise CheckpointError(
+            f"{folder / 'config.json'} is not that of an EAGLE3 draft: take {GQA_DRAFT.model}, or --draft off"
+        )
+    keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
+    sizes = [config.get(key) for key in keys]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
+        raise CheckpointError(
+            f"{folder / 'config.json'} lacks one of {', '.join(keys)}: download the draft again"
+        )
+    hidden, inner, heads, kv_heads = (int(str(size)) for size in sizes)
+    if hidden != HIDDEN:
+        raise CheckpointError(
+            f"the draft {model} reads states of {hidden:,} numbers and M3's have {HIDDEN:,}: take {GQA_DRAFT.model}"
+        )
+    head = config.get("head_dim")
+    width = head if isinstance(head, int) else hidden // heads
+    # An EAGLE3 layer reads the embedding beside the state, so the inputs of its attention have twice the width.
+    attention = 2 * hidden * (heads + 2 * kv_heads) * width + heads * width * hidden
+    count = 3 * hidden * hidden + attention + 3 * hidden * inner
+    name = str(folder) if path.is_dir() else model
+    return Draft(name, kv_heads, count * 2)
+
+
 def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[str, str]) -> str | None:
     """Return why the weights cannot be downloaded to this disk; None if they can, or are already here."""
     if checkpoint.folder is not None:
         return None
-    if environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true"):
+    if _offline(environ):
         return (
             f"{checkpoint.name} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give "
             "the checkpoint's folder with --model"
@@ -111,6 +161,15 @@ def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[
         f"the weights of {checkpoint.name} take {needed / GIB:.0f} GiB and {there} has {free / GIB:.0f} GiB free: make "
         "room, or set HF_HOME to a folder on a larger disk"
     )
+
+
+def lacking_download(model: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a model would have to be downloaded, and the environment forbids that."""
+    return _offline(environ) and not Path(model).expanduser().is_dir() and _cached(model, environ) is None
+
+
+def _offline(environ: Mapping[str, str]) -> bool:
+    return environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true")
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

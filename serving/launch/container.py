@@ -53,8 +53,8 @@ def container_start(
 ) -> Start:
     """Return the command that runs the job in a container, which is removed when it ends.
 
-    The job's folder with files, and a checkpoint in a folder, have the same paths inside and are read-only.
-    Hugging Face's cache is writable; it is left out if the checkpoint is a folder elsewhere. The job's port
+    The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only.
+    Hugging Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port
     is open only on `job.host` of this machine. A job on several nodes uses this machine's network directly.
 
     Args:
@@ -167,12 +167,17 @@ def _what_it_needs(
     """Return the environment variables and the mounts that the job needs."""
     env = dict(job.env)
     mounts = [_mount(folder)] if job.files else []
-    checkpoint = Path(job.model).expanduser()
     cache = _hugging_face(environ)
-    if checkpoint.is_absolute() and checkpoint.is_dir():
-        mounts += [_mount(path) for path in (checkpoint, *_linked(checkpoint))]
-        if not checkpoint.is_relative_to(cache):
-            return env, mounts
+    downloads = False
+    for model in filter(None, (job.model, job.draft)):
+        checkpoint = Path(model).expanduser()
+        if checkpoint.is_absolute() and checkpoint.is_dir():
+            mounts += [_mount(path) for path in (checkpoint, *_linked(checkpoint))]
+            downloads = downloads or checkpoint.is_relative_to(cache)
+        else:
+            downloads = True
+    if not downloads:
+        return env, mounts
     try:
         cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:

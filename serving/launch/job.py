@@ -22,6 +22,7 @@ class EngineJob:
         nodes: Number of machines.
         image: Container image of the recipe.
         model: Name or folder of the checkpoint.
+        draft: Name or folder of the draft; empty without one.
     """
 
     engine: str
@@ -34,6 +35,7 @@ class EngineJob:
     nodes: int = 1
     image: str | None = None
     model: str = ""
+    draft: str = ""
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         1 if plan is None else plan.nodes,
         recipe.image,
         model,
+        "" if plan is None or plan.draft is None else plan.draft.model,
     )
     return PreparedJob(job, recipe, changes, setup)
 

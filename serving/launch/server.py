@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from m3agent.serving.check.check import Check
+from m3agent.serving.check.draft_check import draft_check
 from m3agent.serving.check.model_check import model_check
 from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.client.endpoint import Endpoint, probe
@@ -230,6 +231,8 @@ class Server:
         if not self._served:  # a restart does not change the weights, so one check is enough
             model = await model_check(endpoint, api_key=launch.key, listen=looking)
             self._found(model, model_ok=_passed(model))
+            looking("the draft, if there is one")
+            self._found(await draft_check(endpoint, api_key=launch.key))
 
     def _found(self, checks: list[Check], **update: object) -> None:
         """Report the results of checks and store them in the record."""

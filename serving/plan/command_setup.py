@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.draft import known_draft
 from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup
 from m3agent.serving.plan.listing import OptionListing, listing, versions
 
@@ -88,6 +89,8 @@ class _Given:
 def _vllm(given: _Given, setup: Setup) -> Setup:
     attention = given.group("--attention-config")
     text_only = given.switched("--language-model-only", otherwise=False)
+    draft = given.group("--speculative-config")
+    known = known_draft(str(draft.get("model")))
     return replace(
         setup,
         kv_dtype=given.text("--kv-cache-dtype", "auto") or "auto",
@@ -103,6 +106,12 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
         tp=given.number("--tensor-parallel-size", 1),
         dp=given.number("--data-parallel-size", 1),
         trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
+        draft=str(draft.get("method", "not named")) if draft else None,
+        draft_kv_heads=(setup.draft_kv_heads if known is None else known.kv_heads) if draft else None,
+        draft_backend=draft.get("attention_backend"),
+        draft_synthetic=draft.get("rejection_sample_method") == "synthetic",
+        sequences=given.number("--max-num-seqs", 0) or None,
+        random_weights=given.text("--load-format") == "dummy",
     )
 
 
@@ -112,6 +121,7 @@ def _sglang(given: _Given, setup: Setup) -> Setup:
         kv_dtype=given.text("--kv-cache-dtype", "auto") or "auto",
         prefix_caching=given.text("--disable-radix-cache") is None,
         parser=given.text("--tool-call-parser"),
+        draft=given.text("--speculative-algorithm"),
         tp=given.number("--tp-size", 1),
         trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
     )

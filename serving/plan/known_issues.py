@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from packaging.version import Version
 
+from m3agent.serving.plan.draft import FEW_STREAMS, GQA_DRAFT, GROUPED_KV_HEADS, draft_backend
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, Precision
 
@@ -66,6 +67,12 @@ class Setup:
         dp: Data-parallel size.
         trust_remote_code: True if the checkpoint's own code runs.
         assumed_parameters: Number of parameters that the memory estimate uses.
+        draft: Method of speculative decoding; None without it.
+        draft_kv_heads: KV heads of the draft; None if unknown.
+        draft_backend: Attention backend of the draft; None is the engine's choice.
+        draft_synthetic: True if the engine accepts drafted tokens at random.
+        sequences: Sequences in one step; None if unknown.
+        random_weights: True if the engine makes up random weights.
         env: Environment variables.
     """
 
@@ -90,6 +97,12 @@ class Setup:
     dp: int = 1
     trust_remote_code: bool = False
     assumed_parameters: float | None = None
+    draft: str | None = None
+    draft_kv_heads: int | None = None
+    draft_backend: str | None = None
+    draft_synthetic: bool = False
+    sequences: int | None = None
+    random_weights: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -138,6 +151,8 @@ class KnownIssue:
     source: str
 
 
+LONGEST_MHA = 131_072
+"""Longest context in tokens for a draft with multi-head attention; the drafts were trained on 32,768."""
 FIRST_FP8_INDEX = "0.32"
 """First version of vLLM with fp8 index keys on all NVIDIA GPUs that have fp8."""
 
@@ -359,6 +374,64 @@ TRAPS = (
         "each rank has its own prefix cache: a turn on another rank computes the whole prompt again",
         "send a session's turns to one rank, or use one rank",
         "vLLM's data parallelism",
+    ),
+    KnownIssue(
+        "draft-sglang",
+        _REFUSE,
+        lambda s: s.engine is EngineKind.SGLANG and s.draft is not None,
+        "with a draft, SGLang gives wrong text: on Hopper M3 does not see the drafted tokens that it verifies, and text "
+        "repeats; on Blackwell its M3 kernels exclude drafts with CUDA graphs",
+        "use vLLM for the draft, or --draft off",
+        "sgl-project/sglang#40214, #36659, #36866; SGLang 0.5.23",
+    ),
+    KnownIssue(
+        "draft-trtllm",
+        _REFUSE,
+        lambda s: s.engine is EngineKind.TRTLLM and s.draft is not None,
+        "in TensorRT-LLM drafts need its msa kernels, which the recipe for two nodes does not use",
+        "use vLLM for the draft, or --draft off",
+        "NVIDIA/TensorRT-LLM#18872",
+    ),
+    KnownIssue(
+        "draft-mha-long",
+        _REFUSE,
+        lambda s: (s.draft_kv_heads or 0) > GROUPED_KV_HEADS and s.context > LONGEST_MHA,
+        "a draft with multi-head attention has 16 times the keys and values of the one with GQA: 4.3 GB a GPU at a "
+        "million tokens (TP4, fp8)",
+        f"take {GQA_DRAFT.model}",
+        "the drafts' configs; InferenceX's agent recipes, which all use GQA",
+    ),
+    KnownIssue(
+        "draft-mtp",
+        _REFUSE,
+        lambda s: s.on_vllm and s.draft is not None and "mtp" in s.draft,
+        "the released weights of M3 have no layers for multi-token prediction",
+        f"use the method eagle3 with {GQA_DRAFT.model}",
+        "ggml-org/llama.cpp#24908",
+    ),
+    KnownIssue(
+        "draft-synthetic",
+        _REFUSE,
+        lambda s: s.draft_synthetic and not s.random_weights,
+        "synthetic acceptance takes drafted tokens at random: it measures speed, and the text is wrong",
+        "leave out rejection_sample_method, or measure with random weights (--load-format dummy)",
+        "vLLM, config/speculative.py",
+    ),
+    KnownIssue(
+        "draft-attention",
+        _WARN,
+        lambda s: s.on_vllm and s.draft is not None and s.draft_backend != draft_backend(s.vendor),
+        "without the right attention backend for the draft the server may end at the start",
+        'set "attention_backend" in --speculative-config: FLASH_ATTN on NVIDIA, TRITON_ATTN on AMD',
+        "InferenceX#1739, #2423; vLLM's recipe page for M3",
+    ),
+    KnownIssue(
+        "draft-many-streams",
+        _WARN,
+        lambda s: s.draft is not None and (s.sequences or 0) > FEW_STREAMS,
+        "with many sequences at a time a draft gains little: 63% at 4 on MI355X, 42% at 16, 14% at 64",
+        "measure both with m3agent serve bench",
+        "ROCm/ATOM#1333",
     ),
     KnownIssue(
         "several-nodes",

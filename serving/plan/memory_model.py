@@ -221,11 +221,13 @@ class Batch:
         tokens: Tokens of one step.
         sequences: Sequences in one step.
         graphs: Batch sizes of the captured CUDA graphs.
+        drafted: Tokens of each sequence that a draft proposes and M3 verifies in one step; 0 without a draft.
     """
 
     tokens: int = 8192
     sequences: int = 8
     graphs: tuple[int, ...] = (1, 2, 4, 8)
+    drafted: int = 0
 
 
 def other_bytes(shape: LayerCounts, split: Split, batch: Batch, *, vision: bool) -> int:
@@ -234,7 +236,7 @@ def other_bytes(shape: LayerCounts, split: Split, batch: Batch, *, vision: bool)
     With data parallelism the experts see the tokens of all ranks (assumed).
     """
     activations = batch.tokens * (_WORKSPACES * split.dp + _STREAMS)
-    logits = 2 * batch.sequences * VOCABULARY * 4
+    logits = 2 * batch.sequences * (1 + batch.drafted) * VOCABULARY * 4
     graphs = len(batch.graphs) * shape.layers * _GRAPH
     buffers = _RUNTIME + (_NCCL if split.gpus > 1 else 0)
     return activations + logits + graphs + buffers + (_ENCODER if vision else 0)
@@ -288,12 +290,16 @@ def room(
     index: KvDtype = KvDtype.BF16,
     vision: bool = False,
     shape: LayerCounts = M3,
+    more: tuple[int, int, int] = (0, 0, 0),
 ) -> GpuMemory:
-    """Return how an engine's memory divides. `kv` is negative by the number of missing bytes."""
+    """Return how an engine's memory divides. `kv` is negative by the number of missing bytes.
+
+    `more` has the bytes of a draft: weights, activations, and KV cache of one token.
+    """
     allowed = int(total * utilisation)
-    weights = weight_bytes(shape, precision, split, vision=vision, positions=positions)
-    other = other_bytes(shape, split, batch, vision=vision)
-    token = kv_bytes_per_token(shape, split.tp, kv, index)
+    weights = weight_bytes(shape, precision, split, vision=vision, positions=positions) + more[0]
+    other = other_bytes(shape, split, batch, vision=vision) + more[1]
+    token = kv_bytes_per_token(shape, split.tp, kv, index) + more[2]
     return GpuMemory(total, allowed, weights, other, allowed - weights - other, token)
 
 

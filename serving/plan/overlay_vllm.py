@@ -15,6 +15,7 @@ from m3agent.serving.plan.change import (
     remote_code,
     served_name,
 )
+from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 from m3agent.serving.plan.window import overrides
@@ -211,6 +212,25 @@ def _memory(wanted: ChangeRequest) -> list[RecipeChange]:
     )
 
 
+def _draft(wanted: ChangeRequest) -> list[RecipeChange]:
+    plan = wanted.plan
+    if plan is None or plan.draft is None:
+        return []
+    config = {
+        "method": DRAFT_METHOD,
+        "model": plan.draft.model,
+        "num_speculative_tokens": plan.draft_tokens,
+        "attention_backend": plan.draft_backend,
+    }
+    return wanted.change(
+        "draft",
+        f"A small model proposes {plan.draft_tokens} tokens and M3 verifies them in one step, which changes the speed and "
+        "not the text.",
+        "vLLM's recipe page for MiniMax-M3; InferenceX's agent recipes",
+        ("--speculative-config", json.dumps(config, separators=(",", ":"))),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     _block,
     _prefix_cache,
@@ -224,6 +244,7 @@ RULES: tuple[Rule, ...] = (
     _context,
     _parallel,
     _memory,
+    _draft,
     served_name,
     remote_code,
     _reach,

@@ -40,7 +40,8 @@ class PacedServer(MisbehavingServer):
     `reporting` its usage says how many tokens were cached; with `boasting` it says that all were. With `tokenizing` it
     serves /tokenize. An answer has `min_tokens` tokens, but at least 5. With `role_first` it sends the event with the
     role before the prefill, otherwise after it. The first `mute` tokens send no event. Chat requests whose number (from
-    1) is in `fails` get status 500. Its whole process ends in the middle of its answer to request number `dies_after`.
+    1) is in `fails` get status 500. Its whole process ends in the middle of its answer to request number `dies_after`. With a
+    number for `accepting` its metrics show a draft.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PacedServer(MisbehavingServer):
         mute: int = 0,
         fails: tuple[int, ...] = (),
         dies_after: int | None = None,
+        accepting: float | None = None,
     ) -> None:
         super().__init__()
         model = {"id": MODEL, "owned_by": owner} | ({} if window is None else {"max_model_len": window})
@@ -65,7 +67,7 @@ class PacedServer(MisbehavingServer):
         self.prefill, self.decode = prefill, decode
         self.caching, self.reporting, self.boasting = caching, reporting, boasting
         self.tokenizing, self.role_first, self.mute = tokenizing, role_first, mute
-        self.fails, self.dies_after = fails, dies_after
+        self.fails, self.dies_after, self.accepting = fails, dies_after, accepting
         self.bodies: list[dict[str, Any]] = []
         self.prompts: list[int] = []
         """Tokens of each chat's prompt."""
@@ -76,7 +78,7 @@ class PacedServer(MisbehavingServer):
 
     async def _handle(self, request: Request) -> Response:
         if request.url.path == "/metrics":
-            return PlainTextResponse(METRICS)
+            return PlainTextResponse(METRICS + self._drafts())
         if request.url.path == "/tokenize" and self.tokenizing:
             tokens = _TOKEN.findall((await request.json())["prompt"])
             return JSONResponse({"count": len(tokens), "tokens": list(range(len(tokens)))})
@@ -87,6 +89,17 @@ class PacedServer(MisbehavingServer):
         if len(self.bodies) in self.fails:
             return JSONResponse({"error": {"message": "the engine tripped"}}, 500)
         return StreamingResponse(self._answer(body, len(self.bodies)), media_type="text/event-stream")
+
+    def _drafts(self) -> str:
+        """Return the metrics of a draft, of which `accepting` tokens are accepted in each step since the start."""
+        if self.accepting is None:
+            return ""
+        drafts = 1000 + 10 * len(self.bodies)
+        accepted = 500 + 10 * len(self.bodies) * self.accepting
+        return (
+            f"vllm:spec_decode_num_drafts_total {drafts}\n"
+            f"vllm:spec_decode_num_accepted_tokens_total {accepted}\n"
+        )
 
     async def _answer(self, body: dict[str, Any], number: int) -> AsyncIterator[str]:
         self._at_once += 1

@@ -289,6 +289,8 @@ def _text(result: BenchResult) -> str:
     lines += [
         f"note: {label(row)}: {printable_line(mark, 500)}\n" for row in result.rows for mark in row.marks
     ]
+    if result.accepted_length is not None:
+        lines.append(f"draft: {result.accepted_length:.2f} tokens a step\n")
     lines += [f"left out: {part}\n" for part in result.left_out]
     return "".join(lines)
 

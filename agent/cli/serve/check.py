@@ -91,6 +91,7 @@ async def _check(
 ) -> list[Check]:
     """Run all checks; each name appears once."""
     from m3agent.serving.check.checklist import checklist
+    from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
     from m3agent.serving.check.prefix_probe import examine
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
@@ -112,6 +113,8 @@ async def _check(
         findings=findings,
     )
     found += await model_check(endpoint, api_key=key, listen=_listen)
+    _listen("the draft, if there is one")
+    found += await draft_check(endpoint, api_key=key)
     _listen("settings and metrics")
     found += await checklist(
         endpoint, api_key=key, workload=workload, prometheus=prometheus, findings=findings

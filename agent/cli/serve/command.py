@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import Typical, faults, print_bytes, run
-from m3agent.agent.cli.plan import Concurrency, Vision, WeightPrecision
+from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.agent.util.sanitize import print_note
@@ -67,6 +67,15 @@ def serve(
     typical: Typical = None,
     precision: WeightPrecision = None,
     vision: Vision = False,
+    draft: Drafting = DraftChoice.auto,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            help="The draft: a folder, or a name on Hugging Face.",
+            metavar="PATH|NAME",
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -150,6 +159,8 @@ def serve(
             typical=typical,
             precision=None if precision is None else precision.value,
             vision=vision,
+            draft=draft.value,
+            draft_model=draft_model,
             recipe=recipe,
             host=host,
             port=port,

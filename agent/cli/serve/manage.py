@@ -53,6 +53,8 @@ def status(as_json: AsJson = False) -> None:
                     if check.get("ok") is False:
                         said = f"{record.url}: {check.get('name')} failed: {check.get('detail')}"
                         print_text(printable_line(said, 500))
+                if draft := (record.plan or {}).get("draft"):
+                    print_text(printable_line(f"{record.url}: drafts tokens with {draft.get('model')}", 500))
                 if record.random_weights:
                     print_text(f"{record.url}: its weights are random, so it answers nonsense")
                 if record.restarts:

@@ -9,11 +9,19 @@ from dataclasses import dataclass, replace
 from packaging.version import InvalidVersion, Version
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.serving.launch.checkpoint import Checkpoint, CheckpointError, read_checkpoint
+from m3agent.serving.launch.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    lacking_download,
+    read_checkpoint,
+    read_draft,
+)
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.nodes import node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
+from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
+from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
@@ -24,6 +32,7 @@ from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
 DYNAMO_RECIPE = "dynamo-vllm-agg"
+_SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc", "--speculative-algorithm")
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class ServeRequest:
     typical: int | None = None
     precision: str | None = None
     vision: bool = False
+    draft: str = "auto"
+    draft_model: str | None = None
     recipe: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
@@ -182,6 +193,11 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             raise UsageError(
                 "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
             )
+        if asked.recipe is not None and asked.draft == "on":
+            raise UsageError(
+                "--draft on is for a plan, and --recipe uses a documented command: leave out one, or give "
+                "--speculative-config after --"
+            )
         named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
         if named is not None:
             prepared = prepare(recipe(named), wanted)
@@ -194,7 +210,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             notes = detected.notes
         fleet = _fleet(asked, detected)
         version = _installed(asked, environ) if local or asked.gpus is None else None
-        plan, more = _plan(asked, fleet, checkpoint, version, local=asked.gpus is None)
+        plan, more = _plan(asked, fleet, checkpoint, version, environ, local=asked.gpus is None)
         prepared = prepare(recipe(plan.recipe), wanted, plan)
     except DetectionError as error:
         raise EnvironmentFault(str(error)) from None
@@ -234,8 +250,29 @@ def _installed(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
         return None
 
 
+def _why_no_draft(
+    asked: ServeRequest, checkpoint: Checkpoint | None, environ: Mapping[str, str]
+) -> str | None:
+    """Return why no draft is chosen without being asked for; None if one may be."""
+    if random_weights(asked.options):
+        return "no draft: with random weights no drafted token is right (--draft on uses it anyway)"
+    if checkpoint is not None and not checkpoint.whole:
+        return "no draft: the checkpoint does not have M3's sizes"
+    if any(flag_of((word,)) in _SPECULATIVE for word in asked.options):
+        return "no draft: the options after -- configure one"
+    if lacking_download(asked.draft_model or GQA_DRAFT.model, environ):
+        return "no draft: it is not on this machine, and HF_HUB_OFFLINE forbids the download"
+    return None
+
+
 def _plan(
-    asked: ServeRequest, fleet: Fleet, checkpoint: Checkpoint | None, version: str | None, *, local: bool
+    asked: ServeRequest,
+    fleet: Fleet,
+    checkpoint: Checkpoint | None,
+    version: str | None,
+    environ: Mapping[str, str],
+    *,
+    local: bool,
 ) -> tuple[Plan, tuple[str, ...]]:
     """Return the best plan, and notes about it for the user."""
     from m3agent.agent.cli.plan import refusal
@@ -248,9 +285,16 @@ def _plan(
         precision=precision or (None if checkpoint is None else checkpoint.precision),
         engine=None if asked.engine is None else EngineKind(asked.engine),
         vision=asked.vision,
+        draft_use=DraftUse(asked.draft),
+        draft=read_draft(asked.draft_model or GQA_DRAFT.model, environ)
+        if asked.draft != "off"
+        else GQA_DRAFT,
         version=version,
     )
     notes: list[str] = []
+    if asked.draft == "auto" and (why := _why_no_draft(asked, checkpoint, environ)):
+        wish = replace(wish, draft_use=DraftUse.OFF)
+        notes += [why] if asked.draft_model else []
     if checkpoint is not None:
         wish = replace(wish, shape=checkpoint.shape)
         if not checkpoint.whole:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.plan import PlanEngine, PlanPrecision
+from m3agent.agent.cli.plan import DraftChoice, PlanEngine, PlanPrecision
+from m3agent.serving.plan.draft import DraftUse
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import Precision
 from tests import command_line
@@ -23,6 +24,7 @@ def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_the_options_take_what_the_planner_knows() -> None:
     assert [choice.value for choice in PlanPrecision] == list(Precision)
     assert [choice.value for choice in PlanEngine] == list(EngineKind)
+    assert [choice.value for choice in DraftChoice] == list(DraftUse)
 
 
 def test_a_million_tokens_on_four_h200() -> None:

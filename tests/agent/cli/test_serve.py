@@ -414,6 +414,52 @@ def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine
     assert not machine.state.exists() or not list(machine.state.glob("servers/*"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--draft", "on", "--engine", "sglang"], "text repeats"),
+        (["--draft", "on", "--recipe", "vllm-nvidia-tp8"], "--draft on is for a plan"),
+        (["--draft-model", "/nowhere"], "/nowhere does not exist"),
+        (["--", "--speculative-config", '{"method":"minimax_m3_mtp"}'], "no layers for multi-token"),
+    ],
+)
+def test_a_draft_that_cannot_be_is_refused(machine: Machine, arguments: list[str], said: str) -> None:
+    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "drafts"),
+    [
+        ([], True),
+        (["--draft", "off"], False),
+        (["--concurrency", "40", "--typical", "8192"], False),
+        (["--", "--load-format", "dummy"], False),
+        (["--draft", "on", "--", "--load-format", "dummy"], True),
+    ],
+)
+def test_a_draft_is_used_where_it_pays(machine: Machine, arguments: list[str], drafts: bool) -> None:
+    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert ('--speculative-config \'{"method":"eagle3"' in done.stdout) is drafts
+    offline = machine.run("serve", "--gpus", "8xH200", "--dry-run", HF_HUB_OFFLINE="1", HOME="/nowhere")
+    assert "--speculative-config" not in offline.stdout
+
+
+def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_path: Path) -> None:
+    for version, planned in (("0.24.0", False), ("0.33.0", True)):
+        site = tmp_path / version
+        (site / f"vllm-{version}.dist-info").mkdir(parents=True)
+        (site / f"vllm-{version}.dist-info" / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
+        )
+        machine.program("vllm", f"#!{sys.executable}\nraise SystemExit('started')\n")
+        done = machine.run("serve", "--context", "1048576", "--dry-run", PYTHONPATH=str(site), GPUS="4")
+        assert done.returncode == 0, done.stderr
+        assert ("indexer_kv_dtype" in done.stdout) is planned
+
+
 def test_gpus_that_are_not_here_are_refused(machine: Machine) -> None:
     done = machine.serve("--gpus", "4xH200")
     assert done.returncode == 3

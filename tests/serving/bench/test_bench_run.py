@@ -51,6 +51,15 @@ def median_ttft(found: BenchRow) -> float:
     return found.ttft.median
 
 
+async def test_a_draft_s_accepted_length_is_that_of_the_bench_alone() -> None:
+    with PacedServer(accepting=1.78) as server:
+        result = await measured(server.url)
+    assert result.accepted_length == pytest.approx(2.78)
+    assert from_json(to_json(result)).accepted_length == result.accepted_length
+    with PacedServer() as server:
+        assert (await measured(server.url)).accepted_length is None
+
+
 async def test_a_cached_turn_waits_less_and_a_longer_prompt_longer() -> None:
     with PacedServer(prefill=50e-6) as server:  # seconds per token: far more than a busy machine adds
         result = await measured(server.url, lengths=(2048, 8192))

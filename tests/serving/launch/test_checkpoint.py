@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.checkpoint import CheckpointError, cache_folder, lacking_disk, read_checkpoint
+from m3agent.serving.launch.checkpoint import (
+    CheckpointError,
+    cache_folder,
+    lacking_disk,
+    lacking_download,
+    read_checkpoint,
+    read_draft,
+)
+from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT
 from m3agent.serving.plan.memory_model import M3, LayerCounts, Precision
 
 CONFIG: dict[str, Any] = {
@@ -152,3 +160,51 @@ def test_too_small_disk_is_reported_before_the_download(tmp_path: Path) -> None:
     offline = lacking_disk(found, Precision.BF16, {**environ, "HF_HUB_OFFLINE": "1"})
     assert offline is not None
     assert "HF_HUB_OFFLINE forbids" in offline
+
+
+DRAFT: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 6144,
+    "intermediate_size": 16384,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+}
+
+
+def test_a_draft_s_folder_says_what_it_is(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, DRAFT)
+    found = read_draft(str(folder), {})
+    assert (found.model, found.kv_heads) == (str(folder), 4)
+    assert found.weights / 1e9 == pytest.approx(1.16, abs=0.01)
+    assert not lacking_download(str(folder), {"HF_HUB_OFFLINE": "1"})
+
+
+def test_published_drafts_are_known_by_name(tmp_path: Path) -> None:
+    environ = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    assert read_draft(GQA_DRAFT.model, environ) == GQA_DRAFT
+    assert read_draft(MHA_DRAFT.model, environ) == MHA_DRAFT
+    assert lacking_download(GQA_DRAFT.model, environ)
+    assert not lacking_download(GQA_DRAFT.model, {"HF_HUB_CACHE": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**DRAFT, "architectures": ["LlamaForCausalLM"]}, "not that of an EAGLE3 draft"),
+        ({**DRAFT, "hidden_size": 4096}, "reads states of 4,096 numbers and M3's have 6,144"),
+        ({key: value for key, value in DRAFT.items() if key != "num_key_value_heads"}, "lacks one of"),
+        ({**DRAFT, "num_key_value_heads": "four"}, "lacks one of"),
+    ],
+)
+def test_another_model_is_no_draft(tmp_path: Path, config: dict[str, Any], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        read_draft(str(folder_of(tmp_path, config)), {})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"), [("/nowhere/draft", "does not exist"), ("someone/draft", "its size is unknown")]
+)
+def test_a_draft_that_cannot_be_read_is_refused(tmp_path: Path, model: str, said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        read_draft(model, {"HF_HUB_CACHE": str(tmp_path)})

@@ -165,6 +165,22 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
 
 
 @pytest.mark.docker
+def test_a_draft_comes_with_the_checkpoint(image: str, folder: Path, own_state: Path) -> None:
+    here, draft = own_state / "m3", own_state / "draft"
+    here.mkdir()
+    draft.mkdir()
+    environ = {**os.environ, "HF_HOME": str(own_state / "hf")}
+    cache = f"type=bind,source={own_state}/hf,target={own_state}/hf"
+    for model, brings_cache in ((str(draft), False), ("someone/draft", True)):
+        start = container_start(
+            job(model=str(here), draft=model), image=image, name=f"{NAME}-6", folder=folder, environ=environ
+        )
+        assert f"type=bind,source={here},target={here},readonly" in start.argv
+        assert (f"type=bind,source={draft},target={draft},readonly" in start.argv) is not brings_cache
+        assert (cache in start.argv) is brings_cache
+
+
+@pytest.mark.docker
 def test_missing_image_is_an_error_without_pull(folder: Path, image: str) -> None:
     missing = f"{NAME}-none:1"
     with pytest.raises(LaunchError, match=f"pull it with `docker pull {missing}`"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, with_options
 from m3agent.serving.plan.command import LaunchCommand
+from m3agent.serving.plan.draft import DraftUse
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind, Severity, met
 from m3agent.serving.plan.listing import listing, problems, versions
@@ -16,6 +18,7 @@ from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe
 
 KEY = "s3cret"
+SYNTHETIC = '{"method":"eagle3","model":"d","rejection_sample_method":"synthetic"}'
 
 
 def planned(gpus: str, wanted: LaunchRequest = LaunchRequest(), **wish: object) -> PreparedJob:  # noqa: B008  # it is frozen
@@ -35,9 +38,28 @@ def test_fp8_index_keys_reach_the_command() -> None:
     assert (prepared.setup.index_dtype, prepared.setup.kv_dtype) == ("fp8", "fp8")
 
 
+def test_a_draft_reaches_the_command() -> None:
+    job = planned("4xH200", draft_use=DraftUse.ON).job
+    (text,) = value(job.argv, "--speculative-config") or ("",)
+    assert json.loads(text) == {
+        "method": "eagle3",
+        "model": "Inferact/MiniMax-M3-EAGLE3-GQA",
+        "num_speculative_tokens": 3,
+        "attention_backend": "FLASH_ATTN",
+    }
+    assert value(job.argv, "--cudagraph-capture-sizes") == ("4", "8", "16", "32")
+    assert job.draft == "Inferact/MiniMax-M3-EAGLE3-GQA"
+
+
+def test_synthetic_acceptance_is_for_random_weights() -> None:
+    options = ("--load-format", "dummy", "--speculative-config", SYNTHETIC)
+    assert planned("8xH200", LaunchRequest(options=options)).random_weights
+
+
 @pytest.mark.parametrize("gpu", GPUS)
-def test_a_plan_s_command_is_read_as_the_plan(gpu: str) -> None:
-    for plan in plans(Fleet(GPUS[gpu], 8), PlanRequest(context=1_048_576)):
+@pytest.mark.parametrize("use", [DraftUse.AUTO, DraftUse.OFF])
+def test_a_plan_s_command_is_read_as_the_plan(gpu: str, use: DraftUse) -> None:
+    for plan in plans(Fleet(GPUS[gpu], 8), PlanRequest(context=1_048_576, draft_use=use)):
         prepared = prepare(recipe(plan.recipe), LaunchRequest(), plan)
         env = prepared.job.env
         assert prepared.setup == replace(plan.setup, env=env), plan.recipe
@@ -49,6 +71,9 @@ def test_a_plan_s_command_is_read_as_the_plan(gpu: str) -> None:
         (("--block-size", "16"), "the cache's blocks must equal"),
         (("--tool-call-parser", "minimax_m2"), "the command line accepts any parser name"),
         (("--hf-overrides", '{"rope_scaling":{"factor":2.0}}'), "passes on only theta"),
+        (("--speculative-config", '{"method":"minimax_m3_mtp"}'), "no layers for multi-token"),
+        (("-sc", SYNTHETIC), "the text is wrong"),
+        (("--speculative-config", '{"method":"eagle3","model":"Inferact/MiniMax-M3-EAGLE3"}'), "16 times"),
     ],
 )
 def test_a_trap_in_a_person_s_options_is_refused(options: tuple[str, ...], said: str) -> None:
@@ -99,7 +124,7 @@ def test_a_million_tokens_on_four_h200() -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("context", [131_072, 1_048_576])
 def test_every_plan_s_command_is_taken_by_the_engine_s_parser(gpu: str, context: int) -> None:
-    found = plans(Fleet(GPUS[gpu], 8, 2), PlanRequest(context=context))
+    found = plans(Fleet(GPUS[gpu], 8, 2), PlanRequest(context=context, draft_use=DraftUse.AUTO))
     assert found
     for plan in found:
         job = prepare(recipe(plan.recipe), LaunchRequest(), plan).job

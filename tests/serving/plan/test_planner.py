@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft, DraftUse
 from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind, Rope
 from m3agent.serving.plan.memory_model import BLOCK, KvDtype, Precision, kv_bytes_per_token, possible_tp
@@ -31,6 +32,7 @@ WISH = st.builds(
     precision=st.sampled_from([None, *Precision]),
     engine=st.sampled_from([None, *EngineKind]),
     vision=st.booleans(),
+    draft_use=st.sampled_from(DraftUse),
 )
 
 
@@ -109,6 +111,60 @@ def test_copies_of_heads_lose_to_ranks_where_many_work() -> None:
     many = PlanRequest(context=524_288, typical=131_072, concurrency=24)
     assert (best("8xH200", many).tp, best("8xH200", many).dp) == (4, 2)
     assert (best("8xH200", PlanRequest()).tp, best("8xH200", PlanRequest()).dp) == (8, 1)
+
+
+DRAFTED = PlanRequest(draft_use=DraftUse.AUTO)
+
+
+def test_a_draft_is_planned_for_few_sequences_with_its_memory() -> None:
+    without, plan = best("8xH200", PlanRequest()), best("8xH200", DRAFTED)
+    assert plan.draft == GQA_DRAFT
+    assert (plan.draft_tokens, plan.draft_backend) == (3, "FLASH_ATTN")
+    assert plan.cudagraph_capture_sizes == (4, 8, 16, 32)
+    assert plan.memory.weights - without.memory.weights == GQA_DRAFT.weight_bytes(8)
+    assert without.kv_tokens * 0.95 < plan.kv_tokens < without.kv_tokens
+    assert any(reason.startswith("a draft proposes 3 tokens") for reason in plan.reasons)
+    assert best("4xMI355X", DRAFTED).draft_backend == "TRITON_ATTN"
+
+
+def test_a_draft_is_not_planned_where_it_does_not_pay_or_anything_gets_worse() -> None:
+    assert best("8xH200", replace(DRAFTED, concurrency=32, typical=16_384)).draft is None
+    assert best("8xH200", replace(DRAFTED, context=131_072, concurrency=12)).draft == GQA_DRAFT
+    fleet = parse_gpus("4xH200")
+    longest = longest_context(fleet, PlanRequest())
+    assert longest_context(fleet, DRAFTED) == longest
+    assert plans(fleet, replace(DRAFTED, context=longest))[0].draft is None
+    (plan, *_) = plans(fleet, DRAFTED)
+    assert (plan.draft, plan.kv_cache_dtype) == (None, "auto")
+    assert plan.reasons[-1].endswith("a draft fits with an fp8 cache (--draft on)")
+    (plan, *_) = plans(fleet, replace(DRAFTED, draft_use=DraftUse.ON))
+    assert (plan.draft, plan.kv_cache_dtype) == (GQA_DRAFT, "fp8")
+
+
+def test_a_draft_that_is_asked_for_is_refused_where_it_is_broken() -> None:
+    wish = PlanRequest(draft_use=DraftUse.ON, engine=EngineKind.SGLANG)
+    assert plans(parse_gpus("8xH200"), wish) == []
+    refused = refusals(parse_gpus("8xH200"), wish)
+    assert {refusal.trap for refusal in refused} == {"draft-sglang"}
+    assert "text repeats" in refused[0].reason
+    for plan in plans(parse_gpus("8xH200"), replace(DRAFTED, engine=EngineKind.SGLANG)):
+        assert plan.draft is None
+    wish = PlanRequest(context=524_288, draft_use=DraftUse.ON, draft=MHA_DRAFT)
+    assert {refusal.trap for refusal in refusals(parse_gpus("8xH200"), wish)} == {"draft-mha-long"}
+    assert plans(parse_gpus("8xH200"), replace(wish, context=131_072))
+
+
+@pytest.mark.parametrize(
+    ("draft", "tp", "kv", "expected"),
+    [
+        (MHA_DRAFT, 4, KvDtype.BF16, 8_192),
+        (MHA_DRAFT, 8, KvDtype.FP8, 2_048),
+        (GQA_DRAFT, 4, KvDtype.BF16, 512),
+        (GQA_DRAFT, 8, KvDtype.FP8, 256),
+    ],
+)
+def test_bytes_of_a_token_of_a_draft(draft: Draft, tp: int, kv: KvDtype, expected: int) -> None:
+    assert draft.token_bytes(tp, kv) == expected
 
 
 def test_amd_gets_what_amd_needs() -> None:
@@ -217,7 +273,10 @@ def test_no_plan_exceeds_memory(
         assert fleet.free_bytes is None or memory.allowed <= fleet.free_bytes
         kv = KvDtype.BF16 if plan.kv_cache_dtype == "auto" else KvDtype.FP8
         index = KvDtype(plan.index_dtype)
-        assert plan.kv_tokens * kv_bytes_per_token(SHAPE, plan.tp, kv, index) <= memory.kv
+        token = kv_bytes_per_token(SHAPE, plan.tp, kv, index)
+        token += 0 if plan.draft is None else plan.draft.token_bytes(plan.tp, kv)
+        assert plan.kv_tokens * token <= memory.kv
+        assert (plan.draft is not None) or wish.draft_use is not DraftUse.ON
         assert plan.kv_tokens >= wish.context == plan.max_model_len
         assert plan.count <= fleet.count
         assert possible_tp(plan.tp)

@@ -77,6 +77,29 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "trtllm-no-prefix-reuse": (TRTLLM, {}, {"engine": EngineKind.VLLM}),
     "no-prefix-caching": (H200, {"prefix_caching": False}, {"prefix_caching": True}),
     "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
+    "draft-sglang": (SGLANG, {"draft": "EAGLE3"}, {"draft": None}),
+    "draft-trtllm": (TRTLLM, {"draft": "eagle3"}, {"draft": None}),
+    "draft-mha-long": (
+        LONG,
+        {"draft": "eagle3", "draft_kv_heads": 64},
+        {"draft": "eagle3", "draft_kv_heads": 4},
+    ),
+    "draft-mtp": (H200, {"draft": "minimax_m3_mtp"}, {"draft": "eagle3"}),
+    "draft-synthetic": (
+        H200,
+        {"draft": "eagle3", "draft_synthetic": True},
+        {"draft": "eagle3", "draft_synthetic": True, "random_weights": True},
+    ),
+    "draft-attention": (
+        H200,
+        {"draft": "eagle3"},
+        {"draft": "eagle3", "draft_backend": "FLASH_ATTN"},
+    ),
+    "draft-many-streams": (
+        H200,
+        {"draft": "eagle3", "sequences": 64},
+        {"draft": "eagle3", "sequences": 8},
+    ),
     "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
     "kv-copies": (H200, {"tp": 8}, {"tp": 4}),
     "remote-code": (H200, {"trust_remote_code": True}, {"trust_remote_code": False}),
@@ -112,11 +135,10 @@ def test_good_versions_of_vllm(version: str) -> None:
 
 
 def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
-    fp8 = {"index_dtype": "fp8"}
-    assert "index-fp8" in names(replace(H200, version="0.24.0", **fp8))
-    assert "index-fp8" not in names(replace(H200, **fp8))  # the plan then asks for 0.32
-    assert "index-fp8" not in names(replace(B200, version="0.24.0", **fp8))
-    assert "index-fp8" in names(replace(MI355X, version="0.33.0", **fp8))
+    assert "index-fp8" in names(replace(H200, version="0.24.0", index_dtype="fp8"))
+    assert "index-fp8" not in names(replace(H200, index_dtype="fp8"))  # the plan then asks for 0.32
+    assert "index-fp8" not in names(replace(B200, version="0.24.0", index_dtype="fp8"))
+    assert "index-fp8" in names(replace(MI355X, version="0.33.0", index_dtype="fp8"))
 
 
 @pytest.mark.parametrize("version", ["0.22.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0"])

@@ -1,0 +1,84 @@
+"""EAGLE3 drafts for M3: a small model proposes tokens, and M3 verifies several of them in one step.
+
+A published draft is one layer; it uses M3's own embedding and output layer. Sources: the drafts' model cards,
+InferenceX's agent recipes, and vLLM's models/llama_eagle3.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from m3agent.serving.plan.gpus import Vendor
+from m3agent.serving.plan.memory_model import HEAD, HIDDEN, QUERY_HEADS, KvDtype
+
+DRAFT_METHOD = "eagle3"
+"""vLLM's name of the method."""
+DRAFT_TOKENS = 3
+"""Tokens that the draft proposes before M3 verifies them, as in InferenceX's agent recipes."""
+FEW_STREAMS = 16
+"""Most sequences at a time for which a draft is chosen without being asked for.
+
+Published gains on MI355X: 63% at 4 sequences, 42% at 16, 14% at 64 (ROCm/ATOM#1333).
+"""
+GROUPED_KV_HEADS = 4
+"""KV heads of a draft with grouped-query attention (GQA); one with multi-head attention (MHA) has 64."""
+_MIXING = 3 * HIDDEN * HIDDEN * 2
+"""Bytes of the layer that mixes three of M3's hidden states; every GPU has it whole (read)."""
+_STATES = 3 * HIDDEN * 2
+"""Bytes a token for the three hidden states that M3 hands to the draft (read)."""
+
+
+class DraftUse(StrEnum):
+    """Whether a server uses a draft."""
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A draft model.
+
+    Attributes:
+        model: Folder or name on Hugging Face.
+        kv_heads: Its KV heads.
+        weights: Bytes of its weights, without embedding and output layer.
+    """
+
+    model: str
+    kv_heads: int = GROUPED_KV_HEADS
+    weights: int = 1_700_000_000
+
+    def weight_bytes(self, tp: int) -> int:
+        """Return the bytes of weights on each of `tp` GPUs."""
+        return _MIXING + max(0, self.weights - _MIXING) // tp
+
+    def token_bytes(self, tp: int, kv: KvDtype) -> int:
+        """Return the bytes of KV cache for one token on each of `tp` GPUs."""
+        return 2 * max(1, self.kv_heads // tp) * HEAD * kv.bytes
+
+
+GQA_DRAFT = Draft("Inferact/MiniMax-M3-EAGLE3-GQA")
+MHA_DRAFT = Draft("Inferact/MiniMax-M3-EAGLE3", kv_heads=QUERY_HEADS)
+_KNOWN = {draft.model: draft for draft in (GQA_DRAFT, MHA_DRAFT)}
+
+
+def known_draft(model: str) -> Draft | None:
+    """Return the published draft of this name, or None."""
+    return _KNOWN.get(model)
+
+
+def draft_backend(vendor: Vendor) -> str:
+    """Return the attention backend of the draft in vLLM.
+
+    FlashInfer, which vLLM may choose on NVIDIA, has no kernel for MHA with blocks of 128 tokens
+    (InferenceX#1739).
+    """
+    return "TRITON_ATTN" if vendor is Vendor.AMD else "FLASH_ATTN"
+
+
+def state_bytes(tokens: int) -> int:
+    """Return the bytes for M3's hidden states that the draft reads, for the tokens of one step."""
+    return tokens * _STATES
