@@ -72,6 +72,16 @@ Drafting = Annotated[
         help="A small model proposes tokens and M3 verifies them; auto uses it for few sequences at a time.",
     ),
 ]
+HostCacheGb = Annotated[
+    int,
+    typer.Option(
+        "--host-cache",
+        help="Keep KV cache that leaves the GPUs in this many GB of each machine's memory; 0 for none.",
+        min=0,
+        max=100_000,
+        metavar="GB",
+    ),
+]
 Vision = Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")]
 
 
@@ -95,6 +105,7 @@ def plan(
     engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Vision = False,
     draft: Drafting = DraftChoice.auto,
+    host_cache: HostCacheGb = 0,
     gpu_price: Annotated[
         float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
     ] = None,
@@ -121,6 +132,7 @@ def plan(
             return
         from m3agent.serving.plan.draft import DraftUse
         from m3agent.serving.plan.gpus import parse_gpus
+        from m3agent.serving.plan.host_cache import GIGABYTE
         from m3agent.serving.plan.known_issues import EngineKind
         from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
         from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
@@ -135,6 +147,7 @@ def plan(
                 engine=None if engine is None else EngineKind(engine.value),
                 vision=vision,
                 draft_use=DraftUse(draft.value),
+                host_cache=host_cache * GIGABYTE,
             )
             prices = HardwarePrices(gpu_price, throughput)
         except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import ipaddress
+import math
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from typing import Literal
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
+from m3agent.serving.plan.gpus import GIB
 from m3agent.serving.plan.recipe import Vendor
 
 Runtime = Literal["docker", "podman"]
@@ -26,8 +28,8 @@ Runtime = Literal["docker", "podman"]
 ANSWER_SECONDS = 30
 """Seconds that Docker or Podman may take to answer."""
 
-SHARED_MEMORY = "16g"
-"""The limit of /dev/shm. Docker's default of 64 MiB is too small for the engines' processes (vLLM's recipe
+SHARED_GIB = 16
+"""The limit of /dev/shm in GiB, without a host cache. Docker's default of 64 MiB is too small for the engines' processes (vLLM's recipe
 page for MiniMax-M3).
 """
 
@@ -83,7 +85,13 @@ def container_start(
     names += [variable for variable in _PASSED_ON if variable in environ and variable not in env]
     words = [runtime, "run", "--rm", "--init", "--name", name, "--log-driver=none"]
     words += [] if pull else ["--pull=never"]
-    words += gpu_options(gpus, vendor=vendor, runtime=runtime, environ={**environ, **job.env}) if gpus else []
+    words += (
+        gpu_options(
+            gpus, vendor=vendor, runtime=runtime, environ={**environ, **job.env}, host_cache=job.host_cache
+        )
+        if gpus
+        else []
+    )
     words += ["--network=host"] if job.nodes > 1 else ["--publish", _published(job)]
     words += [word for mount in mounts for word in ("--mount", mount)]
     words += [word for variable in names for word in ("--env", variable)]
@@ -97,9 +105,14 @@ def container_start(
 
 
 def gpu_options(
-    count: int, *, vendor: Vendor, runtime: Runtime = "docker", environ: Mapping[str, str]
+    count: int,
+    *,
+    vendor: Vendor,
+    runtime: Runtime = "docker",
+    environ: Mapping[str, str],
+    host_cache: int = 0,
 ) -> list[str]:
-    """Return the options that let a container use `count` GPUs.
+    """Return the options that let a container use `count` GPUs, with shared memory for a host cache.
 
     The GPUs are those that CUDA_VISIBLE_DEVICES (for AMD also HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES)
     names, else the first ones.
@@ -115,14 +128,15 @@ def gpu_options(
             raise ValueError(
                 f"{count} GPUs are needed, and {variable}={environ[variable]} names {len(devices)}: name more, or unset it."
             )
+    shared_memory = f"--shm-size={SHARED_GIB + math.ceil(host_cache / GIB)}g"
     # From vLLM's recipe page for MiniMax-M3. The GPUs can only be chosen inside, by the variable.
     if vendor == "amd":
         rocm = ["--device", "/dev/kfd", "--device", "/dev/dri", "--group-add", "video"]
         rocm += ["--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined"]
         chosen = ["--env", variable] if variable is not None else []
-        return [*rocm, "--ipc=host", f"--shm-size={SHARED_MEMORY}", *chosen]
+        return [*rocm, "--ipc=host", shared_memory, *chosen]
     # NVIDIA's start-up message for its images asks for these limits
-    shared = [f"--shm-size={SHARED_MEMORY}", "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
+    shared = [shared_memory, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
     if runtime == "podman":  # NVIDIA Container Toolkit's guide to CDI
         cdi = [word for device in devices[:count] for word in ("--device", f"nvidia.com/gpu={device}")]
         return [*cdi, "--security-opt=label=disable", *shared]

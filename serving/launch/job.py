@@ -22,6 +22,7 @@ class EngineJob:
         nodes: Number of machines.
         image: Container image of the recipe.
         model: Name or folder of the checkpoint.
+        host_cache: Bytes of the KV cache in the machine's memory.
         draft: Name or folder of the draft; empty without one.
     """
 
@@ -35,6 +36,7 @@ class EngineJob:
     nodes: int = 1
     image: str | None = None
     model: str = ""
+    host_cache: int = 0
     draft: str = ""
 
 

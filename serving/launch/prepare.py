@@ -21,6 +21,7 @@ from m3agent.serving.plan.planner import Plan
 from m3agent.serving.plan.recipe import Recipe
 
 _MODEL_VARIABLE = "MODEL"  # variable in TensorRT-LLM's guide
+_SWITCHES = ("VLLM_", "SGLANG_")
 _DUMMY = "dummy"  # vLLM's and SGLang's --load-format for random weights
 
 
@@ -41,6 +42,7 @@ class LaunchRequest:
         context: Context window in tokens; None keeps the recipe's.
         vision: Whether the server must accept images.
         kv_dtype: Type of the KV cache; None keeps the recipe's.
+        environ: Environment that the engine inherits.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +53,7 @@ class LaunchRequest:
     context: int | None = None
     vision: bool = False
     kv_dtype: KvCacheDtype | None = None
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,8 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         _check(argv, recipe)
     elif wanted.options or wanted.model:
         raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
-    setup = None if plan is None else setup_of(argv, env, plan.setup)
+    inherited = {name: value for name, value in wanted.environ.items() if name.startswith(_SWITCHES)}
+    setup = None if plan is None else setup_of(argv, inherited | env, plan.setup)
     for trap in () if setup is None else met(setup, Severity.REFUSE):
         raise OptionsError(f"{trap.effect}; {trap.remedy} ({trap.source})")
     job = EngineJob(
@@ -134,6 +138,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         1 if plan is None else plan.nodes,
         recipe.image,
         model,
+        0 if plan is None or plan.host_cache is None else plan.host_cache.bytes,
         "" if plan is None or plan.draft is None else plan.draft.model,
     )
     return PreparedJob(job, recipe, changes, setup)

@@ -9,6 +9,7 @@ from typing import Any
 
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.draft import known_draft
+from m3agent.serving.plan.host_cache import HICACHE, NATIVE
 from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup
 from m3agent.serving.plan.listing import OptionListing, listing, versions
 
@@ -90,6 +91,8 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
     attention = given.group("--attention-config")
     text_only = given.switched("--language-model-only", otherwise=False)
     draft = given.group("--speculative-config")
+    transfer = given.group("--kv-transfer-config")
+    native = {None: NATIVE, "native": NATIVE}.get(given.text("--kv-offloading-backend"), "LMCache")
     known = known_draft(str(draft.get("model")))
     return replace(
         setup,
@@ -110,6 +113,9 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
         draft_kv_heads=(setup.draft_kv_heads if known is None else known.kv_heads) if draft else None,
         draft_backend=draft.get("attention_backend"),
         draft_synthetic=draft.get("rejection_sample_method") == "synthetic",
+        offload=transfer.get("kv_connector") or (native if given.text("--kv-offloading-size") else None),
+        load_failure=transfer.get("kv_load_failure_policy"),
+        pp=given.number("--pipeline-parallel-size", 1),
         sequences=given.number("--max-num-seqs", 0) or None,
         random_weights=given.text("--load-format") == "dummy",
     )
@@ -122,6 +128,9 @@ def _sglang(given: _Given, setup: Setup) -> Setup:
         prefix_caching=given.text("--disable-radix-cache") is None,
         parser=given.text("--tool-call-parser"),
         draft=given.text("--speculative-algorithm"),
+        offload=HICACHE if given.switched("--enable-hierarchical-cache", otherwise=False) else None,
+        hisparse=given.switched("--enable-hisparse", otherwise=False),
+        pp=given.number("--pp-size", 1),
         tp=given.number("--tp-size", 1),
         trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
     )

@@ -14,6 +14,7 @@ from packaging.version import Version
 
 from m3agent.serving.plan.draft import FEW_STREAMS, GQA_DRAFT, GROUPED_KV_HEADS, draft_backend
 from m3agent.serving.plan.gpus import Architecture, Vendor
+from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, NATIVE, RECOMPUTE, SIMPLE, SIMPLE_SWITCH
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, Precision
 
 
@@ -71,6 +72,10 @@ class Setup:
         draft_kv_heads: KV heads of the draft; None if unknown.
         draft_backend: Attention backend of the draft; None is the engine's choice.
         draft_synthetic: True if the engine accepts drafted tokens at random.
+        offload: What keeps the KV cache in the machine's memory; None without that.
+        load_failure: What happens if a block cannot be loaded from there; None is the engine's default.
+        hisparse: True if SGLang moves parts of the context that attention does not choose to the machine's memory.
+        pp: Pipeline-parallel size.
         sequences: Sequences in one step; None if unknown.
         random_weights: True if the engine makes up random weights.
         env: Environment variables.
@@ -101,6 +106,10 @@ class Setup:
     draft_kv_heads: int | None = None
     draft_backend: str | None = None
     draft_synthetic: bool = False
+    offload: str | None = None
+    load_failure: str | None = None
+    hisparse: bool = False
+    pp: int = 1
     sequences: int | None = None
     random_weights: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -432,6 +441,67 @@ TRAPS = (
         "with many sequences at a time a draft gains little: 63% at 4 on MI355X, 42% at 16, 14% at 64",
         "measure both with m3agent serve bench",
         "ROCm/ATOM#1333",
+    ),
+    KnownIssue(
+        "host-cache-draft",
+        _REFUSE,
+        lambda s: (
+            s.on_vllm and s.offload is not None and s.draft is not None and s.between("0", FIRST_WITH_DRAFT)
+        ),
+        "before vLLM 0.30 the native offload stores keys and values of drafted tokens that M3 rejected, or finds nothing "
+        "again",
+        "install vLLM 0.30 or later, or leave out the draft or the host cache",
+        "vllm-project/vllm#54288, #46971, #52771",
+    ),
+    KnownIssue(
+        "host-cache-simple",
+        _REFUSE,
+        lambda s: (
+            s.on_vllm and (s.offload == SIMPLE or (s.offload is not None and s.env.get(SIMPLE_SWITCH) == "1"))
+        ),
+        "vLLM's simple offload garbles text under load: a step may read blocks that are not loaded yet",
+        f"use {NATIVE}, and unset {SIMPLE_SWITCH}",
+        "vllm-project/vllm#47282, open in 0.33",
+    ),
+    KnownIssue(
+        "host-cache-without-prefix",
+        _REFUSE,
+        lambda s: s.offload is not None and not s.prefix_caching,
+        "without prefix caching nothing is found again in the host cache",
+        "leave out the option that turns prefix caching off, or --host-cache",
+        "vLLM's and SGLang's options",
+    ),
+    KnownIssue(
+        "host-cache-load-failure",
+        _WARN,
+        lambda s: s.on_vllm and s.offload is not None and s.load_failure != RECOMPUTE,
+        "a block that cannot be loaded from the host cache ends the request",
+        'set "kv_load_failure_policy": "recompute" in --kv-transfer-config',
+        "vLLM, config/kv_transfer.py",
+    ),
+    KnownIssue(
+        "host-cache-trtllm",
+        _REFUSE,
+        lambda s: s.engine is EngineKind.TRTLLM and s.offload is not None,
+        "the planned recipe reuses no prefix, so a host cache would stay empty",
+        "use vLLM, or the recipe for one node with msa in docs/engines/tensorrt-llm.md",
+        "TensorRT-LLM's guide to M3",
+    ),
+    KnownIssue(
+        "host-cache-pipeline",
+        _REFUSE,
+        lambda s: s.engine is EngineKind.SGLANG and s.offload is not None and s.pp > 1,
+        "SGLang's HiCache keeps M3's index keys only without pipeline parallelism",
+        "leave out --pp-size, or --host-cache",
+        "sgl-project/sglang#28713",
+    ),
+    KnownIssue(
+        "hisparse",
+        _REFUSE,
+        lambda s: s.hisparse,
+        "--enable-hisparse needs the radix cache off: each turn of an agent computes the whole prompt again",
+        "use --host-cache instead",
+        "SGLang 0.5.23, its options",
     ),
     KnownIssue(
         "several-nodes",

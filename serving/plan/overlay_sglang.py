@@ -13,6 +13,7 @@ from m3agent.serving.plan.change import (
     remote_code,
     served_name,
 )
+from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 
 _SGLANG = "SGLang 0.5.23's options"
@@ -148,6 +149,21 @@ def _as_planned(wanted: ChangeRequest) -> list[RecipeChange]:
     )
 
 
+def _host_cache(wanted: ChangeRequest) -> list[RecipeChange]:
+    plan = wanted.plan
+    if plan is None or plan.host_cache is None:
+        return []
+    each = max(1, plan.host_cache.bytes // (GIGABYTE * plan.tp))
+    return wanted.change(
+        "host cache",
+        f"Pages that leave the GPUs stay in the machine's memory, {each} GB for each of {plan.tp} ranks; M3's index keys "
+        "are kept too. Not tried.",
+        _SGLANG,
+        ("--enable-hierarchical-cache",),
+        ("--hicache-size", str(each)),
+    )
+
+
 def _precision(wanted: ChangeRequest) -> list[RecipeChange]:
     if wanted.plan is None or wanted.plan.precision != "bf16":
         return []
@@ -182,6 +198,7 @@ RULES: tuple[Rule, ...] = (
     _kv_dtype,
     _context,
     _as_planned,
+    _host_cache,
     _precision,
     served_name,
     remote_code,

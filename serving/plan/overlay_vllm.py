@@ -17,6 +17,7 @@ from m3agent.serving.plan.change import (
 )
 from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
+from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 from m3agent.serving.plan.window import overrides
 
@@ -212,6 +213,19 @@ def _memory(wanted: ChangeRequest) -> list[RecipeChange]:
     )
 
 
+def _host_cache(wanted: ChangeRequest) -> list[RecipeChange]:
+    plan = wanted.plan
+    if plan is None or plan.host_cache is None:
+        return []
+    return wanted.change(
+        "host cache",
+        f"Blocks that leave the GPUs stay in {plan.host_cache.bytes / GIGABYTE:,.0f} GB of the machine's memory, with their "
+        "index keys; a block that cannot be loaded is computed again instead of ending the request.",
+        "vLLM, config/kv_transfer.py; Dynamo's recipe for MiniMax M3",
+        ("--kv-transfer-config", transfer_config(plan.host_cache.bytes)),
+    )
+
+
 def _draft(wanted: ChangeRequest) -> list[RecipeChange]:
     plan = wanted.plan
     if plan is None or plan.draft is None:
@@ -245,6 +259,7 @@ RULES: tuple[Rule, ...] = (
     _parallel,
     _memory,
     _draft,
+    _host_cache,
     served_name,
     remote_code,
     _reach,

@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from packaging.version import Version
+
 from m3agent.serving.client.prices import HOSTED
 from m3agent.serving.plan.draft import (
     DRAFT_METHOD,
@@ -22,6 +24,15 @@ from m3agent.serving.plan.draft import (
     state_bytes,
 )
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
+from m3agent.serving.plan.host_cache import (
+    FIRST_WITH_DRAFT,
+    GIGABYTE,
+    HICACHE,
+    NATIVE,
+    RECOMPUTE,
+    HostCache,
+    host_cache,
+)
 from m3agent.serving.plan.known_issues import (
     FIRST_FP8_INDEX,
     EngineKind,
@@ -55,8 +66,9 @@ ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
 _VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
-_VLLM_FP8_INDEX = f">={FIRST_FP8_INDEX}"  # off Blackwell
 _VERSIONS = {EngineKind.VLLM: ">=0.24", EngineKind.SGLANG: ">=0.5.23", EngineKind.TRTLLM: ">=1.3.0rc20"}
+
+_OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
 
 _CHECKPOINTS = {
     Precision.BF16: "MiniMaxAI/MiniMax-M3",
@@ -98,6 +110,7 @@ class PlanRequest:
         shape: Layers of the checkpoint, if they differ from M3's.
         draft_use: Whether the server uses a draft; "auto" means if it pays and nothing else gets worse.
         draft: The draft.
+        host_cache: Size in bytes of a KV cache in each machine's memory; 0 for none.
         version: Installed version of vLLM, whose features the plan may use; None allows those of any version.
 
     Raises:
@@ -113,6 +126,7 @@ class PlanRequest:
     shape: LayerCounts = M3
     draft_use: DraftUse = DraftUse.OFF
     draft: Draft = GQA_DRAFT
+    host_cache: int = 0
     version: str | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +136,8 @@ class PlanRequest:
             )
         if not 1 <= self.sequence <= self.context:
             raise ValueError(f"a typical sequence of {self.typical:,} tokens is not within the context")
+        if self.host_cache < 0:
+            raise ValueError("a host cache has 1 GB or more")
         if self.concurrency < 1:
             raise ValueError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
 
@@ -242,6 +258,7 @@ class Plan:
         draft: Draft model; None without one.
         draft_tokens: Tokens that the draft proposes at a time; 0 without one.
         draft_backend: Attention backend of the draft; None without one.
+        host_cache: KV cache in the machine's memory; None without one.
         memory: Memory of each GPU.
         kv_tokens: Predicted KV cache capacity of each rank, in tokens.
         concurrency: Typical sequences that all ranks together hold, as a fraction.
@@ -283,6 +300,7 @@ class Plan:
     draft: Draft | None
     draft_tokens: int
     draft_backend: str | None
+    host_cache: HostCache | None
     memory: Memory
     kv_tokens: int
     concurrency: float
@@ -465,6 +483,20 @@ class _Candidate:
         return self.split.dp * (self.room.tokens // self.wish.sequence)
 
     @property
+    def host(self) -> HostCache | None:
+        """The host cache, or None."""
+        if not self.wish.host_cache:
+            return None
+        return host_cache(
+            self.wish.host_cache,
+            token=self.room.token,
+            ranks=self.split.tp,
+            nodes=self.nodes,
+            sequence=self.wish.sequence,
+            kept=self.sequences,
+        )
+
+    @property
     def enough(self) -> bool:
         return self.sequences >= self.wish.concurrency
 
@@ -536,7 +568,7 @@ class _Candidate:
         return Plan(
             engine=self.engine,
             recipe=_recipe(self),
-            versions=_versions(self.engine, self.fleet.gpu.architecture, self.cache.index),
+            versions=_versions(self),
             checkpoint=_CHECKPOINTS.get(self.precision),
             precision=self.precision,
             gpus=str(Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)),
@@ -564,6 +596,7 @@ class _Candidate:
             draft=self.draft,
             draft_tokens=self.batch.drafted,
             draft_backend=self.setup.draft_backend,
+            host_cache=self.host,
             memory=memory,
             kv_tokens=room.tokens,
             concurrency=round(self.concurrency, 2),
@@ -607,6 +640,12 @@ class _Candidate:
                 f"sequences are 1.4 to 2.4 times the speed; it takes {gib(self.draft.weight_bytes(self.split.tp))} a GPU "
                 f"and {self.draft.token_bytes(self.split.tp, self.cache.kv):,} bytes a token"
             )
+        if (host := self.host) is not None:
+            yield (
+                f"the host cache of {host.bytes / GIGABYTE:,.0f} GB holds {host.tokens:,} tokens at {host.token:,} bytes; it "
+                f"pays from {host.pays_from} sequences of {wish.sequence:,} tokens at a time, and {host.sequences} keep "
+                "their prefix"
+            )
         if self.profile.tight:
             yield (
                 f"memory use is set high (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
@@ -622,6 +661,7 @@ class _Candidate:
 
     def warnings(self) -> Iterator[str]:
         """Yield what the user should know before the start."""
+        wish = self.wish
         if self.room.tokens < self.wish.context * (1 + ERROR):
             safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
             yield (
@@ -630,6 +670,16 @@ class _Candidate:
             )
         if not self.fleet.gpu.measured:
             yield f"the memory of a {self.fleet.gpu.name} was not measured: {self.fleet.gpu.source}"
+        if (host := self.host) is not None:
+            if wish.concurrency < host.pays_from:
+                yield (
+                    f"the GPUs' cache holds {self.sequences} sequences and {wish.concurrency} were asked for, so the host "
+                    "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
+                )
+            yield (
+                f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
+                "its shared memory, and more for reading the checkpoint"
+            )
         if self.precision not in _CHECKPOINTS:
             yield (
                 f"no {self.precision.upper()} checkpoint is known, and which of its layers are in 16 bits is assumed"
@@ -656,6 +706,8 @@ def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
 def _drafts(wish: PlanRequest, engine: EngineKind, split: Split, nodes: int) -> Iterator[Draft | None]:
     """Yield the draft, or None, or both; without being asked for, a draft is for few sequences on one rank."""
     pays = engine is EngineKind.VLLM and split.dp == nodes == 1 and wish.concurrency <= FEW_STREAMS
+    if wish.host_cache and wish.version is not None and Version(wish.version) < Version(FIRST_WITH_DRAFT):
+        pays = False
     if wish.draft_use is not DraftUse.ON:
         yield None
     if wish.draft_use is DraftUse.ON or (wish.draft_use is DraftUse.AUTO and pays):
@@ -809,6 +861,8 @@ def _setup(
         draft=None if draft is None else DRAFT_METHOD,
         draft_kv_heads=None if draft is None else draft.kv_heads,
         draft_backend=None if draft is None else draft_backend(fleet.gpu.vendor),
+        offload=_OFFLOADS[engine] if wish.host_cache else None,
+        load_failure=RECOMPUTE if wish.host_cache and engine is EngineKind.VLLM else None,
         sequences=sequences,
         env=env,
     )
@@ -830,10 +884,16 @@ def _recipe(candidate: _Candidate) -> str:
     return "vllm-nvidia-mxfp8" if candidate.precision is Precision.MXFP8 else "vllm-nvidia-tp8"
 
 
-def _versions(engine: EngineKind, architecture: Architecture, index: KvDtype) -> str:
-    if engine is EngineKind.VLLM and architecture is not Architecture.BLACKWELL:
-        return _VLLM_FP8_INDEX if index is KvDtype.FP8 else _VLLM_OFF_BLACKWELL
-    return _VERSIONS[engine]
+def _versions(candidate: _Candidate) -> str:
+    """Return the versions of the engine that have what the candidate uses."""
+    if candidate.engine is not EngineKind.VLLM:
+        return _VERSIONS[candidate.engine]
+    off_blackwell = candidate.fleet.gpu.architecture is not Architecture.BLACKWELL
+    if off_blackwell and candidate.cache.index is KvDtype.FP8:
+        return f">={FIRST_FP8_INDEX}"
+    if candidate.draft is not None and candidate.wish.host_cache:
+        return f">={FIRST_WITH_DRAFT}"
+    return _VLLM_OFF_BLACKWELL if off_blackwell else _VERSIONS[EngineKind.VLLM]
 
 
 def _throughput(candidate: _Candidate) -> tuple[float | None, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import Typical, faults, print_bytes, run
-from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, Vision, WeightPrecision
+from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.agent.util.sanitize import print_note
@@ -68,6 +68,7 @@ def serve(
     precision: WeightPrecision = None,
     vision: Vision = False,
     draft: Drafting = DraftChoice.auto,
+    host_cache: HostCacheGb = 0,
     draft_model: Annotated[
         str | None,
         typer.Option(
@@ -160,6 +161,7 @@ def serve(
             precision=None if precision is None else precision.value,
             vision=vision,
             draft=draft.value,
+            host_cache=host_cache,
             draft_model=draft_model,
             recipe=recipe,
             host=host,

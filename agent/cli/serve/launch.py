@@ -18,6 +18,7 @@ from m3agent.serving.launch import record as records
 from m3agent.serving.launch.checkpoint import lacking_disk
 from m3agent.serving.launch.container import container_start
 from m3agent.serving.launch.errors import LaunchError
+from m3agent.serving.launch.host_memory import SHARED, lacking_memory
 from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
@@ -81,6 +82,10 @@ def _launch(
         lacking = lacking_disk(choice.checkpoint, plan.precision, environ)
         if lacking and not choice.prepared.random_weights:
             raise EnvironmentFault(lacking)
+    if asked.here:
+        # a container gets shared memory of its own
+        if no_room := lacking_memory(job.host_cache, shared=None if asked.container else SHARED):
+            raise EnvironmentFault(no_room)
     devices = _devices(choice)
     if devices and choice.detected is not None:
         # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently

@@ -23,6 +23,7 @@ from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
 from m3agent.serving.plan.gpus import Fleet, parse_gpus
+from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
@@ -53,6 +54,7 @@ class ServeRequest:
     vision: bool = False
     draft: str = "auto"
     draft_model: str | None = None
+    host_cache: int = 0
     recipe: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
@@ -180,6 +182,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         options=asked.options,
         context=asked.context,
         vision=asked.vision,
+        environ=environ,
     )
     try:
         checkpoint = (
@@ -193,10 +196,10 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             raise UsageError(
                 "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
             )
-        if asked.recipe is not None and asked.draft == "on":
+        if asked.recipe is not None and (asked.draft == "on" or asked.host_cache):
             raise UsageError(
-                "--draft on is for a plan, and --recipe uses a documented command: leave out one, or give "
-                "--speculative-config after --"
+                f"{'--draft on' if asked.draft == 'on' else '--host-cache'} is for a plan, and --recipe uses a documented command: leave out one, or give "
+                "the engine's own option after --"
             )
         named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
         if named is not None:
@@ -289,6 +292,7 @@ def _plan(
         draft=read_draft(asked.draft_model or GQA_DRAFT.model, environ)
         if asked.draft != "off"
         else GQA_DRAFT,
+        host_cache=asked.host_cache * GIGABYTE,
         version=version,
     )
     notes: list[str] = []

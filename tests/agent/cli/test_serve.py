@@ -419,6 +419,7 @@ def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine
     [
         (["--draft", "on", "--engine", "sglang"], "text repeats"),
         (["--draft", "on", "--recipe", "vllm-nvidia-tp8"], "--draft on is for a plan"),
+        (["--host-cache", "400", "--recipe", "vllm-nvidia-tp8"], "--host-cache is for a plan"),
         (["--draft-model", "/nowhere"], "/nowhere does not exist"),
         (["--", "--speculative-config", '{"method":"minimax_m3_mtp"}'], "no layers for multi-token"),
     ],
@@ -445,6 +446,13 @@ def test_a_draft_is_used_where_it_pays(machine: Machine, arguments: list[str], d
     assert ('--speculative-config \'{"method":"eagle3"' in done.stdout) is drafts
     offline = machine.run("serve", "--gpus", "8xH200", "--dry-run", HF_HUB_OFFLINE="1", HOME="/nowhere")
     assert "--speculative-config" not in offline.stdout
+
+
+def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machine) -> None:
+    done = machine.serve("--host-cache", "90000")
+    assert done.returncode == 3
+    assert "a host cache of 90,000 GB needs 90,032 GB of memory with the engine" in done.stderr
+    assert "lower --host-cache" in done.stderr
 
 
 def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_path: Path) -> None:

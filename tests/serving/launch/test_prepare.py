@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,6 +53,42 @@ def test_a_draft_reaches_the_command() -> None:
     assert job.draft == "Inferact/MiniMax-M3-EAGLE3-GQA"
 
 
+def test_a_host_cache_reaches_the_command_of_each_engine() -> None:
+    vllm = planned("4xH200", host_cache=400 * 10**9)
+    (text,) = value(vllm.job.argv, "--kv-transfer-config") or ("",)
+    assert json.loads(text) == {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 400 * 10**9, "block_size": 128},
+    }
+    assert vllm.job.host_cache == 400 * 10**9
+    sglang = planned("8xH200", host_cache=400 * 10**9, engine=EngineKind.SGLANG)
+    assert value(sglang.job.argv, "--enable-hierarchical-cache") == ()
+    assert value(sglang.job.argv, "--hicache-size") == ("50",)
+    assert problems(sglang.job.argv, listing("sglang")) == []
+    for version in versions("vllm"):
+        assert problems(vllm.job.argv, listing("vllm", version)) == []
+
+
+def test_a_host_cache_that_corrupts_is_refused() -> None:
+    environ = {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1", "PATH": "/bin"}
+    with pytest.raises(OptionsError, match="garbles text under load"):
+        planned("4xH200", LaunchRequest(environ=environ), host_cache=10**11)
+    assert planned("4xH200", LaunchRequest(environ=environ)).setup is not None
+    with pytest.raises(OptionsError, match="nothing is found again"):
+        planned("4xH200", LaunchRequest(options=("--no-enable-prefix-caching",)), host_cache=10**11)
+    options = ("--kv-transfer-config", '{"kv_connector":"SimpleCPUOffloadConnector","kv_role":"kv_both"}')
+    with pytest.raises(OptionsError, match="garbles text under load"):
+        planned("4xH200", LaunchRequest(options=options))
+    options = ("--kv-offloading-size", "32")
+    setup = planned("4xH200", LaunchRequest(options=options)).setup
+    assert setup is not None
+    assert setup.offload == "OffloadingConnector"
+    with pytest.raises(OptionsError, match="radix cache off"):
+        planned("8xH200", LaunchRequest(options=("--enable-hisparse",)), engine=EngineKind.SGLANG)
+
+
 def test_synthetic_acceptance_is_for_random_weights() -> None:
     options = ("--load-format", "dummy", "--speculative-config", SYNTHETIC)
     assert planned("8xH200", LaunchRequest(options=options)).random_weights
@@ -59,7 +97,7 @@ def test_synthetic_acceptance_is_for_random_weights() -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("use", [DraftUse.AUTO, DraftUse.OFF])
 def test_a_plan_s_command_is_read_as_the_plan(gpu: str, use: DraftUse) -> None:
-    for plan in plans(Fleet(GPUS[gpu], 8), PlanRequest(context=1_048_576, draft_use=use)):
+    for plan in plans(Fleet(GPUS[gpu], 8), PlanRequest(context=1_048_576, draft_use=use, host_cache=10**11)):
         prepared = prepare(recipe(plan.recipe), LaunchRequest(), plan)
         env = prepared.job.env
         assert prepared.setup == replace(plan.setup, env=env), plan.recipe
@@ -201,3 +239,14 @@ def test_a_recipe_of_its_own_files_takes_no_options() -> None:
     with pytest.raises(OptionsError, match="dynamo-vllm-agg has no options to set"):
         prepare(recipe("dynamo-vllm-agg"), LaunchRequest(options=("--max-num-seqs", "4")))
     assert prepare(recipe("dynamo-vllm-agg"), LaunchRequest()).job.argv == ("bash", "agg.sh")
+
+
+def test_stores_of_the_page_are_options_that_the_engine_takes() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "engines" / "vllm.md").read_text()
+    configs = re.findall(r'`(\{"kv_connector":.*?\})` \|', page)
+    assert len(configs) == 2
+    for config in configs:
+        setup = planned("8xH200", LaunchRequest(options=("--kv-transfer-config", config))).setup
+        assert setup is not None
+        assert setup.offload == json.loads(config)["kv_connector"]
+        assert not {"host-cache-load-failure"} & {trap.name for trap in met(setup)}

@@ -167,6 +167,41 @@ def test_bytes_of_a_token_of_a_draft(draft: Draft, tp: int, kv: KvDtype, expecte
     assert draft.token_bytes(tp, kv) == expected
 
 
+@pytest.mark.parametrize(
+    ("spec", "wish", "token"),
+    [
+        ("4xH200", PlanRequest(), 181_248),
+        ("4xH200", replace(MILLION, version="0.24.0"), 119_808),
+        ("4xH200", MILLION, 90_624),
+        ("8xH200", PlanRequest(), 362_496),
+    ],
+)
+def test_what_a_host_cache_holds(spec: str, wish: PlanRequest, token: int) -> None:
+    plan = best(spec, replace(wish, host_cache=400 * 10**9))
+    assert plan.host_cache is not None
+    assert plan.host_cache.token == token
+    assert plan.host_cache.tokens == 400 * 10**9 // token
+    assert plan.host_cache.pays_from == plan.sequences + 1
+    assert plan.host_cache.sequences == plan.sequences + plan.host_cache.tokens // wish.context
+    assert any(f"it pays from {plan.sequences + 1} sequences" in reason for reason in plan.reasons)
+
+
+def test_a_host_cache_that_gains_nothing_is_said_to() -> None:
+    wish = PlanRequest(context=524_288, typical=131_072, host_cache=400 * 10**9, concurrency=4)
+    assert any("leave out --host-cache" in warning for warning in best("4xH200", wish).warnings)
+    more = replace(wish, concurrency=40)
+    assert not any("leave out --host-cache" in warning for warning in best("4xH200", more).warnings)
+
+
+def test_a_draft_beside_a_host_cache_needs_a_version_that_has_both() -> None:
+    wish = replace(DRAFTED, host_cache=400 * 10**9)
+    assert (best("8xH200", wish).draft, best("8xH200", wish).versions) == (GQA_DRAFT, ">=0.30")
+    assert best("8xH200", replace(wish, version="0.29.0")).draft is None
+    assert best("8xH200", replace(wish, version="0.30.0")).draft == GQA_DRAFT
+    with pytest.raises(ValueError, match="1 GB or more"):
+        PlanRequest(host_cache=-1)
+
+
 def test_amd_gets_what_amd_needs() -> None:
     plan = best("4xMI355X", MILLION)
     assert plan.recipe == "vllm-amd-1m"

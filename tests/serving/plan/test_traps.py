@@ -100,6 +100,29 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"draft": "eagle3", "sequences": 64},
         {"draft": "eagle3", "sequences": 8},
     ),
+    "host-cache-draft": (
+        H200,
+        {"draft": "eagle3", "offload": "OffloadingConnector", "version": "0.29.0"},
+        {"draft": "eagle3", "offload": "OffloadingConnector", "version": "0.30.0"},
+    ),
+    "host-cache-simple": (
+        H200,
+        {"offload": "OffloadingConnector", "env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}},
+        {"offload": "OffloadingConnector", "env": {"VLLM_USE_SIMPLE_KV_OFFLOAD": "0"}},
+    ),
+    "host-cache-without-prefix": (
+        H200,
+        {"offload": "OffloadingConnector", "prefix_caching": False},
+        {"prefix_caching": False},
+    ),
+    "host-cache-load-failure": (
+        H200,
+        {"offload": "OffloadingConnector"},
+        {"offload": "OffloadingConnector", "load_failure": "recompute"},
+    ),
+    "host-cache-trtllm": (TRTLLM, {"offload": "host_cache_size"}, {"offload": None}),
+    "host-cache-pipeline": (SGLANG, {"offload": "HiCache", "pp": 2}, {"offload": "HiCache", "pp": 1}),
+    "hisparse": (SGLANG, {"hisparse": True}, {"hisparse": False}),
     "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
     "kv-copies": (H200, {"tp": 8}, {"tp": 4}),
     "remote-code": (H200, {"trust_remote_code": True}, {"trust_remote_code": False}),
@@ -132,6 +155,10 @@ def test_sound_setups_have_no_traps(setup: Setup) -> None:
 @pytest.mark.parametrize("version", ["0.24.0", "0.27.1", "0.33.0", "0.27.1+cu130"])
 def test_good_versions_of_vllm(version: str) -> None:
     assert names(replace(H200, version=version)) == set()
+
+
+def test_the_simple_offload_is_refused_by_name_too() -> None:
+    assert "host-cache-simple" in names(replace(H200, offload="SimpleCPUOffloadConnector"))
 
 
 def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:

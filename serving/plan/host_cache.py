@@ -1,0 +1,69 @@
+"""A KV cache in the machine's memory: a session whose blocks left the GPUs gets them back, and nothing is computed again.
+
+Index keys travel with keys and values. Each rank stores what its GPU had, so above TP4 copies take memory too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+FIRST_WITH_DRAFT = "0.30"
+"""First version of vLLM whose native offload works together with a draft."""
+GIGABYTE = 10**9
+NATIVE = "OffloadingConnector"
+SIMPLE = "SimpleCPUOffloadConnector"
+HICACHE = "HiCache"
+SIMPLE_SWITCH = "VLLM_USE_SIMPLE_KV_OFFLOAD"
+RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True)
+class HostCache:
+    """What a host cache holds.
+
+    Attributes:
+        bytes: Its size on each node, all ranks together.
+        token: Bytes of one token, all ranks that share one copy of the attention together.
+        tokens: Its capacity in tokens, on all nodes together.
+        pays_from: Number of typical sequences at a time from which it pays: one more than the GPUs' cache holds.
+        sequences: Typical sequences that GPUs' cache and host cache hold together.
+    """
+
+    bytes: int
+    token: int
+    tokens: int
+    pays_from: int
+    sequences: int
+
+
+def host_cache(size: int, *, token: int, ranks: int, nodes: int, sequence: int, kept: int) -> HostCache:
+    """Return what a host cache holds.
+
+    Args:
+        size: Bytes on each node.
+        token: KV cache of one token on each GPU, in bytes.
+        ranks: Tensor-parallel size.
+        nodes: Number of machines that share one copy of the attention.
+        sequence: Length of a typical sequence in tokens.
+        kept: Typical sequences that the GPUs' cache holds.
+    """
+    whole = token * ranks
+    tokens = size * nodes // whole
+    return HostCache(size, whole, tokens, kept + 1, kept + tokens // sequence)
+
+
+def transfer_config(size: int) -> str:
+    """Return the value of vLLM's `--kv-transfer-config` for a native host cache of `size` bytes.
+
+    A block that cannot be loaded is computed again. vLLM's default is that the request fails.
+    """
+    return json.dumps(
+        {
+            "kv_connector": NATIVE,
+            "kv_role": "kv_both",
+            "kv_load_failure_policy": RECOMPUTE,
+            "kv_connector_extra_config": {"cpu_bytes_to_use": size, "block_size": 128},
+        },
+        separators=(",", ":"),
+    )
