@@ -82,10 +82,9 @@ def _launch(
         lacking = lacking_disk(choice.checkpoint, plan.precision, environ)
         if lacking and not choice.prepared.random_weights:
             raise EnvironmentFault(lacking)
-    if asked.here:
-        # a container gets shared memory of its own
-        if no_room := lacking_memory(job.host_cache, shared=None if asked.container else SHARED):
-            raise EnvironmentFault(no_room)
+    shared = None if asked.container else SHARED  # a container gets shared memory of its own
+    if asked.here and (no_room := lacking_memory(job.host_cache, shared=shared)):
+        raise EnvironmentFault(no_room)
     devices = _devices(choice)
     if devices and choice.detected is not None:
         # the driver's numbers; without PCI_BUS_ID order, the engine's library counts the GPUs differently
