@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from tests.servers.misbehaving import MisbehavingServer
 
 
+# The caller's choice of colours must not change a result. Tests of colours set these variables themselves.
+for _colours in ("NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(_colours, None)
+
 # `make test` draws the same examples everywhere; `make fuzz` draws new ones. A time limit for each example would
 # fail on a busy machine, not on a fault.
 settings.register_profile("tests", max_examples=20, derandomize=True, deadline=None, database=None)
