@@ -30,7 +30,7 @@ sys.path.append(
 from benchmarks.common import say
 from benchmarks.mining import open_history
 
-from m3agent.agent.fix.orchestrate import RECORD_AFTER
+from m3agent.agent.fix.compared_runs import RECORD_AFTER
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.agent.verify.verify import verify
@@ -88,7 +88,9 @@ async def measure(
 
     for commit in commits:
         started = time.monotonic()
-        found = await verify(workspace, workspace.patch(tree_of(commit)), runs(), RERUNS, baseline, seconds)
+        patch = workspace.patch(tree_of(commit))
+        message = store.git("log", "-1", "--format=%B", commit).decode()  # stands for the issue
+        found = await verify(workspace, patch, runs(), RERUNS, baseline, seconds, message)
         took = time.monotonic() - started
         scope = "all tests" if found.scope is None else found.scope.sentence()
         print(
