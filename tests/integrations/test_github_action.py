@@ -255,15 +255,14 @@ def test_a_pull_request_is_verified(pull: MakePull, tmp_path: Path) -> None:
     assert (runner.temp / "state").is_dir(), "its caches are the job's own"
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("files", "fail_on", "code"),
     [
         ({"calc.py": BUGGY["calc.py"].replace("a * 2", "a * 3")}, "failed", 1),
-        pytest.param(
-            {"calc.py": BUGGY["calc.py"].replace("a * 2", "a * 3")}, "never", 0, marks=pytest.mark.slow
-        ),
-        pytest.param({"test_calc.py": "x"}, "failed", 1, marks=pytest.mark.slow),
+        ({"calc.py": BUGGY["calc.py"].replace("a * 2", "a * 3")}, "never", 0),
+        ({"test_calc.py": "x"}, "failed", 1),
     ],
 )
 def test_what_fails_the_job(
@@ -274,10 +273,9 @@ def test_what_fails_the_job(
     assert len(runner.used) == 1, "the certificate is kept in any case"
 
 
+@pytest.mark.slow
 @pytest.mark.integration
-@pytest.mark.parametrize(
-    ("fail_on", "code"), [pytest.param("failed", 0, marks=pytest.mark.slow), ("unverified", 1)]
-)
+@pytest.mark.parametrize(("fail_on", "code"), [("failed", 0), ("unverified", 1)])
 def test_an_unverified_patch_is_neutral(make_repo: MakeRepo, tmp_path: Path, fail_on: str, code: int) -> None:
     repo = make_repo({"calc.py": FIXED})
     (repo / "calc.py").write_text(FIXED + "\n# more\n")
@@ -405,6 +403,7 @@ def runner_of(github: GitHub, folder: Path, name: str, event: dict[str, Any]) ->
     return Runner(folder, name, event, place(github))
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_an_approved_issue_becomes_a_pull_request(
     github: GitHub, server: MisbehavingServer, tmp_path: Path

@@ -14,7 +14,7 @@ import pytest
 from m3agent.agent.cli.verify import SETTINGS
 from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run
-from tests.conftest import git, later, write_files
+from tests.conftest import git, write_files
 
 pytestmark = pytest.mark.integration
 
@@ -167,7 +167,8 @@ PATCHES = {
 """Patches to `BUGGY`, right and wrong ones."""
 
 
-@pytest.mark.parametrize("name", ["the fix", *map(later, [name for name in PATCHES if name != "the fix"])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATCHES)
 def test_patches_of_others_get_the_right_verdict(name: str, repo: Path, tmp_path: Path) -> None:
     """The certificate holds in a second clone, in which nothing is known."""
     theirs = PATCHES[name]
@@ -243,6 +244,7 @@ def certified(repo: Path, tmp_path: Path) -> tuple[Path, Path, Path]:
     return repo, certificate, patch
 
 
+@pytest.mark.slow
 def test_a_certificate_names_its_commits(certified: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """It is checked from the repository alone, and without a known result."""
     repo, certificate, _ = certified
@@ -255,6 +257,7 @@ def test_a_certificate_names_its_commits(certified: tuple[Path, Path, Path], tmp
     assert verify(repo, "--check", str(certificate), "--json").stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_another_patch_is_noticed(certified: tuple[Path, Path, Path]) -> None:
     """No test runs for it."""
     repo, certificate, patch = certified
@@ -282,6 +285,7 @@ def test_each_flipped_byte_of_a_patch_is_noticed(repo: Path, tmp_path: Path) -> 
         assert verify(repo, str(patch), "--check", str(certificate)).returncode in (1, 2), place
 
 
+@pytest.mark.slow
 def test_another_result_is_noticed(certified: tuple[Path, Path, Path], tmp_path: Path) -> None:
     """A certificate whose maker lied: it is sealed, but the tests say something else."""
     from m3agent.agent.certificate.statement import read, sealed

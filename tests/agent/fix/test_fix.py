@@ -84,6 +84,7 @@ def test_a_fix_is_verified_and_its_patch_printed(
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_the_certificate_of_a_fix_holds(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path
 ) -> None:

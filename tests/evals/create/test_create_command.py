@@ -67,6 +67,7 @@ async def make(repo: Repo, tmp_path: Path, out: Path, limit: int = 50) -> tuple[
             return list(made.rows), said
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @needs_docker
 async def test_instances_are_made_validated_and_gone_on_with(

@@ -118,7 +118,7 @@ LEFT: dict[str, tuple[Mapping[str, str], str]] = {
 }
 
 
-QUICK = {"the right fix", "tests rewritten", "a new conftest.py"}
+QUICK = {"the right fix", "tests rewritten"}
 
 
 @pytest.mark.integration
@@ -172,12 +172,12 @@ HOSTILE: dict[str, list[tarfile.TarInfo]] = {
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("members", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("name", others_later(HOSTILE, {"upwards", "a file below a link", "very deep"}))
 def test_a_hostile_archive_has_no_effect_outside_and_no_reward(
-    verifier: ModuleType, tmp_path: Path, members: list[tarfile.TarInfo]
+    verifier: ModuleType, tmp_path: Path, name: str
 ) -> None:
     with tarfile.open(verifier.LEFT, "w:gz", format=tarfile.GNU_FORMAT) as archive:
-        for member in members:
+        for member in HOSTILE[name]:
             archive.addfile(member)
     target = tmp_path / "into" / "left"
     target.mkdir(parents=True)

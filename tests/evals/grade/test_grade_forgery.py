@@ -102,6 +102,7 @@ async def test_a_real_fix_is_resolved(tmp_path: Path, target: str) -> None:
     assert grade.verdict is Verdict.RESOLVED, grade
 
 
+@pytest.mark.slow
 async def test_the_reference_is_resolved_beside_every_forgery_that_is_undone(tmp_path: Path) -> None:
     """What is put back is put back, and the fix beside it counts."""
     instance = small_instance(tmp_path / "instance")
