@@ -42,6 +42,7 @@ def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
     assert "vehicle.length <= self.free" in (repo / "src" / "ferry" / "deck.py").read_text()
 
 
+@pytest.mark.slow
 def test_the_demo_fails_without_a_verified_patch(tmp_path: Path) -> None:
     result = demo(tmp_path, M3AGENT_MAX_TURNS="1")
     assert result.returncode == 6, result.stderr

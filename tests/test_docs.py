@@ -50,6 +50,7 @@ def test_parts_made_from_the_settings_are_current(path: Path) -> None:
     assert current == text, "stale: write it again with `make docs-pages`"
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_rooms_is_current() -> None:
     text = rooms.PAGE.read_text()
     assert settings_page.renewed(text, rooms.picture()) == text, (

@@ -97,6 +97,7 @@ def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
     assert result.stdout.split() == [f"{wheel}/m3agent/{name}/__init__.py" for name in PACKAGES]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_the_source_distribution_builds_the_same(tmp_path: Path) -> None:
     (tmp_path / "sdist").mkdir()
@@ -151,6 +152,7 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@pytest.mark.slow
 def test_every_import_is_declared() -> None:
     """pyproject.toml declares every package that the product imports, also if another dependency would install it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

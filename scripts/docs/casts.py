@@ -161,7 +161,7 @@ def _run(command: str, folder: Path, base: Path, columns: int, interrupt: str) -
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     process = subprocess.Popen(
-        ["setsid", "--ctty", *shlex.split(command)],
+        ["setsid", "--ctty", "env", "--default-signal=INT", *shlex.split(command)],
         cwd=folder,
         env=env,
         stdin=follower,

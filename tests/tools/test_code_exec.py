@@ -63,6 +63,7 @@ async def test_a_reader_that_has_enough_is_no_failure(bench: Bench) -> None:
     assert (python.content, python.is_error) == ("exit code: 141", True)
 
 
+@pytest.mark.slow
 async def test_pip_without_a_network_is_explained(bench: Bench) -> None:
     for code in ("pip install no-such-package", "python3 -m pip install no-such-package 2>&1 | tail -2"):
         result = await bench.call("code_exec", code=code, language="bash")
@@ -95,6 +96,7 @@ async def test_killed_by_a_signal(bench: Bench) -> None:
     assert result.is_error
 
 
+@pytest.mark.slow
 async def test_out_of_memory_and_out_of_disk_are_reported(tight: Bench) -> None:
     program = "x = [bytearray(10**7) for _ in range(1000)]"
     result = await tight.call("code_exec", code=program)

@@ -106,6 +106,7 @@ def test_a_replaced_helper_of_the_tests_is_tampering(tmp_path: Path, kind: str) 
     assert set(signs) & {guard.REPLACED + "helpers.same", "a module took the place of tests/helpers.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", HONEST_HELPERS)
 def test_a_helper_may_define_its_functions_as_it_likes(tmp_path: Path, kind: str) -> None:

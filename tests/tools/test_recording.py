@@ -206,6 +206,7 @@ async def test_what_each_test_executes(bench: Bench) -> None:
         assert executing(found, "two") == {"test_many[two]"}
 
 
+@pytest.mark.slow
 async def test_recording_begins_late(bench: Bench) -> None:
     """Fixtures that were set up before count for later tests, and threads that started before are not seen."""
     await bench.put(
@@ -249,6 +250,7 @@ def test_alone(): pass
 """
 
 
+@pytest.mark.slow
 async def test_threads_that_started_before_the_recording(bench: Bench) -> None:
     await bench.put({**PROJECT, "test_a.py": WAITING})
     found = mapped(await run_in_sandbox(bench.sandbox, ".", record=LATER))
@@ -258,6 +260,7 @@ async def test_threads_that_started_before_the_recording(bench: Bench) -> None:
     assert (executing(found, "in_thread"), elsewhere(found)) == ({"test_uses"}, set())
 
 
+@pytest.mark.slow
 async def test_recording_changes_no_outcome(bench: Bench) -> None:
     recursion = """\
 import sys
@@ -334,6 +337,7 @@ def test_three(): pass
 """The second test puts the runner's clock forward."""
 
 
+@pytest.mark.slow
 async def test_no_test_starts_after_the_time(bench: Bench) -> None:
     await bench.put({**PROJECT, "test_a.py": JUMP})
     names = [f"test_a.py::test_{name}" for name in ("jumps", "one", "three")]
@@ -348,6 +352,7 @@ async def test_no_test_starts_after_the_time(bench: Bench) -> None:
     assert (list(last.passed), last.stopped, last.complete) == (names[:2], False, True), "no test was left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("skip", "only", "ran"),
     [
@@ -421,6 +426,7 @@ def run_with(newer: tuple[str, dict[str, str]], folder: Path, **given: object) -
     return mapped(read_report(report.read_bytes(), KEY).executed)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_what_each_test_executes_with_a_newer_python(
     newer: tuple[str, dict[str, str]], tmp_path: Path

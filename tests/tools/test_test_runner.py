@@ -303,6 +303,7 @@ async def test_tests_that_end_the_runner(bench: Bench) -> None:
         assert not result.data["complete"], "tests after it did not run"
 
 
+@pytest.mark.slow
 async def test_settings_of_the_repository_that_are_in_the_way(bench: Bench) -> None:
     await bench.put(
         {

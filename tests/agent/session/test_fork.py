@@ -55,6 +55,7 @@ def fork(source: Path, *more: str) -> subprocess.CompletedProcess[str]:
     return run("sessions", "fork", source.name, *more)
 
 
+@pytest.mark.slow
 def test_a_fork_goes_another_way_from_the_end_of_a_turn(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

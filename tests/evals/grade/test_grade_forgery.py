@@ -74,6 +74,7 @@ def test_the_list_has_known_names() -> None:
     assert {name for name, forged in FORGERIES.items() if forged.kind not in BY_FILES} >= OF_EACH_SIGN
 
 
+@pytest.mark.slow
 async def test_without_a_patch_the_tests_fail() -> None:
     """A forgery of which nothing is left is therefore not resolved."""
     for name, target in HONEST.items():

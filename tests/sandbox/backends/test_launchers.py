@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from m3agent.sandbox.backends.launchers import launcher_files
 from m3agent.sandbox.backends.sandbox import BASE_MESSAGE, Sandbox
 
@@ -19,6 +21,7 @@ def test_commands_that_the_image_has_are_not_supplied() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_commands_are_those_of_python3(sandbox_of: SandboxOf) -> None:
     files: dict[str, str | bytes] = {"tests/test_a.py": "import sys\ndef test_a(): print(sys.executable)\n"}
     async with sandbox_of(files) as sandbox:

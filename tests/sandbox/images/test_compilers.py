@@ -117,6 +117,7 @@ def test_what_is_missing_is_installed_once(
     assert len(said) == count
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.integration
 def test_packages_that_a_dockerfile_names_are_installed_once(

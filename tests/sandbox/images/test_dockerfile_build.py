@@ -66,6 +66,7 @@ async def contents(image: str | None, workspace: Workspace, *paths: str) -> list
         return [(await sandbox.exec(["cat", path])).stdout.decode() for path in paths]
 
 
+@pytest.mark.slow
 async def test_an_image_has_no_name_before_it_is_checked(
     python_image: str,
     workspace_of: WorkspaceOf,
@@ -89,6 +90,7 @@ async def test_an_image_has_no_name_before_it_is_checked(
     assert await contents(image, workspace, "/a.txt") == ["named later\n"]
 
 
+@pytest.mark.slow
 async def test_a_command_reaches_nothing_of_this_machine_and_has_limits(
     python_image: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:

@@ -194,6 +194,7 @@ async def test_a_lock_holds_versions_and_a_date_holds_all_of_them(
     assert versions == {"lock": "1.1", "date": "1.0", "newest": "1.2"}
 
 
+@pytest.mark.slow
 async def test_a_build_sees_no_secrets_and_nothing_of_this_machine(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ async def test_a_build_sees_no_secrets_and_nothing_of_this_machine(
         assert not place.startswith(("/home", "/work", str(tmp_path)))
 
 
+@pytest.mark.slow
 async def test_unavailable_package_is_one_sentence_with_a_log_and_no_leftovers(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -249,6 +251,7 @@ async def test_an_interrupted_build_leaves_nothing(
     assert {image.name for image in environment_images(api, tmp_path)} == before
 
 
+@pytest.mark.slow
 async def test_two_at_once_build_once_and_without_a_build_the_image_is_for_all_trees(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:
@@ -464,6 +467,7 @@ def yes(*_: object) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_a_dockerfile_makes_the_image(
     python_image: str, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
 ) -> None:

@@ -184,6 +184,7 @@ async def test_internal_addresses_are_never_reached(sandbox_of: SandboxOf) -> No
     assert len(log) == 8
 
 
+@pytest.mark.slow
 async def test_bytes_arrive_whole_both_ways_beside_commands(sandbox_of: SandboxOf) -> None:
     script = TUNNEL + (
         "import hashlib, os, threading\n"
@@ -216,6 +217,7 @@ async def test_bytes_arrive_whole_both_ways_beside_commands(sandbox_of: SandboxO
     assert log[0].reason == ""
 
 
+@pytest.mark.slow
 async def test_one_that_is_not_read_holds_up_nothing(sandbox_of: SandboxOf) -> None:
     """If a program or a host does not read, memory stays small and commands continue."""
 
@@ -353,6 +355,7 @@ async def test_a_storm_of_broken_connections_leaves_every_place_free(sandbox_of:
             assert (await python(sandbox, held, up.port, MOST)).stdout == b"%d\n" % MOST
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_when_the_sandbox_closes_under_its_connections(sandbox_of: SandboxOf) -> None:
     script = TUNNEL + "import time\nheld = [tunnel(int(sys.argv[1])) for _ in range(10)]; time.sleep(100)"
     for end in ("close", "death"):
@@ -372,6 +375,7 @@ async def test_nothing_is_left_when_the_sandbox_closes_under_its_connections(san
             assert sockets() <= before
 
 
+@pytest.mark.slow
 async def test_caps_on_bytes_requests_and_time(sandbox_of: SandboxOf) -> None:
     flood = TUNNEL + (
         "s = tunnel(int(sys.argv[1])); n = 0\n"

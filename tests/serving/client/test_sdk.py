@@ -25,11 +25,13 @@ def run(code: str) -> str:
     ).stdout.strip()
 
 
+@pytest.mark.slow
 def test_most_types_are_not_imported() -> None:
     counted = "import openai\nprint(sum(name.startswith('openai.types') for name in sys.modules))"
     assert int(run(f"defer_unused_types()\n{counted}")) < int(run(counted)) / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -42,6 +44,7 @@ def test_they_are_there_for_others_in_the_process(code: str) -> None:
     assert run(f"defer_unused_types()\n{code}\nprint('done')") == "done"
 
 
+@pytest.mark.slow
 def test_an_imported_sdk_is_left_alone() -> None:
     assert (
         run("import openai\ndefer_unused_types()\nprint(type(sys.modules['openai.types']).__name__)")

@@ -77,6 +77,7 @@ def containers(name: str) -> str:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_an_engine_in_a_container_answers_on_this_machines_loopback_only(
     image: str, folder: Path, own_state: Path
