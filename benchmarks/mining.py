@@ -41,8 +41,8 @@ def open_history(repo: Path, git_dir: Path) -> tuple[TreeStore, str]:
     Raises:
         GitFailed: `repo` is not a git repository, or has no commit.
     """
-    git_dir = (repo / ".git" if (repo / ".git").exists() else repo).absolute()
-    named = {"GIT_DIR": str(git_dir)}
+    theirs = repo / ".git" if (repo / ".git").exists() else repo
+    named = {"GIT_DIR": str(theirs.absolute())}
     head = run_git("rev-parse", "--verify", "HEAD^{commit}", env=named).stdout.decode().strip()
     objects = run_git("rev-parse", "--git-path", "objects", env=named).stdout.decode().strip()
     return TreeStore(git_dir, (repo / objects).resolve()), head
