@@ -107,6 +107,8 @@ class ForcedServer(EngineServer):
             self._over.wait(30)
         if "error" in self.faults:
             return 500, '{"error": {"message": "the engine broke"}}'
+        if "draft" in self.faults and "logit_bias" in body:
+            return 400, '{"error": {"message": "logit_bias is not yet supported with speculative decoding"}}'
         pattern = self._pattern(body)
         if pattern is not None and "refuses grammars" in self.faults:
             return 400, '{"error": {"message": "guided decoding is not enabled"}}'

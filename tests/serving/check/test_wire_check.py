@@ -77,6 +77,12 @@ async def test_tokens_of_markers_are_favoured_and_more_is_not_sent(encode: Encod
     assert taste["chat_template_kwargs"] == {"thinking_mode": "enabled"}
 
 
+async def test_a_server_with_a_draft_takes_no_logit_bias(encode: Encode) -> None:
+    with ForcedServer(faults=["draft"], in_reasoning=True, encode=encode) as server:
+        found = await checked(server)
+    assert [found[name].ok for name in WIRE] == [True, True, True]
+
+
 @pytest.mark.parametrize(
     ("flavour", "option"),
     [("vllm", "enable_in_reasoning"), ("sglang", "")],
