@@ -34,6 +34,7 @@ Fault = Literal[
     "cut",  # no finish reason
     "no grammar",
     "refuses grammars",
+    "draft",  # takes no logit bias, as vLLM 0.24 with a draft
     "free first token",  # as if the prompt did not already contain the end of thinking
 ]
 Mind = Literal["sensible", "random", "wrong value", "forgetful", "thoughtless", "muddled once"]

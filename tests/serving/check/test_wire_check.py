@@ -78,7 +78,7 @@ async def test_tokens_of_markers_are_favoured_and_more_is_not_sent(encode: Encod
 
 
 async def test_a_server_with_a_draft_takes_no_logit_bias(encode: Encode) -> None:
-    with ForcedServer(faults=["draft"], in_reasoning=True, encode=encode) as server:
+    with ForcedServer("draft", in_reasoning=True, encode=encode) as server:
         found = await checked(server)
     assert [found[name].ok for name in WIRE] == [True, True, True]
 
