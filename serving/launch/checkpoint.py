@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.serving.plan.draft import GQA_DRAFT, Draft, known_draft
+from m3agent.serving.plan.draft import GQA_DRAFT, ROPE_POSITIONS, Draft, known_draft
 from m3agent.serving.plan.gpus import GIB
 from m3agent.serving.plan.memory_model import (
     DENSE_WIDTH,
@@ -138,7 +138,10 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
     attention = 2 * hidden * (heads + 2 * kv_heads) * width + heads * width * hidden
     count = 3 * hidden * hidden + attention + 3 * hidden * inner
     name = str(folder) if path.is_dir() else model
-    return Draft(name, kv_heads, count * 2)
+    positions = config.get("max_position_embeddings")
+    return Draft(
+        name, kv_heads, count * 2, inner, positions if isinstance(positions, int) else ROPE_POSITIONS
+    )
 
 
 def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[str, str]) -> str | None:

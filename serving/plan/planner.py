@@ -21,7 +21,6 @@ from m3agent.serving.plan.draft import (
     Draft,
     DraftUse,
     draft_backend,
-    state_bytes,
 )
 from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.host_cache import (
@@ -781,7 +780,7 @@ def _candidate(
         if draft is None
         else (
             draft.weight_bytes(split.tp),
-            state_bytes(batch.tokens),
+            draft.activation_bytes(batch.tokens, split.tp),
             draft.token_bytes(split.tp, cache.kv),
         ),
     )

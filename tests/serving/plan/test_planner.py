@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft, DraftUse
 from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind, Rope
-from m3agent.serving.plan.memory_model import BLOCK, KvDtype, Precision, kv_bytes_per_token, possible_tp
+from m3agent.serving.plan.memory_model import (
+    BLOCK,
+    HEAD,
+    HIDDEN,
+    KvDtype,
+    Precision,
+    kv_bytes_per_token,
+    possible_tp,
+)
 from m3agent.serving.plan.memory_model import M3 as SHAPE
 from m3agent.serving.plan.planner import (
     HardwarePrices,
@@ -165,6 +173,19 @@ def test_a_draft_that_is_asked_for_is_refused_where_it_is_broken() -> None:
 )
 def test_bytes_of_a_token_of_a_draft(draft: Draft, tp: int, kv: KvDtype, expected: int) -> None:
     assert draft.token_bytes(tp, kv) == expected
+
+
+@pytest.mark.parametrize(
+    ("inner", "tokens", "weights", "activations"),
+    [(27_648, 8_192, 1.72, 1.35), (27_648, 2_048, 1.72, 0.34), (8_192, 8_192, 1.05, 0.54)],
+)
+def test_memory_of_a_draft_is_what_vllm_took_on_an_h200(
+    inner: int, tokens: int, weights: float, activations: float
+) -> None:
+    count = 3 * HIDDEN * HIDDEN + 2 * HIDDEN * 72 * HEAD + 64 * HEAD * HIDDEN + 3 * HIDDEN * inner
+    draft = Draft("here", weights=2 * count, inner=inner)
+    assert draft.weight_bytes(1) / 2**30 == pytest.approx(weights, abs=0.01)
+    assert draft.activation_bytes(tokens, 1) / 2**30 == pytest.approx(activations, abs=0.015)
 
 
 @pytest.mark.parametrize(
