@@ -101,6 +101,8 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
             executed.add_test(_ident(raw), codes, elsewhere)
         case "end", status, stopped:
             reading.status, reading.stopped = status, bool(stopped)
+            if stopped and signs.canaries == (0, 0):  # the time was over before the first one
+                reading.signs = replace(signs, canaries=None)
         case "forged", what:
             what = readable(what.encode("utf-8", "replace"))
             reading.signs = replace(signs, forged=(*signs.forged, what))
