@@ -237,9 +237,9 @@ class Mini:
             "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",  # report a failure instead of retrying for minutes
             "NO_PROXY": "127.0.0.1",
         }
-        from minisweagent.agents.default import DefaultAgent  # type: ignore[import-not-found]
-        from minisweagent.environments.local import LocalEnvironment  # type: ignore[import-not-found]
-        from minisweagent.models.litellm_model import LitellmModel  # type: ignore[import-not-found]
+        from minisweagent.agents.default import DefaultAgent
+        from minisweagent.environments.local import LocalEnvironment
+        from minisweagent.models.litellm_model import LitellmModel
 
         (folder / FILE).write_text(module())
         self.trajectory = folder / "trajectory.json"

@@ -131,8 +131,8 @@ def main() -> None:
             readings.append(reading)
             for commit, found in reading.alarms.items():
                 print(f"\n{reading.name} {commit}", flush=True)
-                for one in found:
-                    print(f"  {one.path}:{one.line}: {one.what}: {one.text}")
+                for alarm in found:
+                    print(f"  {alarm.path}:{alarm.line}: {alarm.what}: {alarm.text}")
             print(f"{reading.name}: {reading.fixes} fixes, {len(reading.alarms)} alarms", file=sys.stderr)
     print("\n| repository | fixes | alarms | only in tests |\n|---|---:|---:|---:|")
     for one in readings:

@@ -83,7 +83,7 @@ class Ours:
         assert done.exit == 0, done
 
     async def code(self) -> None:
-        done = await code_exec(self.context, CodeExecArguments(code="print(1)"))
+        done = await code_exec(self.context, CodeExecArguments.model_validate({"code": "print(1)"}))
         assert done.exit_code == 0, done
 
     async def write(self) -> None:
@@ -457,9 +457,8 @@ async def parallel_row(
     rounds: int,
 ) -> Row:
     """Measure shell calls per second of `count` sandboxes that all work at once."""
-    samples: dict[str, list[float] | str] = {OURS if b == "docker" else BWRAP: [] for b in backends} | {
-        SDK: []
-    }
+    names = [OURS if backend == "docker" else BWRAP for backend in backends]
+    samples: dict[str, list[float] | str] = {name: [] for name in (*names, SDK)}
     async with contextlib.AsyncExitStack() as stack:
         sandboxes = {}
         for backend in backends:

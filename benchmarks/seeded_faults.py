@@ -199,12 +199,12 @@ KINDS = {
     "negation": negated,
     "part of a condition": cut_conditions,
     "missing statement": missing,
-    "name": other_names,
     "text": shorter_texts,
     "arguments": swapped_arguments,
     "call": dropped_calls,
 }
-"""The mistakes by name."""
+"""The mistakes by name, without `other_names`, which needs the lines beside the line."""
+NAME = "name"
 
 
 def faults_of(texts: dict[str, str], seed: int) -> Iterator[tuple[str, str, int, str]]:
@@ -218,13 +218,12 @@ def faults_of(texts: dict[str, str], seed: int) -> Iterator[tuple[str, str, int,
     ]
     seen: set[tuple[str, int]] = set()
     while True:
-        kind = chance.choice(sorted(KINDS))
+        kind = chance.choice(sorted((*KINDS, NAME)))
         for path, number in chance.sample(places, len(places)):
             lines = texts[path].split("\n")
             line = lines[number - 1]
             beside = lines[max(0, number - 8) : number + 7]
-            mistake = KINDS[kind]
-            found = list(mistake(line, beside) if mistake is other_names else mistake(line))
+            found = list(other_names(line, beside) if kind == NAME else KINDS[kind](line))
             if found and (path, number) not in seen:
                 seen.add((path, number))
                 yield kind, path, number, chance.choice(found)

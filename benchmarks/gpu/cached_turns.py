@@ -120,7 +120,8 @@ def bare(endpoint: Endpoint, messages: list[dict[str, Any]]) -> Asked:
     called = time.perf_counter()
     connection.request("POST", f"{parts.path}/chat/completions", body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
-    first, usage = 0.0, {}
+    first = 0.0
+    usage: dict[str, Any] = {}
     for line in answer:
         if line.startswith(b"data: {"):
             first = first or time.perf_counter() - called

@@ -53,7 +53,7 @@ def main() -> int:
         version = own.name.split("-")[1]
         arguments.output.mkdir(parents=True, exist_ok=True)
         bundle = arguments.output / f"m3agent-{version}-linux-{arguments.arch}.pyz"
-        manifest = {"version": version, "wheels": wheels}
+        manifest: dict[str, object] = {"version": version, "wheels": wheels}
         write(bundle, folder / "wheels", manifest)
     print(f"{bundle} ({bundle.stat().st_size / 1e6:.0f} MB)")
     return 0
@@ -61,7 +61,7 @@ def main() -> int:
 
 def build_wheel(folder: Path) -> Path:
     """Build the wheel of this checkout."""
-    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     [wheel] = folder.iterdir()
     return wheel

@@ -40,7 +40,7 @@ def main() -> int:
         if here not in manifest["wheels"]:
             return in_other_python(list(manifest["wheels"]), here)
         try:
-            install(bundle, manifest, here, prefix)
+            install(bundle, manifest["wheels"][here], here, prefix)
         except (OSError, ImportError, subprocess.CalledProcessError) as error:
             return fail(f"{error}; nothing was installed into {prefix}")
     print(f"m3agent {manifest['version']} is in {prefix}. Start it with {prefix}/bin/m3agent")
@@ -60,7 +60,7 @@ def in_other_python(pythons: "list[str]", here: str) -> int:
     return fail(f"this needs Python {' or '.join(pythons)}, and python3 is {here}")
 
 
-def install(bundle: zipfile.ZipFile, manifest: dict, python: str, prefix: Path) -> None:
+def install(bundle: zipfile.ZipFile, wheels: "list[str]", python: str, prefix: Path) -> None:
     """Make an environment in a new folder beside the prefix, then put it in place as a whole."""
     import venv  # Debian can install Python without it
 
@@ -69,7 +69,7 @@ def install(bundle: zipfile.ZipFile, manifest: dict, python: str, prefix: Path) 
         os.umask(0o022)  # the agent's user may be another one
         venv.create(str(new), symlinks=True, with_pip=False)
         packages = new / "lib" / f"python{python}" / "site-packages"
-        for name in manifest["wheels"][python]:
+        for name in wheels:
             with bundle.open(f"wheels/{name}") as file, zipfile.ZipFile(file) as wheel:
                 wheel.extractall(str(packages))
         compileall.compile_dir(str(packages), quiet=2, ddir=str(prefix / packages.relative_to(new)))
