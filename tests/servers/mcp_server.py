@@ -1,11 +1,12 @@
 """An MCP server whose behaviour its first argument chooses, written from the protocol's text without its SDK.
 
 Run as a program: `python mcp_server.py WAY [FILE]`. Its tools are `echo` and `add` unless WAY says otherwise. It writes
-a line to FILE for each request.
+a line to FILE for each request. It and its child keep a lock on FILE.alive while they run.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -59,8 +60,12 @@ class Server:
         self.way = way
         self.asked = asked
         self.calls = 0
+        self.lock = -1
 
     def serve(self) -> None:
+        if self.asked is not None:
+            self.lock = os.open(f"{self.asked}.alive", os.O_WRONLY | os.O_CREAT)
+            fcntl.flock(self.lock, fcntl.LOCK_SH)
         if self.way == "hangs":
             time.sleep(600)
         if self.way == "ends":
@@ -77,7 +82,7 @@ class Server:
             sys.stderr.write("e" * (8 << 20))
         if self.way == "stays":
             child = "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-            subprocess.Popen([sys.executable, "-c", child, str(self.asked)])
+            subprocess.Popen([sys.executable, "-c", child], pass_fds=[self.lock])
         for line in sys.stdin:
             message = json.loads(line)
             if self.asked is not None:

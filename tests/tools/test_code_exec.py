@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -210,7 +209,7 @@ async def test_the_digest_follows_the_result(bench: Bench) -> None:
         (-9, False, False, "exit code: 137 (killed by SIGKILL)"),
         (-9, False, True, "exit code: 137 (killed by SIGKILL, out of memory)"),
         (1, False, True, "exit code: 1 (a process was killed: out of memory)"),
-        (-signal.SIGRTMAX + 1, False, False, f"(killed by signal {signal.SIGRTMAX - 1})"),
+        (-63, False, False, "(killed by signal 63)"),  # a signal without a name
     ],
 )
 async def test_first_line(exit_code: int, timed_out: bool, oom: bool, said: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from m3agent.tools.mcp import connection, process
 from m3agent.tools.mcp.server import McpServer
 from m3agent.tools.mcp.servers import McpServers
 from m3agent.tools.mcp.tool_schemas import public_name
-from tests.conftest import later
+from tests.conftest import later, until
 from tests.servers import mcp_server
 
 pytestmark = pytest.mark.integration
@@ -57,15 +57,21 @@ def names(servers: McpServers) -> list[str]:
     return [schema["function"]["name"] for schema in servers.schemas]
 
 
-def running(words: str) -> list[str]:
-    """Return the command lines that contain these words."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if words in line:
-                found.append(line)
-    return found
+def running(mark: Path) -> bool:
+    """Return whether a process of the server with this file runs: only the kernel frees a killed process's lock."""
+    try:
+        with Path(f"{mark}.alive").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:  # it did not start
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+async def nothing_runs(mark: Path) -> None:
+    """Fail if a process of the server is left. A killed process closes its output just before its lock."""
+    await until(lambda: not running(mark))
 
 
 async def test_tools_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -106,7 +112,7 @@ async def test_a_server_that_does_not_start_well_is_left_out(tmp_path: Path, way
     assert len(told) == 1
     assert told[0].startswith("MCP server bad is left out: ")
     assert said in told[0]
-    assert not running(str(mark))
+    await nothing_runs(mark)
 
 
 @pytest.mark.parametrize("way", ["hangs", "refuses"])
@@ -118,7 +124,7 @@ async def test_a_server_that_does_not_get_ready_is_left_out(
     async with opened(tmp_path, server(way, "bad", mark)) as (servers, told):
         assert names(servers) == []
     assert told == ["MCP server bad is left out: it did not list its tools within 0.5 s"]
-    assert not running(str(mark))
+    await nothing_runs(mark)
 
 
 async def test_no_such_program(tmp_path: Path) -> None:
@@ -152,7 +158,7 @@ async def test_each_call_has_a_result(tmp_path: Path, way: str, said: str) -> No
         assert result.content.startswith("error: mcp__odd__echo: MCP server odd: ")
         assert said in result.content
         assert "Traceback" not in result.content
-    assert not running(str(tmp_path / "mark"))
+    await nothing_runs(tmp_path / "mark")
 
 
 async def test_content_of_an_mcp_answer(tmp_path: Path) -> None:
@@ -219,22 +225,19 @@ async def test_nothing_of_a_server_is_left(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     async with opened(tmp_path, server("stays", asked=mark)) as (servers, _):
         assert names(servers)
-        assert len(running(str(mark))) == 2
-    assert not running(str(mark))
+        assert running(mark)
+    await nothing_runs(mark)
 
 
 async def test_nothing_is_left_of_an_opening_that_is_cancelled(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     servers = McpServers([server("hangs", asked=mark)], tmp_path, print, harmless)
     task = asyncio.create_task(servers.__aenter__())
-    until = time.monotonic() + 60
-    while not running(str(mark)):
-        assert time.monotonic() < until
-        await asyncio.sleep(0.05)
+    await until(lambda: running(mark))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not running(str(mark))
+    await nothing_runs(mark)
 
 
 async def test_a_server_gets_few_variables_and_starts_in_no_repository(

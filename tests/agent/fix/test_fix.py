@@ -478,21 +478,12 @@ def test_a_named_server_that_is_down_is_never_replaced(make_repo: MakeRepo) -> N
 
 
 def test_a_full_disk_is_one_sentence(model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
-    small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(small)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with small_disk(tmp_path / "small", 300_000) as small:
         model.answers = [calls("code_exec", code="print('x' * 1000000)"), FIX, TEST, DONE]
         done = fix(make_repo(BUGGY), model.url, M3AGENT_STATE=str(small))
         assert done.returncode == 3, done.stderr
         assert "Traceback" not in done.stderr
         assert "full" in done.stderr
-    finally:
-        subprocess.run(["umount", "-l", str(small)], check=True)
 
 
 def test_a_disk_that_takes_no_byte_of_the_log_is_one_sentence_as_well(

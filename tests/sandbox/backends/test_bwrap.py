@@ -18,7 +18,7 @@ from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import bwrap_here, until
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.bwrap
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 CROWD = "for n in $(seq 50); do sleep 300 & done; sleep 300"

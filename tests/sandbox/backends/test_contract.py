@@ -22,7 +22,10 @@ from tests.fakes.files import EXECUTABLE, LINK, REGULAR
 from tests.fakes.machine import Command, Done, sandbox_over
 from tests.fakes.trees import MemoryTrees
 
-REAL = [pytest.param(kind, marks=pytest.mark.integration) for kind in ("docker", "bwrap")]
+REAL = [
+    pytest.param(kind, marks=[pytest.mark.integration, getattr(pytest.mark, kind)])
+    for kind in ("docker", "bwrap")
+]
 
 AnySandbox = Callable[..., Sandbox]
 SCRIPTS: dict[str, Callable[[Command], Done]] = {}

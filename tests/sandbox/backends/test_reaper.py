@@ -101,15 +101,10 @@ def test_only_what_carries_the_label_is_swept(engine: Any) -> None:
     )
     try:
         socket = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").removeprefix("unix://")
-        # a signal to the process group, as a terminal sends it, must not end the reaper before its work is done
         reaper = start_reaper(socket, f"{label}={value}")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            wait_until_ignored(reaper.pid, number)
-            reaper.send_signal(number)
         assert there(engine, mine)
-        assert reaper.stdin is not None
-        reaper.stdin.close()
-        assert reaper.wait(timeout=30) == 0
+        reaper.communicate(timeout=30)
+        assert reaper.returncode == 0
         assert not there(engine, mine)
         assert there(engine, other)
         sweep(socket, f"{label}={value}-other")
@@ -118,6 +113,17 @@ def test_only_what_carries_the_label_is_swept(engine: Any) -> None:
         for container in (mine, other):
             with contextlib.suppress(NotFound):
                 engine.remove_container(container, force=True)
+
+
+@pytest.mark.linux  # the test reads in /proc whether the reaper ignores a signal yet
+def test_signals_to_the_process_group_do_not_end_the_reaper() -> None:
+    """A terminal sends them to all processes of the group before the reaper's work is done."""
+    with start_reaper("/nowhere", "m3agent.test=signals") as reaper:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            wait_until_ignored(reaper.pid, number)
+            reaper.send_signal(number)
+        reaper.communicate(b"done", timeout=30)
+    assert reaper.returncode == 0
 
 
 def test_input_before_the_end_cancels_the_reaper(engine: Any) -> None:

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from m3agent.sandbox.protocol.supervisor import Refused, Supervisor
 
+pytestmark = pytest.mark.linux  # the supervisor runs in a sandbox
+
 SECRET = "not yours\n"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.linux]  # the supervisor runs in a sandbox
 
 SETUP = """\
 import os, signal, sys

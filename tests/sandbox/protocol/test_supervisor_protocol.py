@@ -23,7 +23,7 @@ from m3agent.sandbox.protocol.channel import BOOT, common_version
 from m3agent.sandbox.protocol.supervisor import FRAME, VERSIONS, Supervisor
 from tests.conftest import bwrap_here
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.linux]  # the supervisor runs in a sandbox
 
 Header = dict[str, Any]
 ENV = {"PATH": "/usr/bin:/bin", "HOME": "/tmp"}
