@@ -10,6 +10,8 @@ the keeper finds and ends all of them, even those that left the process group.
 The keeper ends the command on SIGTERM, or when its own stdin closes. The latter happens when the launcher is
 killed. If the keeper itself is killed, the command gets a signal (PR_SET_PDEATHSIG).
 
+Without /proc, as on macOS, the keeper ends the command's process group only.
+
 The exit status is the command's: 128 + N after signal N, and 127 if it cannot be started. The keeper also
 runs other commands than engines, such as an agent that a benchmark measures.
 """
@@ -81,10 +83,21 @@ def _reap(but: int) -> None:
             os.waitpid(dead.si_pid, 0)
 
 
+def _rest(of: int) -> list[int]:
+    """Return what remains of a command that ended, as `os.kill` takes it: processes, or -1 times their group."""
+    if Path("/proc/self/stat").exists():
+        return descendants(os.getpid())
+    try:
+        os.killpg(of, 0)
+    except (ProcessLookupError, PermissionError):  # macOS answers the latter if only zombies are left
+        return []
+    return [-of]
+
+
 def _end_rest(but: int, patience: float) -> None:
-    """End all remaining descendants: SIGTERM for `patience` seconds, then SIGKILL."""
+    """End all that remains of the command: SIGTERM for `patience` seconds, then SIGKILL."""
     begun = time.monotonic()
-    while rest := descendants(os.getpid()):
+    while rest := _rest(but):
         number = signal.SIGTERM if time.monotonic() - begun < patience else signal.SIGKILL
         for pid in rest:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -116,6 +116,7 @@ def log_of(stage: Stage, *types: str) -> Path:
     return log
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 def test_a_run_that_left_nothing_is_clean(stage: Stage, witness: Witness) -> None:
     log_of(stage, "session.started")
@@ -126,6 +127,7 @@ def test_a_run_that_left_nothing_is_clean(stage: Stage, witness: Witness) -> Non
     assert witness.faults(ended(-9), 1.0) == []
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("end", "part"),
@@ -141,6 +143,7 @@ def test_a_bad_end_is_found(stage: Stage, witness: Witness, end: End, part: str)
     assert any(part in fault for fault in witness.faults(end, None))
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 def test_a_damaged_log_is_found(stage: Stage, witness: Witness) -> None:
     log_of(stage, "call.started", "call.started")
@@ -153,6 +156,7 @@ def test_a_damaged_log_is_found(stage: Stage, witness: Witness) -> None:
     assert any("half a line" in fault for fault in found)
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 def test_what_is_left_or_touched_is_found(stage: Stage, witness: Witness) -> None:
     (log_of(stage).with_name("patch.diff.tmp")).touch()

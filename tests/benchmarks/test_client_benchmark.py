@@ -134,6 +134,7 @@ def measured(url: str, folder: Path, kinds: list[str], turns: int) -> list[Resul
         return measure(children, turns)
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 def test_each_takes_a_turn_in_every_round(url: str, tmp_path: Path) -> None:
     for found in measured(url, tmp_path, ["socket", "client"], 3):
@@ -158,6 +159,7 @@ def test_a_whole_turn_carries_its_call_out(url: str, tmp_path: Path) -> None:
     assert all("value = " in event["content"] for event in results)
 
 
+@pytest.mark.linux
 @pytest.mark.integration
 def test_failing_contestant_is_dropped_with_its_reason(url: str, tmp_path: Path) -> None:
     absent, there = measured(

@@ -36,6 +36,7 @@ def test_cycles_leave_nothing(backend: Backend) -> None:
         assert "0 containers left" in done.stdout and "0 volumes left" in done.stdout
 
 
+@pytest.mark.linux
 def test_processes_and_files_that_are_left_are_found(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", "sleep 300; true"]) as process:
         below: list[int] = []

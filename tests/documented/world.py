@@ -31,7 +31,7 @@ from m3agent.serving.embedded.server import MODEL
 from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process
-from tests.conftest import bwrap_here, git, write_files
+from tests.conftest import git, one_kind, write_files
 from tests.documented.commands import ROOT
 from tests.evals.create.history_of import FIRST, FIX, Repo
 from tests.evals.report.made import result, run_folder
@@ -409,7 +409,7 @@ class World:
             "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR")
             or str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
         }
-        if bwrap_here() and "m3agent eval" not in text:
+        if one_kind() == "bwrap" and "m3agent eval" not in text:
             env["M3AGENT_SANDBOX"] = "bwrap"  # the faster sandbox, where the command does not name one
         if "OPENAI_API_KEY" in text:
             env["OPENAI_API_KEY"] = "a-key"

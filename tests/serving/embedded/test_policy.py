@@ -59,6 +59,7 @@ def test_repairs_with_a_seed(stock: Workbench) -> None:
     check_repair(copy.deepcopy(stock), STOCK)
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_repairs(calendar: Workbench) -> None:
     check_repair(copy.deepcopy(calendar), CALENDAR)
@@ -99,6 +100,7 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
     assert "All tests pass" in asked.text
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_replay_is_deterministic(tmp_path: Path, calendar: Workbench) -> None:
     for turns in range(3):
@@ -112,6 +114,7 @@ def test_replay_is_deterministic(tmp_path: Path, calendar: Workbench) -> None:
     assert "judge" in one.calls[0].arguments["code"]
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_the_seed_orders_what_is_equal(tmp_path: Path, calendar: Workbench) -> None:
     bench = begun(tmp_path, calendar, CALENDAR, 3)
@@ -142,6 +145,7 @@ def test_test_files_are_never_edited(tmp_path: Path) -> None:
     assert bench.text("test_m.py") == files["test_m.py"]
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_embedded_engine_says_that_no_candidate_works(tmp_path: Path) -> None:
     files = {
@@ -185,6 +189,7 @@ def test_source_that_does_not_parse_is_given_up_on(tmp_path: Path) -> None:
     assert last.text.startswith("No change: ")
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_tool_choice_none_gets_a_summary(tmp_path: Path, calendar: Workbench) -> None:
     bench = begun(tmp_path, calendar, CALENDAR, 2)
@@ -203,6 +208,7 @@ def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path, calendar
     assert "does not follow my own steps" in reply.text
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("old", "new", "goes_on"),
@@ -256,6 +262,7 @@ def test_arguments_a_tool_does_not_know_are_left_out(tmp_path: Path) -> None:
     assert bench.ask(tools=tools).calls[0].arguments == {"test_file": ".", "framework": "pytest"}
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_a_change_that_does_not_hold_is_taken_back(tmp_path: Path, calendar: Workbench) -> None:
     edit = [call["name"] for call in calls(calendar)].index("file_edit")

@@ -11,7 +11,7 @@ from m3agent.serving.embedded.probe.tree import is_test, listing
 from tests.conftest import later
 from tests.serving.embedded.workbench import Workbench
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.linux]  # the probe runs in a sandbox
 
 MODULE = """
 def half(n):

@@ -75,6 +75,7 @@ def test_records_of_the_dead_are_removed_and_their_logs_stay(
     assert key_of(folder) is None
 
 
+@pytest.mark.linux  # when a process began is read in /proc
 def test_a_process_number_that_was_used_again_is_another_server_s(tmp_path: Path) -> None:
     began = born(os.getpid())
     assert began is not None
@@ -116,6 +117,7 @@ def test_only_a_few_folders_of_ended_servers_are_kept(tmp_path: Path) -> None:
     assert mine.exists(), "one that runs is kept however old"
 
 
+@pytest.mark.linux  # when a process began is read in /proc
 @pytest.mark.integration
 def test_a_process_that_ended_is_dead_also_before_its_parent_asks(
     other_process: subprocess.Popen[bytes],
@@ -128,6 +130,7 @@ def test_a_process_that_ended_is_dead_also_before_its_parent_asks(
         assert time.monotonic() < until
 
 
+@pytest.mark.linux  # when a process began is read in /proc
 def test_another_user_s_process_is_alive_if_it_is_the_one() -> None:
     assert alive(1, born(1))
     assert not alive(1, 1 + (born(1) or 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -96,6 +97,7 @@ def program(tmp_path: Path, mode: str) -> list[str]:
     return [sys.executable, str(tmp_path / "engine.py"), str(tmp_path), mode, "0"]
 
 
+@pytest.mark.linux  # only Linux tells the keeper which processes descend from it
 @pytest.mark.parametrize(
     ("way", "mode"),
     [("told", "gentle"), ("told", "stubborn"), ("line closed", "gentle"), later("line closed", "stubborn")],
@@ -116,6 +118,7 @@ def test_all_processes_end_with_the_keeper_or_its_launcher(
     assert code == 128 + (signal.SIGTERM if mode == "gentle" else signal.SIGKILL)
 
 
+@pytest.mark.linux  # only Linux tells the keeper which processes descend from it
 def test_leftover_processes_of_a_killed_engine_are_ended(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     kept = keep(*program(tmp_path, "stubborn"))
     pids = kept.pids()
@@ -124,6 +127,7 @@ def test_leftover_processes_of_a_killed_engine_are_ended(tmp_path: Path, keep: C
     assert not any(map(runs, pids)), "a child in a session of its own, and that one's"
 
 
+@pytest.mark.linux  # only Linux tells the keeper which processes descend from it
 def test_engine_gets_a_signal_when_its_keeper_is_killed(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     kept = keep(*program(tmp_path, "gentle"))
     pids = kept.pids()
@@ -131,6 +135,19 @@ def test_engine_gets_a_signal_when_its_keeper_is_killed(tmp_path: Path, keep: Ca
     wait_for(lambda: not runs(pids[0]))
     for pid in pids[1:]:
         os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("ignored", ["none", later("TERM")])
+def test_what_remains_in_the_process_group_is_ended(
+    tmp_path: Path, keep: Callable[..., Kept], ignored: str
+) -> None:
+    """The process in the background holds a lock as long as it runs."""
+    lock = tmp_path / "lock"
+    stays = f"trap '' {ignored}; exec sleep 300" if ignored != "none" else "exec sleep 300"
+    kept = keep("sh", "-c", f'exec 9>"{lock}"; flock -s 9; ({stays}) & exit 3')
+    assert kept.process.wait(timeout=PATIENCE) == 3
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_its_exit_code_and_output_are_kept(tmp_path: Path, keep: Callable[..., Kept]) -> None:
@@ -146,6 +163,7 @@ def test_missing_program_is_reported_in_the_log(keep: Callable[..., Kept]) -> No
     assert kept.log.read_text() == "/nowhere/vllm: No such file or directory\n"
 
 
+@pytest.mark.linux  # only Linux tells the keeper which processes descend from it
 @pytest.mark.parametrize("ending", ["itself", "told"])
 def test_cleaning_up_comes_last_however_it_ended(
     tmp_path: Path, keep: Callable[..., Kept], ending: str
@@ -161,6 +179,7 @@ def test_cleaning_up_comes_last_however_it_ended(
     assert "\ncleaned\n" in "\n" + kept.log.read_text()
 
 
+@pytest.mark.linux  # only Linux tells the keeper which processes descend from it
 def test_orphans_that_end_by_themselves_are_buried(tmp_path: Path, keep: Callable[..., Kept]) -> None:
     script = "for i in 1 2 3 4 5; do (sh -c 'sleep 0.1' &) ; done; touch orphaned; sleep 60"
     kept = keep("/bin/sh", "-c", f"cd {tmp_path}; {script}")
