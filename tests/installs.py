@@ -59,7 +59,7 @@ def uv_env() -> dict[str, str]:
     return {**os.environ, "UV_SYSTEM_CERTS": "true"}
 
 
-def newer_python(least: tuple[int, int]) -> str:
+def newer_python(least: tuple[int, ...]) -> str:
     """Return a Python of at least this version: the running one, one of pyenv, or one that uv finds or installs."""
     if sys.version_info >= least:
         return sys.executable
@@ -68,7 +68,7 @@ def newer_python(least: tuple[int, int]) -> str:
     for found in sorted(pyenv.glob("3.*/bin/python")):
         if subprocess.run([found, "-c", asks], check=False, capture_output=True).returncode == 0:
             return str(found)
-    wanted = f">={least[0]}.{least[1]}"
+    wanted = ">=" + ".".join(map(str, least))
     for verb in ("find", "install"):
         done = subprocess.run([uv(), "python", verb, wanted], check=False, capture_output=True, env=uv_env())
         if verb == "find" and done.returncode == 0:

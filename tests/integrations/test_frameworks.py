@@ -7,9 +7,11 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -345,9 +347,10 @@ for name in ("adder", "largest", "roman", "adder"):
 """
 
 
-def test_nemo_gym(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
+def test_nemo_gym_s_server_alone(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
+    """The last version that Python 3.12 can install."""
     python = new_environment(tmp_path / "environment", newer_python((3, 12)))
-    install(python, "nemo-gym")
+    install(python, "nemo-gym==0.4.0")
     own = new_environment(tmp_path / "own")
     install(own, str(wheel))
     (tmp_path / "agent").mkdir()
@@ -358,3 +361,79 @@ def test_nemo_gym(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
     assert {answer["instance_id"]: answer["reward"] for answer in found} == REWARDS
     assert not any(answer["mask_sample"] for answer in found)
     assert (without_server["mask_sample"], without_server["failure_kind"]) == (True, "m3agent:infra")
+
+
+GYM_CONFIG = """\
+m3agent_agent:
+  responses_api_agents:
+    m3agent_agent:
+      entrypoint: app.py
+      model_server: {{ type: responses_api_models, name: policy_model }}
+      model: {model}
+      source: {source}
+      command: [{command}]
+      options: [--max-minutes, "5"]
+      runs: {runs}
+m3agent_agent_environment_server:
+  environment_servers:
+    legacy_agent:
+      entrypoint: app.py
+      agent_server: {{ type: responses_api_agents, name: m3agent_agent }}
+"""
+
+
+@contextlib.contextmanager
+def gym_servers(gym: Path, folder: Path, url: str, env: dict[str, str]) -> Iterator[None]:
+    """Run Gym's servers: the agent, its environment, the model server, and the head server."""
+    options = ["--model", MODEL, "--model-url", url, "--model-api-key", "a-secret"]
+    for config in ("m3agent.yaml", "responses_api_models/vllm_model/configs/vllm_model.yaml"):
+        options += ["--config", config]
+    with (folder / "servers.log").open("w+") as log:
+        servers = subprocess.Popen(
+            [str(gym), "env", "start", *options],
+            cwd=folder,
+            env={**os.environ, **env},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            until = time.monotonic() + 600  # Gym makes an environment for each of them
+            while "servers ready!" not in (said := (folder / "servers.log").read_text()):
+                assert servers.poll() is None and time.monotonic() < until, said[-6000:]
+                time.sleep(1)
+            yield
+        finally:
+            servers.send_signal(signal.SIGINT)
+            servers.wait(timeout=60)
+
+
+def test_nemo_gym(rows: Path, wheel: Path, model: str, tmp_path: Path) -> None:
+    """Gym starts its servers itself, each in an environment of its own, and collects rollouts from them."""
+    base = newer_python((3, 13, 14))
+    python = new_environment(tmp_path / "environment", base)
+    install(python, "nemo-gym==0.7.0")
+    own = new_environment(tmp_path / "own")
+    install(own, str(wheel))
+    agent = tmp_path / "responses_api_agents" / "m3agent_agent"
+    agent.mkdir(parents=True)
+    shutil.copy(ROOT / "integrations" / "gym.py", agent / "app.py")
+    (agent / "requirements.txt").write_text("nemo-gym\n")
+    (tmp_path / "m3agent.yaml").write_text(
+        GYM_CONFIG.format(model=MODEL, source=rows, command=own.parent / "m3agent", runs=tmp_path / "runs")
+    )
+    lines = [json.dumps({"responses_create_params": {"input": []}, "instance_id": name}) for name in PROGRAMS]
+    (tmp_path / "tasks.jsonl").write_text("\n".join(lines) + "\n")
+    programs = (
+        python.parent,
+        python.resolve().parent,
+        Path(uv()).parent,
+    )  # Gym calls uv, which searches Python
+    path = ":".join([*map(str, programs), os.environ["PATH"]])
+    env = {**uv_env(), "PATH": path, "PYTHONUNBUFFERED": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    gym = python.parent / "gym"
+    with gym_servers(gym, tmp_path, model, env):
+        words = ["--no-serve", "--agent", "m3agent_agent", "--input", "tasks.jsonl", "--output", "out.jsonl"]
+        run([str(gym), "eval", "run", *words, "--concurrency", "1"], tmp_path, **env)
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert {answer["instance_id"]: answer["reward"] for answer in found} == REWARDS
+    assert not any(answer["mask_sample"] for answer in found)
