@@ -516,6 +516,17 @@ async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None
     assert await ran(unstable) == {unstable}
 
 
+async def test_all_tests_are_those_of_testpaths(bench: Bench) -> None:
+    settings = "[pytest]\ntestpaths = tests\n"
+    await bench.put(
+        {"pytest.ini": settings, "tests/test_a.py": SOME, "bin/test_b.py": "assert 0\n"}
+    )
+    whole = await run_in_sandbox(bench.sandbox, ".")
+    assert whole.complete
+    assert {ident.partition("::")[0] for ident in whole.ids} == {"tests/test_a.py"}
+    assert "bin/test_b.py" in (await run_in_sandbox(bench.sandbox, "bin")).ids
+
+
 async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
     workspace_of: Callable[..., Workspace], one_backend: Backend, tmp_path: Path
 ) -> None:

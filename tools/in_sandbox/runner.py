@@ -276,6 +276,9 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
     recorder = Recorder(report, **record) if record else None
     collects = "--collect-only" in more
 
+    if targets == ["."]:  # named on the command line, it would also collect what is outside of `testpaths`
+        targets = []
+
     def run(*others: str) -> tuple[int, bool]:
         guard = Guard(report.tell, **request["guard"]) if request.get("guard") and not collects else None
         plugin = PytestPlugin(report, selection, guard)
