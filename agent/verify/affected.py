@@ -26,6 +26,8 @@ PROSE_NAMES = frozenset(
     {"changelog", "changes", "history", "news", "authors", "contributors", "readme", "contributing"}
 )
 PROSE_SUFFIXES = frozenset({".md", ".rst", ".txt"})
+FILES_OF_GIT = frozenset({".mailmap", ".gitignore", ".git-blame-ignore-revs"})
+"""Only git reads these, and there is no git history where tests run."""
 PLAIN_DECORATORS = frozenset(
     {"staticmethod", "classmethod", "property", "cached_property", "setter", "getter", "deleter"}
     | {"cache", "lru_cache", "contextmanager", "asynccontextmanager", "wraps", "overload", "override"}
@@ -86,6 +88,8 @@ def affected_code(
 
 def _is_prose(path: str) -> bool:
     pure = PurePosixPath(path.lower())
+    if pure.name in FILES_OF_GIT:
+        return True
     if pure.suffix not in PROSE_SUFFIXES:
         return pure.name in PROSE_NAMES
     return pure.stem in PROSE_NAMES or not PROSE_FOLDERS.isdisjoint(pure.parts[:-1])

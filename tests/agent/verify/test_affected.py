@@ -292,6 +292,8 @@ def test_texts_that_are_read() -> None:
         ("docs/guide/index.md", False),
         ("newsfragments/12.bugfix.rst", False),
         ("changelog.d/12.md", False),
+        (".mailmap", False),
+        ("pkg/.gitattributes", True),
         ("README.html", True),
         ("docs/logo.svg", True),
         ("docs/Makefile", True),
