@@ -25,6 +25,7 @@ from m3agent.serving.embedded.server import MODEL, EmbeddedServer
 from tests import command_line
 from tests.conftest import backend_here, write_files
 from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
+from tests.servers.packages import bridge_address
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(1200)]
 
@@ -115,15 +116,6 @@ def debian_with_python(state: Path) -> str:
     api = connect()
     try:
         return base_image(api, None, state=state, say=print, stop=threading.Event()).image.name
-    finally:
-        api.close()
-
-
-def gateway() -> str:
-    """Return this machine's address as containers reach it."""
-    api = connect()
-    try:
-        return str(api.inspect_network("bridge")["IPAM"]["Config"][0]["Gateway"])
     finally:
         api.close()
 
@@ -301,7 +293,7 @@ def test_harbor_with_its_own_agents(
 
 
 def test_harbor(harbor: Path, harbor_tasks: Path, bundle: Path, tmp_path: Path) -> None:
-    with embedded_engine(gateway()) as url:
+    with embedded_engine(bridge_address()) as url:
         trials = harbor_run(
             harbor,
             harbor_tasks,
