@@ -44,7 +44,9 @@ async def serving(app: App) -> AsyncIterator[str]:
 
 def the_sdks(way: str) -> App:
     """Return the SDK's server with one tool; it requires the key."""
-    made = MCPServer("demo")
+    with pytest.MonkeyPatch.context() as patch:  # it would log all tests of this process to standard error
+        patch.setattr("mcp.server.mcpserver.server.configure_logging", lambda level: None)
+        made = MCPServer("demo")
 
     @made.tool()
     def say(text: str, times: int = 1) -> str:
