@@ -15,7 +15,7 @@ from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
 
-REST = 0.75
+REST = 0.5
 """Share of the time of a large suite until which tests start that need not run; the remaining time is for reruns."""
 
 
