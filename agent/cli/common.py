@@ -26,7 +26,9 @@ Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the w
 Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
 PullRequest = Annotated[
     bool,
-    typer.Option("--pr", help="Push the patch as a new branch to origin on GitHub and open a pull request."),
+    typer.Option(
+        "--pr", help="Push the patch as a new branch to origin and open a pull request on GitHub or GitLab."
+    ),
 ]
 
 

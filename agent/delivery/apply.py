@@ -19,12 +19,35 @@ from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.util.plain_file import open_plain
 from m3agent.sandbox.store.git import TreeEntry
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 
 STAGED = "m3agent"
 """A folder in the git folder of the user's repository. Files are written here in full before they move into
 the work tree.
 """
+
+
+@dataclass(frozen=True)
+class PullUpdate:
+    """Where a further commit of an open pull request goes.
+
+    Attributes:
+        address: The address of the pull request.
+        remote: What git pushes to: `origin`, or the address of a fork.
+        branch: The branch of the pull request.
+        head: The branch's last commit, which the new commit follows.
+        merged: A commit of the target branch to merge, because it conflicts with `head`; None without a conflict.
+        tree: The state of the session's work tree that belongs to `merged`, else to `head`.
+        draft: Whether the pull request is a draft. Only then an unverified patch is pushed.
+    """
+
+    address: str
+    remote: str
+    branch: str
+    head: str
+    merged: str | None
+    tree: TreeId
+    draft: bool
 
 
 @dataclass(frozen=True)
@@ -37,6 +60,7 @@ class HandOver:
         pull_request: Commit the patch to a new branch (named `branch`, if given), push it to origin and open
             a pull request.
         always: Apply the patch also if it is not verified: the work tree is the result.
+        update: Push the patch as a further commit of a pull request that is open.
 
     Raises:
         UsageError: `apply` is combined with `branch` or `pull_request`.
@@ -46,6 +70,7 @@ class HandOver:
     branch: str | None = None
     pull_request: bool = False
     always: bool = False
+    update: PullUpdate | None = None
 
     def __post_init__(self) -> None:
         if self.apply and (self.branch is not None or self.pull_request):
@@ -55,7 +80,7 @@ class HandOver:
     @property
     def asked(self) -> bool:
         """Whether there is anything to do besides printing the patch."""
-        return self.apply or self.branch is not None or self.pull_request
+        return self.apply or self.branch is not None or self.pull_request or self.update is not None
 
     def check(self, repository: Repository) -> None:
         """Check the request against the repository, without using the network.
@@ -91,10 +116,10 @@ def check_branch(repository: Repository, name: str) -> None:
     # the pattern matches the branch itself and branches below it; git cannot store both `a` and `a/b`
     found = repository.git("for-each-ref", "--format=%(refname)", f"refs/heads/{name}", *above).splitlines()
     refuse_taken(name, (os.fsdecode(ref).removeprefix("refs/heads/") for ref in found))
-    _refuse_links(repository, name)
+    _refuse_links(repository, f"heads/{name}", f"remotes/origin/{name}")
 
 
-def _refuse_links(repository: Repository, name: str) -> None:
+def _refuse_links(repository: Repository, *refs: str) -> None:
     """Refuse a new branch if a link would lead git to write to other files of the user.
 
     Git follows links. It appends a line to a reflog, which may be a line of a shell's start-up file.
@@ -102,7 +127,7 @@ def _refuse_links(repository: Repository, name: str) -> None:
     common = repository.common_dir
     written = {common / "reftable", *repository.git_dir.glob("fast_import_crash_*")}
     for folder in ("refs", "logs/refs"):
-        for ref in (f"heads/{name}", f"remotes/origin/{name}"):
+        for ref in refs:
             path = common / folder / ref
             written.update(each for each in (path, *path.parents) if each.is_relative_to(common / folder))
     written.add(common / "logs")
@@ -250,13 +275,98 @@ def commit_to_branch(
     refuse_dirty(repository, patch, option)
     _refuse_submodules(repository, patch)
     check_branch(repository, name)
+    return _write_commit(repository, workspace, patch, f"refs/heads/{name}", [repository.head], message)
+
+
+def commit_to_pull(
+    repository: Repository, workspace: Workspace, patch: Patch, to: PullUpdate, name: str, message: str
+) -> str:
+    """Commit the patch on top of a pull request's branch, and return the id of the commit.
+
+    No branch, index or work tree of the user changes. Git may remove the commit later, because no branch has it here.
+
+    Args:
+        repository: The user's repository, which has the commits that `to` names.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The difference from `to.tree`.
+        to: Where the commit goes.
+        name: A name that no other reference has.
+        message: The commit message.
+
+    Raises:
+        PermissionRefused: A changed file is not the same there as in `to.tree`, or belongs to a submodule.
+    """
+    _refuse_submodules(repository, patch)
+    _refuse_links(repository, f"m3agent/{name}", f"remotes/origin/{to.branch}")
+    onto = to.merged or to.head
+    if patch.paths:
+        _refuse_different(repository, workspace, patch, onto)
+    root = (
+        None if to.merged is None else repository.git("rev-parse", f"{to.merged}^{{tree}}").decode().strip()
+    )
+    parents = [to.head, *([] if to.merged is None else [to.merged])]
+    ref = f"refs/m3agent/{name}"
+    try:
+        return _write_commit(repository, workspace, patch, ref, parents, message, root)
+    finally:
+        repository.git("update-ref", "-d", ref)
+
+
+def _refuse_different(repository: Repository, workspace: Workspace, patch: Patch, commit: str) -> None:
+    """Raise PermissionRefused if a commit has other contents than the patch starts from, at a path that it changes."""
+    wanted = set(patch.paths)
+    there = {}
+    for line in repository.git("ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")[:-1]:
+        meta, _, raw = line.partition(b"\t")
+        if (name := os.fsdecode(raw)) in wanted:
+            there[name] = meta.split()[2].decode()
+    before = workspace.entries(patch.base)
+    for path in patch.paths:
+        here = None if path not in before else _blob(repository, workspace, path, before[path])
+        if there.get(path) != here:
+            raise PermissionRefused(
+                f"{path} is not the same in commit {commit[:12]} as in the session: somebody else changed it"
+            )
+
+
+def _blob(repository: Repository, workspace: Workspace, path: str, entry: TreeEntry) -> str:
+    """Store a file in the user's repository and return the id of its blob."""
+    # line ends and the user's own clean filters apply, as they would for `git add`
+    filters = ["--no-filters"] if stat.S_ISLNK(entry.mode) else [f"--path={path}"]
+    content = workspace.store.get_blob(entry.sha)
+    return repository.git("hash-object", "-w", *filters, "--stdin", stdin=content).decode().strip()
+
+
+def _write_commit(
+    repository: Repository,
+    workspace: Workspace,
+    patch: Patch,
+    ref: str,
+    parents: Sequence[str],
+    message: str,
+    root: str | None = None,
+) -> str:
+    """Make a commit with the patch, let `ref` point to it, and return its id.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+        ref: The full name of a reference that does not exist.
+        parents: The commits that the new one follows.
+        message: The commit message.
+        root: The tree that the patch changes; None for that of the first parent.
+    """
     patched = workspace.entries(patch.tree)
     who = _identity(repository)
     text = message.encode("utf-8", "replace")
+    first, *others = (parent.encode() for parent in parents)
     commands = [
-        b"commit refs/heads/%s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
-        % (os.fsencode(name), who, len(text), text, repository.head.encode())
+        b"commit %s\ncommitter %s\ndata %d\n%s\nfrom %s\n" % (os.fsencode(ref), who, len(text), text, first)
     ]
+    commands += [b"merge %s\n" % parent for parent in others]
+    if root is not None:
+        commands.append(b'M 040000 %s ""\n' % root.encode())
     for path in patch.paths:
         quoted = b'"%s"' % os.fsencode(path).replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(
             b"\n", b"\\n"
@@ -265,15 +375,10 @@ def commit_to_branch(
             commands.append(b"D %s\n" % quoted)
             continue
         entry = patched[path]
-        link = stat.S_ISLNK(entry.mode)
-        # line ends and the user's own clean filters apply, as they would for `git add`
-        filters = ["--no-filters"] if link else [f"--path={path}"]
-        blob = repository.git(
-            "hash-object", "-w", *filters, "--stdin", stdin=workspace.store.get_blob(entry.sha)
-        )
-        commands.append(b"M %06o %s %s\n" % (entry.mode, blob.strip(), quoted))
+        blob = _blob(repository, workspace, path, entry)
+        commands.append(b"M %06o %s %s\n" % (entry.mode, blob.encode(), quoted))
     repository.git("fast-import", "--quiet", "--date-format=raw", stdin=b"".join(commands))
-    return repository.git("rev-parse", f"refs/heads/{name}").decode().strip()
+    return repository.git("rev-parse", ref).decode().strip()
 
 
 def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:

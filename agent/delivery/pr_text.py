@@ -94,18 +94,19 @@ def branch_name(issue: Issue, taken: Container[str]) -> str:
 def closes(issue: Issue, project: TrackerProject) -> str:
     """Return the line that makes a merge close the issue.
 
-    It is empty if the issue is not on the same GitHub as `project`.
+    It is empty if the issue is not on the same server as `project`.
     """
+    word, between = ("Fixes", "") if project.kind == "github" else ("Closes", "/-")
     found = re.fullmatch(
-        rf"{re.escape(project.web)}/([\w.-]+/[\w.-]+)/issues/([0-9]+)", issue.source, re.ASCII
+        rf"{re.escape(project.web)}/([\w./-]+){between}/issues/([0-9]+)", issue.source, re.ASCII
     )
-    if project.kind != "github" or found is None:
+    if found is None or (project.kind == "github" and found[1].count("/") != 1):
         return ""
-    return f"Fixes {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
+    return f"{word} {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
 
 
 def body(work: Work, project: TrackerProject) -> str:
-    """Return the body of a pull request, in GitHub's Markdown.
+    """Return the body of a pull request, in Markdown.
 
     Args:
         work: The content; its patch is verified or unverified.

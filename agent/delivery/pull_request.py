@@ -1,6 +1,7 @@
-"""Offer a patch as a pull request on GitHub.
+"""Offer a patch as a pull request on GitHub or as a merge request on GitLab, and push further commits to it.
 
-The steps are: commit the patch to a new branch, push the branch, open the pull request.
+The steps are: commit the patch to a new branch, push the branch, open the pull request. If the user may not push to origin on
+GitHub, the branch goes to the user's fork.
 
 The preconditions are checked before a fix costs anything, and again before the first step.
 """
@@ -8,20 +9,28 @@ The preconditions are checked before a fix costs anything, and again before the 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import quote
+from typing import TypeVar
 
 from m3agent.agent.delivery import pr_text
-from m3agent.agent.delivery.apply import check_branch, commit_to_branch, refuse_dirty, refuse_taken
-from m3agent.agent.delivery.push import has_commit, heads_of_origin, push
+from m3agent.agent.delivery.apply import (
+    PullUpdate,
+    check_branch,
+    commit_to_branch,
+    commit_to_pull,
+    refuse_dirty,
+    refuse_taken,
+)
+from m3agent.agent.delivery.forge import FORGES, Opened, Proposal
+from m3agent.agent.delivery.push import ORIGIN, has_commit, heads_of, push
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.fetch import find_token
-from m3agent.agent.issue.tracker.http import Api, Token, new_client
+from m3agent.agent.issue.tracker.http import Api, Token, new_client, token_variable
 from m3agent.agent.issue.tracker.names import TrackerProject, place_of, project_of, web_of
 from m3agent.agent.repo.repository import Repository, origin_url
 from m3agent.sandbox.store.workspace import Patch, Workspace
@@ -30,7 +39,13 @@ from m3agent.serving.client.daemon_thread import in_background
 API_SECONDS = 20.0
 """The longest silence of the API, in seconds. A whole response may take three times as long."""
 
+FORK_TRIES, FORK_SECONDS = 30, 2.0
+"""How often a new fork is looked for, and the seconds between. GitHub makes a fork in the background, mostly in seconds."""
+
+_PROJECT = re.compile(r"(.*[/:])[^/:]+/[^/:]+?((?:\.git)?/?)")
+
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,21 +53,36 @@ class Destination:
     """Where a pull request comes from and goes to.
 
     Attributes:
-        project: The project on GitHub.
+        project: The project on GitHub or GitLab.
         token: The key for its API.
         base: The branch of origin that the pull request asks to merge into.
         branch: The new branch with the patch.
+        from_fork: Whether the branch goes to a fork, because the user may not push to the project.
     """
 
     project: TrackerProject
     token: Token
     base: str
     branch: str
+    from_fork: bool = False
 
     @property
     def page(self) -> str:
         """The web page on which the user can open the pull request by hand."""
-        return f"{self.project.web}/{self.project.project}/compare/{quote(self.base)}...{quote(self.branch)}?expand=1"
+        return FORGES[self.project.kind].page(self.project, self.base, self.branch)
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A pull request that is open.
+
+    Attributes:
+        address: Its address.
+        commit: The id of its last commit.
+    """
+
+    address: str
+    commit: str
 
 
 async def destination(
@@ -74,10 +104,11 @@ async def destination(
     say(f"asking {project.host} whether a pull request can be opened on {project.project}")
     token = await in_background(lambda: find_token(project, os.environ))
     if token is None:
+        login = ", log in with 'gh auth login'," if project.kind == "github" else ""
         raise PermissionRefused(
-            f"--pr needs a token for {project.host}: set GITHUB_TOKEN, log in with 'gh auth login', or use --branch NAME"
+            f"--pr needs a token for {project.host}: set {token_variable(project)}{login} or use --branch NAME"
         )
-    heads = await heads_of_origin(repository)
+    heads = await heads_of(repository)
     base = next((name for name in (repository.branch, heads.default) if name in heads.ids), None)
     if base is None:
         raise UsageError("--pr: origin has no branch for a pull request; push one first")
@@ -94,9 +125,12 @@ async def destination(
         )
     check_branch(repository, branch)
     refuse_taken(branch, heads.ids, " on origin")
-    project = await in_background(lambda: _open_project(project, token, say))
-    await push(repository, repository.head, branch, dry_run=True)
-    return Destination(project, token, base, branch)
+    present = await in_background(lambda: _asking(project, token, say, _present(project)))
+    if present.may_push:
+        await push(repository, repository.head, branch, dry_run=True)
+    else:
+        say(f"you may not push to {present.project.project}, so the branch goes to your fork")
+    return Destination(present.project, token, base, branch, from_fork=not present.may_push)
 
 
 async def offer(
@@ -108,8 +142,8 @@ async def offer(
     branch: str | None,
     github_api: str,
     say: Say,
-) -> str:
-    """Commit, push, open the pull request, and return its address.
+) -> Offered:
+    """Commit, push, and open the pull request.
 
     The pull request is a draft unless the patch is verified.
 
@@ -126,11 +160,7 @@ async def offer(
         PermissionRefused, UsageError, EnvironmentFault: A step failed. The text says which steps are done and
             how to continue by hand.
     """
-    if patch.runs_later:
-        raise PermissionRefused(
-            f"--pr refused: {', '.join(patch.runs_later[:3])} may run automatically after the push, on your "
-            "machines with your secrets; read the patch, then hand it over with --branch NAME or 'git apply'"
-        )
+    _refuse_running(patch, "--pr")
     refuse_dirty(repository, patch, "--pr")
     work = dataclasses.replace(work, uncommitted=len(await asyncio.to_thread(repository.dirty_paths)))
     to = await destination(repository, work.issue, branch, github_api, say)
@@ -138,9 +168,11 @@ async def offer(
     commit = await asyncio.to_thread(
         commit_to_branch, repository, workspace, patch, to.branch, message, "--pr"
     )
-    say(f"pushing branch {to.branch} to origin")
     try:
-        await push(repository, commit, to.branch)
+        fork = await _fork(repository, to, say) if to.from_fork else None
+        remote = ORIGIN if fork is None else address_of(repository, fork)
+        say(f"pushing branch {to.branch} to {ORIGIN if fork is None else fork.project}")
+        await push(repository, commit, to.branch, remote=remote)
     except M3AgentError as error:
         raise _halfway(
             error,
@@ -148,14 +180,106 @@ async def offer(
             f"push it with 'git push origin {to.branch}' and open the pull request at {to.page}",
         ) from None
     say(f"opening a pull request on {to.project.project}")
+    what = Proposal(
+        pr_text.title(work.issue.title),
+        pr_text.body(work, to.project),
+        work.evidence.verdict != "verified",
+        to.base,
+        to.branch,
+        fork,
+    )
+    forge = FORGES[to.project.kind]
     try:
-        return await in_background(lambda: _open(to, work, say))
+        address = await in_background(
+            lambda: _asking(to.project, to.token, say, lambda api: forge.open(api, to.project, what))
+        )
     except M3AgentError as error:
         raise _halfway(
             error,
             f"branch {to.branch} is pushed, but the pull request could not be opened",
             f"open it at {to.page}",
         ) from None
+    return Offered(address, commit)
+
+
+async def push_further(
+    repository: Repository,
+    workspace: Workspace,
+    patch: Patch,
+    to: PullUpdate,
+    name: str,
+    message: str,
+    say: Say,
+) -> Offered:
+    """Push a further commit to an open pull request, never by force. Without a change, nothing is pushed.
+
+    Args:
+        repository: The user's repository, which has the commits that `to` names.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The difference from `to.tree`.
+        to: Where the commit goes.
+        name: A name that no other reference of m3agent has.
+        message: The commit message.
+        say: Receives progress messages for people.
+
+    Raises:
+        PermissionRefused, EnvironmentFault: The push is refused, or would overwrite what somebody else did.
+    """
+    if patch.empty and to.merged is None:
+        return Offered(to.address, to.head)
+    _refuse_running(patch, "the push to the pull request")
+    commit = await asyncio.to_thread(commit_to_pull, repository, workspace, patch, to, name, message)
+    say(f"pushing a commit to branch {to.branch}")
+    await push(repository, commit, to.branch, remote=to.remote)
+    return Offered(to.address, commit)
+
+
+def _refuse_running(patch: Patch, what: str) -> None:
+    """Raise PermissionRefused for a patch with files that run after the push."""
+    if patch.runs_later:
+        raise PermissionRefused(
+            f"{what} refused: {', '.join(patch.runs_later[:3])} may run automatically after the push, on your "
+            "machines with your secrets; read the patch, then hand it over with --branch NAME or 'git apply'"
+        )
+
+
+async def _fork(repository: Repository, to: Destination, say: Say) -> TrackerProject:
+    """Return the user's fork once git can read it. It is made if there is none.
+
+    Raises:
+        UsageError: It has a branch of this name.
+        PermissionRefused, EnvironmentFault: It cannot be made, or is not ready in time.
+    """
+    forge = FORGES[to.project.kind]
+    say(f"asking {to.project.host} for your fork of {to.project.project}")
+    fork = await in_background(
+        lambda: _asking(to.project, to.token, say, lambda api: forge.fork(api, to.project))
+    )
+    for tries_left in reversed(range(FORK_TRIES)):
+        try:
+            heads = await heads_of(repository, address_of(repository, fork))
+            break
+        except M3AgentError:  # the server is still making it
+            if not tries_left:
+                raise
+            await asyncio.sleep(FORK_SECONDS)
+    refuse_taken(to.branch, heads.ids, f" on {fork.project}")
+    return fork
+
+
+def address_of(repository: Repository, project: TrackerProject) -> str:
+    """Return the address from which git reaches another project of origin's server, by the same way as origin.
+
+    Raises:
+        UsageError: There is no origin, or its address has no project.
+    """
+    origin = origin_url(repository) or ""
+    found = _PROJECT.fullmatch(origin)
+    if found is None:
+        raise UsageError(
+            f"the remote origin is {place_of(origin)}: no address of {project.project} follows from it"
+        )
+    return f"{found[1]}{project.project}{found[2]}"
 
 
 def _halfway(error: M3AgentError, done: str, go_on: str) -> M3AgentError:
@@ -165,14 +289,14 @@ def _halfway(error: M3AgentError, done: str, go_on: str) -> M3AgentError:
 
 
 def _project(repository: Repository, github_api: str) -> TrackerProject:
-    """Return the GitHub project that origin fetches from and pushes to."""
+    """Return the project that origin fetches from and pushes to."""
     origin = origin_url(repository)
     if origin is None:
         raise UsageError("--pr needs a remote called origin, and this repository has none: use --branch NAME")
     project = project_of(origin, github_api=github_api, env=os.environ)
-    if project is None or project.kind != "github":
+    if project is None:
         raise UsageError(
-            f"--pr opens pull requests on {web_of(github_api).partition('://')[2]}, and origin is {place_of(origin)}: "
+            f"--pr opens pull requests on {web_of(github_api).partition('://')[2]} and GitLab, and origin is {place_of(origin)}: "
             "use --branch NAME, or give --github-api for GitHub Enterprise"
         )
     pushed_to = os.fsdecode(repository.git("remote", "get-url", "--push", "--all", "origin")).splitlines()
@@ -189,50 +313,11 @@ def _with_folders(names: set[str]) -> set[str]:
     return {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
 
 
-def _open_project(project: TrackerProject, token: Token, say: Say) -> TrackerProject:
-    """Return the project under its current name. Blocking.
+def _present(project: TrackerProject) -> Callable[[Api], Opened]:
+    return lambda api: FORGES[project.kind].present(api, project)
 
-    Raises:
-        UsageError: The token cannot read the project, or the project is archived.
-    """
+
+def _asking(project: TrackerProject, token: Token, say: Say, ask: Callable[[Api], T]) -> T:
+    """Return what the server answers. Blocking."""
     with new_client(project.api, API_SECONDS) as client:
-        api = Api(project, token, client, say=say, timeout=API_SECONDS)
-        found = api.get(f"{project.api}/repos/{project.project}").json
-        name = found.get("full_name") if isinstance(found, dict) else None
-        present = project_of(f"{project.web}/{name}", github_api=project.api, env=os.environ)
-        if present is None:
-            raise api.not_the_api()
-    if found.get("archived") is True:
-        raise UsageError(f"--pr: {present.project} is archived and takes no pull requests; use --branch NAME")
-    return present
-
-
-def _open(to: Destination, work: pr_text.Work, say: Say) -> str:
-    """Open the pull request, or find the open one for this branch; return its address. Blocking."""
-    pulls = f"{to.project.api}/repos/{to.project.project}/pulls"
-    value = {
-        "title": pr_text.title(work.issue.title),
-        "body": pr_text.body(work, to.project),
-        "head": to.branch,
-        "base": to.base,
-        "draft": work.evidence.verdict != "verified",
-    }
-    with new_client(to.project.api, API_SECONDS) as client:
-        api = Api(to.project, to.token, client, say=say, timeout=API_SECONDS)
-        try:
-            return _address(api, to, api.post(pulls, value).json)
-        except M3AgentError:
-            # The request may have succeeded although the response was lost, or other automation was faster.
-            owner = to.project.project.partition("/")[0]
-            with contextlib.suppress(M3AgentError):
-                found = api.get(f"{pulls}?state=open&head={quote(f'{owner}:{to.branch}', safe='')}").json
-                if isinstance(found, list) and found:
-                    return _address(api, to, found[0])
-            raise
-
-
-def _address(api: Api, to: Destination, value: object) -> str:
-    url = value.get("html_url") if isinstance(value, dict) else None
-    if not isinstance(url, str) or not url.isprintable() or not url.startswith(f"{to.project.web}/"):
-        raise api.not_the_api()
-    return url
+        return ask(Api(project, token, client, say=say, timeout=API_SECONDS))

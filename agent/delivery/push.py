@@ -1,4 +1,4 @@
-"""Access to the remote `origin`: list its branches, fetch from it, and push one new branch without force and without hooks.
+"""Access to the remote `origin`: list its branches, fetch from it, and push one branch without force and without hooks.
 
 The push uses the user's own git configuration for credentials, proxies and ssh. From the repository's
 `.git/config` it uses the addresses of remotes and HTTP headers (some users keep their key there). Git never
@@ -22,6 +22,8 @@ from m3agent.agent.errors import EnvironmentFault, PermissionRefused
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.sandbox.start_process import start_process
 
+ORIGIN = "origin"
+"""The name of the remote."""
 SECONDS = 60.0
 """The time limit for one exchange with the remote, in seconds."""
 FETCH_SECONDS = 600.0
@@ -37,7 +39,7 @@ _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True)
 class RemoteBranches:
-    """The branches of origin.
+    """The branches of a remote.
 
     Attributes:
         default: The branch that its HEAD points to; None if the server does not say.
@@ -48,15 +50,15 @@ class RemoteBranches:
     ids: dict[str, str]
 
 
-async def heads_of_origin(repository: Repository) -> RemoteBranches:
-    """Ask origin for its branches.
+async def heads_of(repository: Repository, remote: str = ORIGIN) -> RemoteBranches:
+    """Ask a remote, or another repository by its address, for its branches.
 
     Raises:
         PermissionRefused, EnvironmentFault: With the reason that git gives.
     """
-    code, out, said = await _git(repository, "ls-remote", "--symref", "origin", "HEAD", "refs/heads/*")
+    code, out, said = await _git(repository, "ls-remote", "--symref", remote, "HEAD", "refs/heads/*")
     if code:
-        raise _fault("the branches of origin cannot be listed", said)
+        raise _fault(f"the branches of {_name(remote)} cannot be listed", said)
     default, ids = None, {}
     for line in out.splitlines():
         what, _, ref = line.partition("\t")
@@ -99,19 +101,23 @@ async def fetch(repository: Repository, refs: Sequence[str], objects: Path) -> N
         raise _fault(f"{' and '.join(refs)} cannot be fetched from origin", said)
 
 
-async def push(repository: Repository, commit: str, branch: str, *, dry_run: bool = False) -> None:
-    """Push `commit` to origin as the new branch `branch`.
+async def push(
+    repository: Repository, commit: str, branch: str, *, remote: str = ORIGIN, dry_run: bool = False
+) -> None:
+    """Push `commit` as the branch `branch`, which is new or has only commits that `commit` follows.
 
     Args:
         repository: The user's repository.
         commit: The id of the commit.
-        branch: The name of the new branch.
+        branch: The name of the branch.
+        remote: `origin`, or the address of another repository.
         dry_run: Only find out whether the user may push.
 
     Raises:
-        PermissionRefused: Origin rejects the push.
-        EnvironmentFault: Origin could not be reached.
+        PermissionRefused: The remote rejects the push, for example because the branch has other commits.
+        EnvironmentFault: The remote could not be reached.
     """
+    name = _name(remote)
     code, out, said = await _git(
         repository,
         "push",
@@ -120,7 +126,7 @@ async def push(repository: Repository, commit: str, branch: str, *, dry_run: boo
         "--no-follow-tags",
         "--recurse-submodules=no",
         *(["--dry-run"] if dry_run else []),
-        "origin",
+        remote,
         f"{commit}:refs/heads/{branch}",
     )
     if not code:
@@ -130,8 +136,12 @@ async def push(repository: Repository, commit: str, branch: str, *, dry_run: boo
     if rejected is not None:
         words = _words(said, "remote: ")
         why = rejected.rpartition("\t")[2] + (f": {words}" if words else "")
-        raise PermissionRefused(f"origin rejects branch {branch}: {why}")
-    raise _fault("origin cannot be pushed to", said)
+        raise PermissionRefused(f"{name} rejects branch {branch}: {why}")
+    raise _fault(f"{name} cannot be pushed to", said)
+
+
+def _name(remote: str) -> str:
+    return ORIGIN if remote == ORIGIN else "the fork"
 
 
 def _fault(what: str, said: str) -> PermissionRefused | EnvironmentFault:

@@ -13,9 +13,9 @@ from pathlib import Path
 from m3agent.agent.certificate.build import Verified, statement_of
 from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.certificate.statement import Base, Source, write
-from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
+from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message
-from m3agent.agent.delivery.pull_request import offer
+from m3agent.agent.delivery.pull_request import Offered, offer, push_further
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
 from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
@@ -49,6 +49,8 @@ class FixResult:
         evidence: The verification; None if nothing was verified.
         change: The patch; None if nothing was changed.
         isolated: Whether the sandbox isolated the commands and tests.
+        opened: The pull request that was opened or got a further commit; None without one.
+        words: The model's final message, without keys.
     """
 
     status: Status
@@ -58,6 +60,8 @@ class FixResult:
     evidence: Verification | None = field(repr=False)
     change: Change | None = field(repr=False)
     isolated: bool = True
+    opened: Offered | None = None
+    words: str = field(default="", repr=False)
 
     @property
     def is_verified(self) -> bool:
@@ -91,7 +95,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     status, reason = judge(attempt.outcome, attempt.evidence)
     exit_code = EXIT_CODES[status]
     found = [*notes, *_notes_on(attempt, attempt.patch)]
-    opened = None
+    opened: Offered | None = None
     wanted = attempt.request.hand_over
     tested = attempt.evidence is not None
     if hand_over and attempt.request.certificate is not None:
@@ -105,12 +109,17 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
         try:
             if status not in (Status.VERIFIED, Status.UNVERIFIED) and not wanted.always:
                 found.append("the patch was not handed over because the fix did not succeed")
+            elif wanted.update is not None and status is Status.UNVERIFIED and not wanted.update.draft:
+                found.append("the patch was not pushed: it is unverified, and the pull request is no draft")
             else:
                 # written before the user's repository changes, so that the patch survives the end of this process
                 attempt.session.write_file(PATCH, attempt.patch.text)
                 if wanted.pull_request and attempt.evidence is not None:
                     opened = await _offer(attempt, attempt.patch, attempt.evidence, attempt.outcome.text)
-                    found.append(f"opened pull request {opened}")
+                    found.append(f"opened pull request {opened.address}")
+                elif wanted.update is not None:
+                    opened = await _push(attempt, attempt.patch, wanted.update, status)
+                    found.append(f"the last commit of {opened.address} is {opened.commit[:12]}")
                 else:
                     found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
@@ -195,15 +204,24 @@ def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
     return f"committed to branch {branch} as {commit[:12]}"
 
 
-async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> str:
-    """Open a pull request and return its address; `words` is the model's last answer."""
+async def _push(attempt: Attempt, patch: Patch, to: PullUpdate, status: Status) -> Offered:
+    """Push the change since the pull request's last commit; push nothing if there is none."""
+    assert attempt.workspace is not None
+    since = Workspace(attempt.workspace.store, to.tree)
+    change = await asyncio.to_thread(since.patch, patch.tree)
+    message = commit_message(attempt.request.issue, status)
+    return await push_further(
+        attempt.request.repository, since, change, to, attempt.session.id, message, attempt.say
+    )
+
+
+async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: str) -> Offered:
+    """Open a pull request; `words` is the model's last answer."""
     request, workspace, loop = attempt.request, attempt.workspace, attempt.loop
     assert workspace is not None
     assert loop is not None
     model = loop.model.client.endpoint.model
-    for key in (*(key.text for key in request.settings.keys), attempt.server_key):
-        words = mask_key(words, key)
-    work = Work(request.issue, patch.paths, evidence, words, model)
+    work = Work(request.issue, patch.paths, evidence, _masked(attempt, words), model)
     return await offer(
         request.repository,
         workspace,
@@ -215,6 +233,13 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     )
 
 
+def _masked(attempt: Attempt, words: str) -> str:
+    """Return a text for publication without the keys of this fix."""
+    for key in (*(key.text for key in attempt.request.settings.keys), attempt.server_key):
+        words = mask_key(words, key)
+    return words
+
+
 def _write(
     attempt: Attempt,
     status: Status,
@@ -222,7 +247,7 @@ def _write(
     exit_code: int,
     patch: Patch | None,
     notes: list[str],
-    pull_request: str | None = None,
+    opened: Offered | None = None,
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
     text = patch.text if patch is not None else b""
@@ -235,7 +260,7 @@ def _write(
             patch=str(path) if path else None,
             paths=list(patch.paths) if patch is not None else [],
             notes=notes,
-            pull_request=pull_request,
+            pull_request=None if opened is None else opened.address,
             turns=loop.model.turn if loop else 0,
             calls=loop.calls.number if loop else 0,
             prompt_tokens=used.prompt,
@@ -246,6 +271,7 @@ def _write(
             tokens_per_second=used.tokens_per_second,
             price=used.price,
             seconds=round(time.monotonic() - attempt.started, 3),
+            commit=None if opened is None else opened.commit,
         )
     )
     change = None
@@ -254,7 +280,8 @@ def _write(
     verified_this = patch is not None and attempt.patch is not None and patch.tree == attempt.patch.tree
     evidence = attempt.evidence if verified_this else None
     isolated = attempt.sandbox is None or attempt.sandbox.machine.isolated
-    return FixResult(status, exit_code, reason, session.folder, evidence, change, isolated)
+    words = "" if attempt.outcome is None else _masked(attempt, attempt.outcome.text)
+    return FixResult(status, exit_code, reason, session.folder, evidence, change, isolated, opened, words)
 
 
 def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:

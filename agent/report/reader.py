@@ -310,6 +310,9 @@ def _before(line: Line) -> Incident:
             source = text(line, "source")
             told = f"the turns before belong to session {source}; this session continues from here"
             return Incident("forked", told, bad=False)
+        case "pull.followed":
+            told = f"the session continues because of comments or checks on {text(line, 'pull_request')}"
+            return Incident("followed", told, bad=False)
         case _:
             wait = show.duration(number(line, "wait"))
             return Incident("retry", f"{text(line, 'reason')} (again after {wait})")

@@ -82,6 +82,24 @@ class SessionForked(Event):
 
 
 @dataclass(frozen=True)
+class PullFollowed(Event):
+    """The session continues because of what happened to its pull request.
+
+    Attributes:
+        pull_request: Address of the pull request.
+        round: Number of this continuation, from 1.
+        head: The pull request's last commit.
+        handled: What the model is told: comments, reviews, checks and conflicts, by their keys.
+    """
+
+    type = "pull.followed"
+    pull_request: str
+    round: int
+    head: str
+    handled: list[str]
+
+
+@dataclass(frozen=True)
 class EnvironmentReady(Event):
     """The repository's environment was found or built; the session's sandboxes start from it.
 
@@ -586,7 +604,7 @@ class SessionFinished(Event):
         patch: Path of the patch file; None without one.
         paths: Paths that the patch changes.
         notes: What the user should know about the patch, such as files that run later or files left out.
-        pull_request: Address of the opened pull request; None without one.
+        pull_request: Address of the pull request that was opened or got a further commit; None without one.
         turns: Number of turns.
         calls: Number of tool calls.
         prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens: Token counts of the server.
@@ -594,6 +612,7 @@ class SessionFinished(Event):
         tokens_per_second: Mean generation speed.
         price: Price in US dollars.
         seconds: Wall time.
+        commit: Id of the last commit of that pull request; None without one.
     """
 
     type = "session.finished"
@@ -614,3 +633,4 @@ class SessionFinished(Event):
     tokens_per_second: float | None
     price: float | None
     seconds: float
+    commit: str | None = None

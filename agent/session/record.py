@@ -73,7 +73,8 @@ class TurnRecord:
         answer: Its `message`.
         finished: Its `turn.finished`.
         calls: The calls of the answer, in order, then calls that only other lines mention.
-        before: `session.resumed` and `session.forked` since the previous turn, and each `retry` of the request.
+        before: `session.resumed`, `session.forked` and `pull.followed` since the previous turn, and each `retry` of the
+            request.
         events: All other events of the turn that belong to no call, in order.
     """
 
@@ -294,6 +295,9 @@ class _Reader:
                 return turn
         return self._new_turn(number_)
 
+    def _followed(self, line: Line) -> None:
+        self._next.append(line)
+
     def _retry(self, line: Line) -> None:
         self._turn({}).before.append(line)
 
@@ -363,6 +367,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "session.started": _Reader._started,
     "session.resumed": _Reader._resumed,
     "session.forked": _Reader._forked,
+    "pull.followed": _Reader._followed,
     "environment.ready": _Reader._prepared,
     "tests.collected": _Reader._prepared,
     "context.packed": _Reader._prepared,

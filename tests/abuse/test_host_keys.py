@@ -23,7 +23,7 @@ import pytest
 from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
-from m3agent.agent.delivery.push import RemoteBranches, has_commit, heads_of_origin, push
+from m3agent.agent.delivery.push import RemoteBranches, has_commit, heads_of, push
 from m3agent.agent.errors import M3AgentError
 from m3agent.agent.repo.git_config import ALLOWED
 from m3agent.agent.repo.host_git import HostGit
@@ -291,7 +291,7 @@ async def do_everything(where: Path, out: Path, origins: list[str], config: Path
 
 async def use_remote(repository: Repository) -> None:
     with contextlib.suppress(M3AgentError):
-        await heads_of_origin(repository)
+        await heads_of(repository)
     with contextlib.suppress(M3AgentError):
         await push(repository, repository.head, "fixed")
 

@@ -45,7 +45,7 @@ class TrackerServer(LoopbackServer):
     """Answers each path from `pages`, with its query if that is listed, otherwise without it.
 
     A page is a `Page`, or a function that writes the answer itself. The key of a path for POST starts with `POST `. The
-    repository `git` is served below `/owner/repo.git`.
+    repository `git` is served below `/owner/repo.git`, each of `forks` below its name.
     """
 
     def __init__(self) -> None:
@@ -53,6 +53,7 @@ class TrackerServer(LoopbackServer):
         self.visits: list[Visit] = []
         self.bytes_sent = 0
         self.git: Path | None = None
+        self.forks: dict[str, Path] = {}
         self.password: str | None = None
         """The password that a push needs; any user name will do."""
         self.closing = threading.Event()
@@ -99,9 +100,11 @@ class TrackerServer(LoopbackServer):
             handler.path, headers, handler.command, handler.rfile.read(int(headers.get("content-length", 0)))
         )
         self.visits.append(visit)
-        if self.git is not None and visit.path.startswith("/owner/repo.git/"):
-            self._send(handler, self._from_git(visit, self.git))
-            return
+        served = self.forks | ({} if self.git is None else {"owner/repo": self.git})
+        for name, repository in served.items():
+            if visit.path.startswith(f"/{name}.git/"):
+                self._send(handler, self._from_git(visit, name, repository))
+                return
         prefix = "POST " if visit.method == "POST" else ""
         path = prefix + visit.path
         path = path if path in self.pages else path.partition("?")[0]
@@ -120,7 +123,7 @@ class TrackerServer(LoopbackServer):
         handler.end_headers()
         handler.wfile.write(data)
 
-    def _from_git(self, visit: Visit, repository: Path) -> Page:
+    def _from_git(self, visit: Visit, name: str, repository: Path) -> Page:
         """Return the answer of git's CGI program."""
         path, _, query = visit.path.partition("?")
         pushes = "git-receive-pack" in visit.path
@@ -131,7 +134,7 @@ class TrackerServer(LoopbackServer):
         env = os.environ | {
             "GIT_PROJECT_ROOT": str(repository),
             "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": path.removeprefix("/owner/repo.git"),
+            "PATH_INFO": path.removeprefix(f"/{name}.git"),
             "QUERY_STRING": query,
             "REQUEST_METHOD": visit.method,
             "CONTENT_TYPE": visit.headers.get("content-type", ""),

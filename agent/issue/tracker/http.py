@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 MAX_RESPONSE = 4 * MAX_BYTES
 """The largest response, in bytes: an issue of `MAX_BYTES` as JSON, with the other fields around it."""
 
+LARGEST_LOG = 64 << 20
+"""The largest log, in bytes."""
+MOST_OF_LOG = 200_000
+"""Characters of a log that are kept, from its end."""
+
 _REDIRECTS = (301, 302, 307, 308)
 
 
@@ -40,6 +45,18 @@ class TooSlow(Exception):
 
 class _Transient(EnvironmentFault):
     """A failure that a retry after a second may fix."""
+
+
+class RateLimited(EnvironmentFault):
+    """The tracker answers no further requests for now.
+
+    Attributes:
+        until: When it answers again, in seconds since 1970; None if it does not say.
+    """
+
+    def __init__(self, text: str, until: float | None) -> None:
+        super().__init__(text)
+        self.until = until
 
 
 @dataclass(frozen=True)
@@ -175,9 +192,29 @@ class Api:
             UsageError, PermissionRefused, EnvironmentFault: As for `get`.
         """
         response, body = self._fetch_once(url, json.dumps(value).encode())
-        if response.status_code != 201:
+        if response.status_code not in (201, 202):  # 202: it is being made
             raise self._refusal(response, body)
         return TrackerResponse(self._parsed(body), url, None)
+
+    def get_log(self, url: str) -> str:
+        """Return the end of a text that a program wrote, such as the log of a test run.
+
+        GitHub keeps logs on other hosts and redirects to a signed address there, which gets no token.
+
+        Raises:
+            UsageError, PermissionRefused, EnvironmentFault: As for `get`.
+        """
+        response, body = self._fetch(url, LARGEST_LOG)
+        if response.status_code in _REDIRECTS:
+            there = urljoin(url, response.headers.get("location", ""))
+            here = urlsplit(self._reference.api)
+            same = (here.scheme, here.netloc) == urlsplit(there)[:2]
+            if not same and urlsplit(there).scheme != "https" and not is_local(url):
+                raise EnvironmentFault(f"{self._host} names an address without https for a log.")
+            response, body = self._fetch(there, LARGEST_LOG, token=same)
+        if response.status_code != 200:
+            raise self._refusal(response, body)
+        return body.decode("utf-8", "replace")[-MOST_OF_LOG:]
 
     def not_the_api(self) -> EnvironmentFault:
         """Return the error for a server whose response is not from the expected API."""
@@ -212,22 +249,26 @@ class Api:
             )
         return url
 
-    def _fetch(self, url: str) -> tuple[httpx2.Response, bytes]:
+    def _fetch(
+        self, url: str, limit: int = MAX_RESPONSE, *, token: bool = True
+    ) -> tuple[httpx2.Response, bytes]:
         def tell(error: BaseException) -> None:
             self._say(f"{str(error).rstrip('.')}; trying again")
 
-        return api_policy(_Transient, tell)(self._fetch_once, url)
+        return api_policy(_Transient, tell)(self._fetch_once, url, limit=limit, token=token)
 
-    def _fetch_once(self, url: str, sent: bytes | None = None) -> tuple[httpx2.Response, bytes]:
+    def _fetch_once(
+        self, url: str, sent: bytes | None = None, *, limit: int = MAX_RESPONSE, token: bool = True
+    ) -> tuple[httpx2.Response, bytes]:
         import httpx2
 
         deadline = time.monotonic() + 3 * self._timeout
-        method, headers = "GET", self._headers()
+        method, headers = "GET", self._headers() if token else {}
         if sent is not None:
             method, headers = "POST", headers | {"Content-Type": "application/json"}
         try:
             with self._client.stream(method, url, headers=headers, content=sent) as response:
-                body = read_bounded(response, MAX_RESPONSE, deadline)
+                body = read_bounded(response, limit, deadline)
         except TooLarge:
             raise too_large(f"The {self._reference.what}") from None
         except (TooSlow, httpx2.TimeoutException):
@@ -257,8 +298,8 @@ class Api:
         if status == 429 or (status == 403 and (reset is not None or "rate limit" in words.lower())):
             when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
             advice = "" if token else f"; a token in {self._variable} raises the limit"
-            return EnvironmentFault(
-                f"{self._host} answers no further requests {when}: its rate limit is reached{advice}."
+            return RateLimited(
+                f"{self._host} answers no further requests {when}: its rate limit is reached{advice}.", reset
             )
         if status == 404:
             advice = (

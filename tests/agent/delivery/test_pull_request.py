@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from m3agent.agent.delivery import pull_request as offering
 from m3agent.agent.delivery import push as pushing
 from m3agent.agent.delivery.pr_text import Work
 from m3agent.agent.delivery.pull_request import Destination, destination, offer
@@ -90,7 +91,7 @@ class GitHub(TrackerServer):
         made = Made(self.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
         work = Work(self.issue, made.patch.paths, verdict or evidence(), "It was 1.", "M3")
         options: dict[str, Any] = {"branch": branch, "github_api": self.url, "say": lambda _: None}
-        return await offer(made.repository, made.workspace, made.patch, work, **options)
+        return (await offer(made.repository, made.workspace, made.patch, work, **options)).address
 
     def arguments(self, server: MisbehavingServer, issue: str, *more: str) -> list[str]:
         where = ["--repo", str(self.clone), "--github-api", self.url, "--endpoint", server.url]
@@ -283,7 +284,12 @@ def commit_more(github: GitHub) -> None:
 REPO = "/repos/owner/repo"
 REFUSALS: list[tuple[Callable[[GitHub], object], str | None, int, str]] = [
     (lambda g: git(g.clone, "remote", "remove", "origin"), None, 2, "has none: use --branch NAME"),
-    (origin("git@gitlab.com:owner/repo.git"), None, 2, "origin is on gitlab.com: use --branch NAME"),
+    (
+        origin("git@gitlab.com:owner/repo.git"),
+        None,
+        5,
+        "--pr needs a token for gitlab.com: set GITLAB_TOKEN or use",
+    ),
     (origin("https://me:secret@example.com/o/r"), None, 2, "origin is on example.com: use"),
     (origin("../github.git"), None, 2, "origin is a local one"),
     (origin("HERE/other/repo.git", "--push"), None, 2, "pushed to another place"),
@@ -444,6 +450,90 @@ async def test_uncommitted_changes_are_not_offered(github: GitHub) -> None:
     with pytest.raises(PermissionRefused, match=r"--pr refused: a\.py has uncommitted changes"):
         await offer(made.repository, made.workspace, made.patch, work, **options)
     assert (github.pushed, branches(github.clone), github.visits) == ([], ["main"], [])
+
+
+# -- a fork, and GitLab --------------------------------------------------------------------------------------
+
+
+def may_not_push(github: GitHub) -> None:
+    permissions = {"pull": True, "push": False}
+    project = {"full_name": "owner/repo", "archived": False, "permissions": permissions}
+    github.pages["/repos/owner/repo"] = Page(project)
+    github.pages["POST /repos/owner/repo/forks"] = Page({"full_name": "me/repo-1"}, 202)
+
+
+async def test_without_the_right_to_push_the_branch_goes_to_a_fork(
+    github: GitHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork is ready only at the second look, because GitHub makes it in the background."""
+    may_not_push(github)
+    monkeypatch.setattr(offering, "FORK_SECONDS", 0.0)
+    fork = github.clone.parent / "fork.git"
+    git(github.clone.parent, "clone", "-q", "--bare", str(github.remote), str(fork))
+    looks: list[str] = []
+
+    def making(handler: BaseHTTPRequestHandler) -> None:
+        looks.append(handler.path)
+        github.forks["me/repo-1"] = fork
+        handler.send_error(404)
+
+    github.pages["/me/repo-1.git/info/refs"] = making
+    assert await github.offer() == github.pull
+    [asked] = github.opened
+    assert (asked["head"], asked["base"]) == ("me:m3agent/12", "main")
+    assert len(looks) == 1
+    assert github.pushed == []
+    assert git(fork, "show", "m3agent/12:a.py") == "x = 2\n"
+
+
+async def test_a_check_makes_no_fork(github: GitHub) -> None:
+    may_not_push(github)
+    assert (await github.destination()).from_fork
+    assert not [visit for visit in github.visits if visit.method == "POST" and "forks" in visit.path]
+
+
+async def test_a_branch_that_the_fork_has_is_not_touched(github: GitHub) -> None:
+    may_not_push(github)
+    fork = github.clone.parent / "fork.git"
+    git(github.clone.parent, "clone", "-q", "--bare", str(github.remote), str(fork))
+    git(fork, "branch", "m3agent/12")
+    github.forks["me/repo-1"] = fork
+    with pytest.raises(PermissionRefused, match="branch m3agent/12 exists already on me/repo-1"):
+        await github.offer()
+    assert git(fork, "rev-parse", "m3agent/12") == git(fork, "rev-parse", "main")
+    assert github.opened == []
+
+
+async def test_a_fork_that_names_another_server(github: GitHub) -> None:
+    may_not_push(github)
+    github.pages["POST /repos/owner/repo/forks"] = Page({"full_name": "../../evil.example/x"}, 202)
+    with pytest.raises(EnvironmentFault, match="is not the API of GitHub"):
+        await github.offer()
+
+
+@pytest.mark.parametrize("verdict", ["verified", "unverified"])
+async def test_a_merge_request_on_gitlab(
+    github: GitHub, monkeypatch: pytest.MonkeyPatch, verdict: Literal["verified", "unverified"]
+) -> None:
+    monkeypatch.setenv("GITLAB_HOST", github.host)
+    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
+    project, page = "/api/v4/projects/owner%2Frepo", f"{github.url}/owner/repo/-/merge_requests/3"
+    github.pages[project] = Page({"path_with_namespace": "owner/repo", "archived": False})
+    github.pages[f"POST {project}/merge_requests"] = Page({"web_url": page}, 201)
+    store = github.clone.parent / "trees.git"
+    made = Made(github.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
+    issue = Issue("Sums are wrong", "", f"{github.url}/owner/repo/-/issues/12", "0" * 64)
+    work = Work(issue, made.patch.paths, evidence(verdict=verdict), "It was 1.", "M3")
+    options: dict[str, Any] = {"branch": None, "github_api": "https://api.github.com", "say": lambda _: None}
+    done = await offer(made.repository, made.workspace, made.patch, work, **options)
+    assert (done.address, github.pushed) == (page, ["m3agent/12"])
+    assert done.commit == git(github.remote, "rev-parse", "m3agent/12").strip()
+    [sent] = [v for v in github.visits if v.method == "POST" and v.path.endswith("/merge_requests")]
+    assert sent.headers["private-token"] == TOKEN
+    asked = json.loads(sent.body)
+    assert asked["title"] == ("" if verdict == "verified" else "Draft: ") + "Fix: Sums are wrong"
+    assert (asked["source_branch"], asked["target_branch"]) == ("m3agent/12", "main")
+    assert "\nCloses #12\n" in asked["description"]
 
 
 # -- failures half-way ---------------------------------------------------------------------------------------

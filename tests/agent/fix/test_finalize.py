@@ -14,6 +14,7 @@ import pytest
 from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.apply import HandOver
+from m3agent.agent.delivery.pull_request import Offered
 from m3agent.agent.errors import (
     EnvironmentFault,
     M3AgentError,
@@ -290,10 +291,10 @@ def handed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...
         note("commit", patch.paths, branch, message.splitlines()[0])
         return "0123456789abcdef"
 
-    async def offer(_: object, __: object, patch: Patch, work: Any, **how: Any) -> str:
+    async def offer(_: object, __: object, patch: Patch, work: Any, **how: Any) -> Offered:
         note("offer", patch.paths, work.words, work.model, how["branch"], how["github_api"])
         how["say"]("pushed")
-        return "https://example.invalid/1"
+        return Offered("https://example.invalid/1", "0" * 40)
 
     for name, function in (("apply_to_work_tree", apply), ("commit_to_branch", commit), ("offer", offer)):
         monkeypatch.setattr(ending, name, function)
@@ -336,7 +337,7 @@ async def test_a_pull_request_is_opened(world: World, handed: Handed, tmp_path: 
     assert words.startswith("The key was ")
     assert world.said == ["pushed"]
     line = finished(world)
-    assert line["pull_request"] == "https://example.invalid/1"
+    assert (line["pull_request"], line["commit"]) == ("https://example.invalid/1", "0" * 40)
     assert line["notes"] == ["opened pull request https://example.invalid/1"]
 
 
