@@ -39,6 +39,7 @@ from m3agent.agent.cli.export import export
 from m3agent.agent.cli.help import PROGRAM, Group, arrange, usage_error
 from m3agent.agent.cli.mcp import mcp_app
 from m3agent.agent.cli.plan import plan
+from m3agent.agent.cli.pr import pr_app
 from m3agent.agent.cli.resume import fork, resume
 from m3agent.agent.cli.sandbox import sandbox_app
 from m3agent.agent.cli.serve import serve_app
@@ -70,6 +71,7 @@ app.add_typer(sessions_app, name="sessions")
 app.command("apply")(apply_command)
 app.command("report")(report)
 app.command("verify")(verify)
+app.add_typer(pr_app, name="pr")
 app.command("plan")(plan)
 app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
@@ -115,6 +117,12 @@ def fix(
     apply: Apply = False,
     branch: Branch = None,
     pr: PullRequest = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow", help="With --pr: follow the pull request then, as m3agent pr follow does by default."
+        ),
+    ] = False,
     certificate: Certificate = None,
     as_json: AsJson = False,
     result_only: Annotated[
@@ -140,10 +148,16 @@ def fix(
 
         if result_only and as_json:
             raise UsageError("--result-only and --json both decide what is printed: give only one")
+        if follow and not pr:
+            raise UsageError("--follow is for pull requests: give --pr too")
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
         fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, certificate, as_json)
+        if follow:
+            from m3agent.agent.cli.pr import then_follow
+
+            fixing = then_follow(fixing, flags, screen, as_json=as_json)
         finish(fixing, screen, as_json=as_json, result_only=result_only)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.panel import Panel
 
 COMMANDS = {
-    "Fix issues": ("doctor", "fix", "apply", "verify", "sessions", "report", "context"),
+    "Fix issues": ("doctor", "fix", "apply", "verify", "pr", "sessions", "report", "context"),
     "Serve a model": ("plan", "serve"),
     "Set up": ("config", "sandbox", "mcp"),
     "Other programs and benchmarks": ("acp", "eval"),
@@ -50,6 +50,10 @@ EXAMPLES = {
         ("m3agent verify patch.diff --certificate cert.json", "a file; keep what was tested"),
         ("m3agent verify --pr https://github.com/o/n/pull/7", "a pull request of origin"),
         ("m3agent verify --check cert.json", "once more: what differs?"),
+    ),
+    "m3agent pr follow": (
+        ("m3agent pr follow https://github.com/o/n/pull/7", "until it is approved or closed"),
+        ("m3agent pr follow URL --rounds 2 --minutes 600", "at most two further commits"),
     ),
     "m3agent sessions resume": (
         ("m3agent sessions resume last", "after Ctrl-C"),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,11 +28,9 @@ from m3agent.agent.settings.options import Flags, takes_settings
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
-    from m3agent.agent.fix.request import FixRequest
     from m3agent.agent.loop.resume import ResumePoint
     from m3agent.agent.session.log_reader import Line
     from m3agent.agent.session.session import Session
-    from m3agent.agent.settings.settings import Settings
     from m3agent.agent.ui.event_printer import Screen
 
 Which = Annotated[
@@ -145,59 +142,42 @@ async def _resume(
     as_json: bool,
 ) -> FixResult:
     from m3agent.agent.context.neutralise import harmless
-    from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.loop.resume import resume_point
-    from m3agent.agent.settings.settings import state_dir
 
-    state = state_dir(os.environ)
     with screen:
-        for sink in sinks(screen, as_json=as_json):
-            session.listen(sink)
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-        request = _request(point, limits, hand_over, state, screen.say)
-        await flow.check(request, state, screen.say)
-        screen.read(lines)
-        return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)
+        return await carried_on(session, lines, point, limits, hand_over, screen, as_json=as_json)
 
 
-def _request(
+async def carried_on(
+    session: Session,
+    lines: Sequence[Line],
     point: ResumePoint,
     limits: Flags,
     hand_over: HandOver,
-    state: Path,
-    say: Callable[[str], None],
-) -> FixRequest:
-    """Return the request of the session's fix. Raises UsageError if its repository no longer exists."""
-    from m3agent.agent.fix.entry import opened
-    from m3agent.agent.fix.request import FixRequest
-    from m3agent.agent.issue.load import Issue
-    from m3agent.agent.mcp.config import configured
+    screen: Screen,
+    *,
+    as_json: bool,
+) -> FixResult:
+    """Carry on a session from a point of its log, show it on the screen, and return its result.
 
-    where, issue = point.started["repository"], point.started["issue"]
-    folder = Path(where["root"] or where["git_dir"])
-    settings = _settings(point, limits, folder)
-    repository = opened(folder, settings, state, again=True)
-    what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
-    mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
-    return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
-
-
-def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
-    """Return the session's settings with the same server, the new limits, and the present keys.
-
-    Keys are never logged, and where they may go is asked anew.
+    Args:
+        session: The session.
+        lines: The lines of its log.
+        point: Where it continues.
+        limits: The limits that the user gives.
+        hand_over: What to do with the patch.
+        screen: Shows the session; it is entered.
+        as_json: Print the lines of the log to standard output.
     """
-    from m3agent.agent.loop.resume import used_embedded_engine
-    from m3agent.agent.settings.loader import load_settings, settings_of
-    from m3agent.agent.settings.settings import SETTINGS
+    from m3agent.agent.fix import orchestrate as flow
+    from m3agent.agent.fix.earlier import request_of
+    from m3agent.agent.settings.settings import state_dir
 
-    values = {name: value for name, value in point.started["settings"].items() if name in SETTINGS}
-    if values.get("endpoint") is None:  # keep the server that the session found
-        if used_embedded_engine(point.started):
-            values["engine"] = "embedded"
-        else:
-            values |= {"endpoint": point.started["endpoint"]["url"], "engine": None}
-    flags = {name: value for name, value in limits.items() if value is not None}
-    now = load_settings(folder, flags, os.environ).settings
-    values |= {name: getattr(now, name) for name in flags}
-    return dataclasses.replace(settings_of(values), api_key=now.api_key, key_over_http=now.key_over_http)
+    state = state_dir(os.environ)
+    for sink in sinks(screen, as_json=as_json):
+        session.listen(sink)
+    request = request_of(point, limits, hand_over, state, screen.say)
+    await flow.check(request, state, screen.say)
+    screen.read(lines)
+    return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)

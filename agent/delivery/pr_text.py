@@ -71,7 +71,7 @@ class Work:
 
 def title(issue_title: str) -> str:
     """Return the title of the pull request and of the commit: one line."""
-    return _line(f"Fix: {issue_title}", TITLE_LENGTH)
+    return one_line(f"Fix: {issue_title}", TITLE_LENGTH)
 
 
 def commit_message(issue: Issue, verdict: str) -> str:
@@ -114,22 +114,22 @@ def body(work: Work, project: TrackerProject) -> str:
     """
     evidence = work.evidence
     parts = [_OPENINGS[evidence.verdict], closes(work.issue, project)]
-    parts += ["## Evidence", fenced(_line(f"{evidence.verdict}: {evidence.reason}", 500))]
-    parts += _listed("Red before, green with the patch", evidence.fixed)
-    parts += _listed("Broken", evidence.broken)
-    parts += _listed("Red before and still red", evidence.still_red)
-    parts += _listed("Tests that the patch adds", evidence.new_tests)
-    parts += _listed("Flaky, not counted", evidence.flaky)
+    parts += ["## Evidence", fenced(one_line(f"{evidence.verdict}: {evidence.reason}", 500))]
+    parts += listed("Red before, green with the patch", evidence.fixed)
+    parts += listed("Broken", evidence.broken)
+    parts += listed("Red before and still red", evidence.still_red)
+    parts += listed("Tests that the patch adds", evidence.new_tests)
+    parts += listed("Flaky, not counted", evidence.flaky)
     if work.uncommitted:
         parts.append(
             f"The tests ran with uncommitted changes to {work.uncommitted} "
             f"{'file' if work.uncommitted == 1 else 'files'} that this pull request does not hold."
         )
-    parts += _listed("Files changed", work.patched)
+    parts += listed("Files changed", work.patched)
     parts += [
         "## What the model says",
         "The model's own words, which nobody has checked:",
-        fenced(_words(work.words)),
+        fenced(spoken(work.words)),
     ]
     parts.append(_provenance(work.model))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -138,7 +138,7 @@ def body(work: Work, project: TrackerProject) -> str:
 def _provenance(model: str) -> str:
     """Return who made the patch, and what a person must know who takes it over."""
     maker = maker_of(model)
-    name = _line(model, ENTRY_LENGTH).replace("`", "'") or "a model without a name"
+    name = one_line(model, ENTRY_LENGTH).replace("`", "'") or "a model without a name"
     licence = (
         f"The model's licence: {maker.model_licence}"
         if maker.model_licence is not None
@@ -157,22 +157,23 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}\n{fence}"
 
 
-def _listed(heading: str, entries: Iterable[str]) -> list[str]:
+def listed(heading: str, entries: Iterable[str]) -> list[str]:
     """Return a heading with the number of entries, and the first entries; nothing if there are no entries."""
-    lines = [_line(entry, ENTRY_LENGTH) for entry in entries]
+    lines = [one_line(entry, ENTRY_LENGTH) for entry in entries]
     if not lines:
         return []
     some = f", the first {MOST_LISTED}" if len(lines) > MOST_LISTED else ""
     return [f"{heading} ({len(lines)}{some}):", fenced("\n".join(lines[:MOST_LISTED]))]
 
 
-def _words(text: str) -> str:
+def spoken(text: str) -> str:
+    """Return the model's words as inert lines."""
     lines = [_inert(line) for line in redact_text(_as_unicode(text)).strip().splitlines()]
     words = "\n".join(lines)
     return words if len(words) <= WORDS_LENGTH else words[: WORDS_LENGTH - 1] + "…"
 
 
-def _line(text: str, limit: int) -> str:
+def one_line(text: str, limit: int) -> str:
     """Return `text` as one inert line of at most `limit` characters."""
     line = " ".join(_inert(redact_text(_as_unicode(text))).split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"

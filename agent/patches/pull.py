@@ -48,17 +48,25 @@ async def fetched_pull(
         UsageError: It is not a pull request of this repository's origin, or does not exist.
         PermissionRefused, EnvironmentFault: The tracker or origin denies access, or does not answer.
     """
+    pull = pull_of_origin(address, repository, github_api=github_api, env=env)
+    head, target, branch = await in_background(lambda: _ask(pull, env, say))
+    say(f"fetching {pull.what} from origin")
+    await fetch(repository, [pull.ref, f"refs/heads/{branch}"], objects)
+    return head, target
+
+
+def pull_of_origin(
+    address: str, repository: Repository, *, github_api: str, env: Mapping[str, str]
+) -> PullReference:
+    """Return the pull request with an address. Raises UsageError if it is not one of the repository's origin."""
     pull = parse_pull_request(address, github_api=github_api, env=env)
     origin = origin_url(repository)
     mine = None if origin is None else project_of(origin, github_api=github_api, env=env)
     if mine is None or (mine.web, mine.project.lower()) != (pull.web, pull.project.lower()):
         raise UsageError(
-            f"--pr: {pull.label} is not of this repository's origin: give --repo with a clone of {pull.project}"
+            f"{pull.label} is not of this repository's origin: give --repo with a clone of {pull.project}"
         )
-    head, target, branch = await in_background(lambda: _ask(pull, env, say))
-    say(f"fetching {pull.what} from origin")
-    await fetch(repository, [pull.ref, f"refs/heads/{branch}"], objects)
-    return head, target
+    return pull
 
 
 def _ask(pull: PullReference, env: Mapping[str, str], say: Callable[[str], None]) -> tuple[str, str, str]:

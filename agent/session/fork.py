@@ -10,7 +10,7 @@ from pathlib import Path
 from m3agent.agent.errors import UsageError
 from m3agent.agent.repo.snapshot import TREES, scratch_folder
 from m3agent.agent.session.events import SessionForked
-from m3agent.agent.session.log_reader import LOG, Line, SessionLog, text, whole
+from m3agent.agent.session.log_reader import LOG, Line, SessionLog, mapping, text, whole
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.messages import Message, as_line, read_lines
 from m3agent.agent.session.session import Session, line_of, make_folder, new_id
@@ -18,13 +18,16 @@ from m3agent.agent.util.append_only import fault
 from m3agent.sandbox.store.git import copy_store
 
 
-def fork(state: Path, log: SessionLog, turn: int | None) -> tuple[Session, list[Line]]:
+def fork(
+    state: Path, log: SessionLog, turn: int | None, base: tuple[str, str] | None = None
+) -> tuple[Session, list[Line]]:
     """Start a new session with a copy of an earlier one, up to the end of one of its turns.
 
     Args:
         state: The state folder.
         log: The earlier session's log. The earlier session may have ended or may still be running; it is only read.
         turn: Number of the turn; None for the last turn with an answer.
+        base: A commit and its tree, which patches of the new session start from; None for those of the earlier session.
 
     Returns:
         The new session, open, and the lines of its log.
@@ -44,6 +47,9 @@ def fork(state: Path, log: SessionLog, turn: int | None) -> tuple[Session, list[
             raise UsageError(f"the session in {source} cannot be forked: {part} is missing")
     name, said = new_id(), read_lines(source)
     kept: list[Line] = [line | {"session": name} for line in _lines_until(lines, last)]
+    if base is not None:
+        commit, tree = base
+        kept[0] = {**kept[0], "tree": tree, "repository": {**mapping(kept[0], "repository"), "head": commit}}
     kept.append(line_of(SessionForked(source=source.name, turn=last), kept[-1]["seq"] + 1, name))
     try:
         with scratch_folder(state) as scratch:
