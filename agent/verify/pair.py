@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
@@ -98,7 +98,10 @@ class Pair:
             runs["before"].apart.extend(await self.runs.repeat(self.old, name, again, times, left))
             runs["after"].apart.extend(await repeats)
         unsettled = [name for name in runs if runs[name].unsettled(idents)]
-        reports = await all_of(*(self._run(name, self.selection, "-whole-again") for name in unsettled))
+        whole = self.selection
+        if whole.seconds is not None:
+            whole = replace(whole, seconds=max(FREE_SECONDS, left))
+        reports = await all_of(*(self._run(name, whole, "-whole-again") for name in unsettled))
         for name, report in zip(unsettled, reports, strict=True):
             runs[name].whole.append(report)
         flaky = counting_neither_way(runs["before"], runs["after"], idents)

@@ -460,8 +460,8 @@ async def _compare(
         return await repeat(pair, reports[1], near)
 
     def repeats_of(fixed: Collection[str]) -> asyncio.Future[list[TestReport]] | None:
-        """Start the additional runs, if the patch would be verified without them."""
-        wanted = verdict == "verified" and reruns
+        """Start the additional runs, if the patch would be verified without them and every selected test had time."""
+        wanted = verdict == "verified" and reruns and (scope is None or not scope.untimed)
         return asyncio.ensure_future(run_again(fixed)) if wanted else None
 
     if scope is not None and not are_few:

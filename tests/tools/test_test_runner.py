@@ -518,9 +518,7 @@ async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None
 
 async def test_all_tests_are_those_of_testpaths(bench: Bench) -> None:
     settings = "[pytest]\ntestpaths = tests\n"
-    await bench.put(
-        {"pytest.ini": settings, "tests/test_a.py": SOME, "bin/test_b.py": "assert 0\n"}
-    )
+    await bench.put({"pytest.ini": settings, "tests/test_a.py": SOME, "bin/test_b.py": "assert 0\n"})
     whole = await run_in_sandbox(bench.sandbox, ".")
     assert whole.complete
     assert {ident.partition("::")[0] for ident in whole.ids} == {"tests/test_a.py"}

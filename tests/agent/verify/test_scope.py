@@ -61,10 +61,12 @@ class Trial:
     """Verifies changes of a repository with a large suite.
 
     least: Seconds that a run must have so that its tests start; others are stopped before their first test.
+    late: Ids of tests before which each run is stopped.
     """
 
     folder: Path
     least: float = 0.0
+    late: tuple[str, ...] = ()
     words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
     selections: list[dict[str, object]] = field(default_factory=list)
     _reports: dict[str, bytes] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class Trial:
                 for ident, word in self.words.items()
                 if selection.has(ident) and ident.partition("::")[0] in command.files.texts() and not stopped
             ]
+            in_time = [line for line in lines if line[1] not in self.late]
+            stopped, lines = stopped or in_time != lines, in_time
             end = ("end", "2", "1") if stopped else ("end", "0", "")
             self._reports[given["report"]] = report_of([*lines, end], bytes.fromhex(given["key"]))
             return Done()
@@ -128,7 +132,7 @@ async def test_tests_that_execute_the_change_run_first_and_others_after_them(tri
     assert first["only"] == ["test_a.py::fix", "test_a.py::near"]
     assert first["until"] == 300.0
     assert rest["skip"] == first["only"]
-    assert 200 < float(str(rest["until"])) < 225, "the remaining time is for reruns"
+    assert 140 < float(str(rest["until"])) < 150, "the remaining time is for reruns"
     assert (first["limit"], first["targets"]) == (PER_RECORDED_TEST, ["./test_a.py"])
 
 
@@ -174,6 +178,16 @@ async def test_without_time_for_selected_tests_a_patch_is_unverified(trial: Tria
         "(2 of 3 tests execute the change or may do so: 0 ran)"
     )
     assert feedback_on(found, 1, 2) is None, "the model cannot do anything about it"
+
+
+async def test_a_patch_that_cannot_be_verified_in_time_gets_no_further_runs(trial: Trial) -> None:
+    trial.late = ("test_a.py::near",)
+    found = await trial({"code.py": FIXED}, suite_of(), reruns=1)
+    assert (found.verdict, found.fixed, found.repeats) == ("unverified", ("test_a.py::fix",), None)
+    assert "1 ran" in found.reason
+    assert [each for each in trial.selections if each["only"] == ["test_a.py::fix", "test_a.py::near"]] == [
+        trial.selections[0]
+    ]
 
 
 async def test_a_small_suite_runs_whole(trial: Trial) -> None:
