@@ -98,17 +98,19 @@ def session_of(state: Path, pull: PullReference, *, github_api: str, env: Mappin
     Raises:
         UsageError: No session did.
     """
-    wanted = (pull.web, pull.project.lower(), pull.number)
+    wanted, pushed = (pull.web, pull.project.lower(), pull.number), list[tuple[str, Path]]()
     for folder in session_folders(state):
         with contextlib.suppress(OSError, UsageError):
             ends = read_ends(folder / LOG)
             address = "" if ends is None else log_reader.text(ends[1], "pull_request")
             found = parse_pull_request(address, github_api=github_api, env=env)
-            if (found.web, found.project.lower(), found.number) == wanted:
-                return folder
-    raise UsageError(
-        f"no session here opened {pull.what}: name one with --session, or open a pull request with m3agent fix --pr"
-    )
+            if ends is not None and (found.web, found.project.lower(), found.number) == wanted:
+                pushed.append((log_reader.text(ends[1], "ts"), folder))
+    if not pushed:
+        raise UsageError(
+            f"no session here opened {pull.what}: name one with --session, or open a pull request with m3agent fix --pr"
+        )
+    return max(pushed)[1]
 
 
 async def follow(

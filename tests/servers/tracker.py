@@ -103,7 +103,7 @@ class TrackerServer(LoopbackServer):
         served = self.forks | ({} if self.git is None else {"owner/repo": self.git})
         for name, repository in served.items():
             if visit.path.startswith(f"/{name}.git/"):
-                self._send(handler, self._from_git(visit, name, repository))
+                self.send(handler, self._from_git(visit, name, repository))
                 return
         prefix = "POST " if visit.method == "POST" else ""
         path = prefix + visit.path
@@ -112,9 +112,9 @@ class TrackerServer(LoopbackServer):
         if not isinstance(page, Page):
             page(handler)
             return
-        self._send(handler, page)
+        self.send(handler, page)
 
-    def _send(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
+    def send(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
         data = page.body if isinstance(page.body, bytes) else json.dumps(page.body).encode()
         handler.send_response(page.status)
         for name, value in page.headers.items():
