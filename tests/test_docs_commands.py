@@ -72,6 +72,7 @@ ENDS = [
         why="the session is about another copy of the repository; test_apply_command.py applies patches",
     ),
     End(r"m3agent verify --pr", (2,), says="origin", why="the reader's repository has no origin here"),
+    End(r"m3agent pr follow", (2,), says="origin", why="the reader's repository has no origin here"),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
     End(
         r"make bench-",

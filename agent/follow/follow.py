@@ -272,6 +272,9 @@ class _Follower:
         started = await asyncio.to_thread(self._start, seen, tip)
         news = text.for_model(self._pull.label, red, logs, remarks, started.conflicting if conflict else None)
         self._rounds += 1
+        parts = [f"red checks: {len(red)}", f"new remarks of members: {len(remarks)}"]
+        parts += [f"a conflict with {seen.target}"] if conflict else []
+        self._say(f"round {self._rounds} of at most {self._request.rounds}: {', '.join(parts)}")
         keys = [*(check.key for check in red), *(remark.key for remark in remarks)]
         keys += [f"conflict:{seen.head}"] if conflict else []
         self._handled.update(keys)
