@@ -19,10 +19,12 @@ from urllib.parse import quote
 
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.pr_text import fenced
-from m3agent.agent.errors import M3AgentError, PermissionRefused, UsageError
+from m3agent.agent.errors import EXIT_CODES, M3AgentError, PermissionRefused, Status, UsageError
 from m3agent.agent.issue.load import quoted
 from m3agent.agent.issue.tracker.http import Api, Token, new_client
 from m3agent.agent.issue.tracker.names import TrackerProject
+from m3agent.agent.session.catalog import session_folders
+from m3agent.agent.session.log_reader import LOG, read_ends, text
 from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.sanitize import print_text, printable_line
 
@@ -141,8 +143,43 @@ def fix(action: Action) -> int:
         f"m3agent/{number}",
     ]
     arguments += ["--github-api", action.env["GITHUB_API_URL"], "--certificate", str(certificate), "--yes"]
+    minutes, every = (number_of(action, name) for name in ("FOLLOW_MINUTES", "FOLLOW_EVERY"))
     code, shown = _run(action, arguments, action.passed_on(_FOR_A_FIX))
-    return _report(action, code, shown, certificate)
+    ended = _report(action, code, shown, certificate)
+    if ended == 0 and minutes > 0 and (opened := _opened(action)):
+        return _follow(action, opened, minutes, every)
+    return ended
+
+
+def number_of(action: Action, name: str) -> float:
+    """Return the value of an input that is a number. Raises UsageError."""
+    text = action.env.get(f"M3AGENT_ACTION_{name}") or "0"
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text):
+        raise UsageError(f"{name.lower().replace('_', '-')} is a number, not {quoted(text)}")
+    return float(text)
+
+
+def _opened(action: Action) -> str:
+    """Return the address of the pull request that this job's fix opened; empty if it opened none."""
+    for folder in session_folders(action.folder / "state"):
+        ends = read_ends(folder / LOG)
+        if ends is not None and (address := text(ends[1], "pull_request")):
+            return address
+    return ""
+
+
+def _follow(action: Action, pull: str, minutes: float, every: float) -> int:
+    """Follow the pull request, and return the exit code of the step. A limit does not fail the job."""
+    arguments = ["pr", "follow", pull, "--repo", action.env["GITHUB_WORKSPACE"]]
+    arguments += ["--github-api", action.env["GITHUB_API_URL"]]
+    arguments += ["--minutes", f"{minutes:g}", "--every", f"{max(every, 1):g}"]
+    code, _ = _run(action, arguments, action.passed_on(_FOR_A_FIX))
+    if code == EXIT_CODES[Status.LIMIT]:
+        print_text(
+            "::notice::m3agent: a limit ended the work on the pull request: the log of this step says which"
+        )
+        return 0
+    return code
 
 
 def asked(action: Action) -> tuple[int, str]:

@@ -16,11 +16,13 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from m3agent.agent.errors import M3AgentError, PermissionRefused, UsageError
-from m3agent.integrations.github_action import Action, NothingToDo, asked, may_approve, verify
+from m3agent.integrations.github_action import Action, NothingToDo, asked, may_approve, number_of, verify
 from tests.agent.delivery.test_pull_request import TOKEN, GitHub
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls
 from tests.conftest import git, one_kind
 from tests.servers.misbehaving import MisbehavingServer
+from tests.servers.pulls import STRANGER
+from tests.servers.pulls import PullRequest as PullRequestPage
 from tests.servers.tracker import Page
 
 ROOT = Path(__file__).parents[2]
@@ -424,6 +426,58 @@ def test_an_approved_issue_becomes_a_pull_request(
     assert TOKEN not in asked_for
     assert runner.outputs["fix"]["verdict"] == "verified"
     assert list(tmp_path.rglob("owned")) == []
+
+
+def merged(github: GitHub) -> PullRequest:
+    """Return the pull request with the merge that GitHub makes of it."""
+    git(github.clone, "fetch", "-q", str(github.remote), "m3agent/12")
+    git(github.clone, "merge", "-q", "--no-ff", "-m", HOSTILE, "FETCH_HEAD")
+    git(github.clone, "push", "-q", str(github.remote), "HEAD:refs/pull/7/merge")
+    git(github.remote, "config", "uploadpack.allowAnySHA1InWant", "true")
+    return PullRequest(github.remote, git(github.clone, "rev-parse", "HEAD"))
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_the_pull_request_is_seen_through(github: GitHub, server: MisbehavingServer, tmp_path: Path) -> None:
+    """Fix: a check is red, a second commit makes it green, a member comments, a third commit; verify: the result is green."""
+    opened = PullRequestPage(github, github.remote, "m3agent/12")
+    opened.looks = [
+        lambda: (
+            opened.check(HOSTILE, "failure", Page(f"double() must use add() {HOSTILE}".encode())),
+            opened.comment(f"/m3agent fix {HOSTILE}", **STRANGER),
+        ),
+        lambda: (opened.check(HOSTILE, "success"), opened.comment(f"Add a docstring. {HOSTILE}")),
+        lambda: (opened.check(HOSTILE, "success"), opened.review("APPROVED", HOSTILE)),
+    ]
+    also = calls("file_edit", path="calc.py", old="return a * 2", new="return add(a, a)")
+    more = calls(
+        "file_edit", path="calc.py", old="def double(a):\n", new='def double(a):\n    """Twice a."""\n'
+    )
+    server.answers = [FIX, TEST, DONE, also, TEST, DONE, more, TEST, DONE]
+    runner = runner_of(github, tmp_path / "run", "issue_comment", COMMENT)
+    inputs = {"mode": "fix", "endpoint": server.url, "python": sys.executable}
+    assert runner.run(**inputs, follow_minutes="5", follow_every="1") == 0, runner.said
+    assert "owner/repo#7 is approved" in runner.said
+    assert git(github.remote, "rev-list", "--count", "main..m3agent/12") == "3"
+    patched = git(github.remote, "show", "m3agent/12:calc.py")
+    assert "return a + b" in patched
+    assert "return add(a, a)" in patched
+    assert "Twice a." in patched
+    asked_for = server.chats[-1].body.decode()
+    assert "Add a docstring." in asked_for
+    assert "/m3agent fix" not in asked_for
+    assert len(opened.written) == 2
+    again, code = verified(tmp_path / "again", merged(github))
+    assert (code, again.outputs["verify"]["verdict"]) == (0, "verified"), again.said
+    assert list(tmp_path.rglob("owned")) == []
+    assert TOKEN not in runner.said + again.said + "".join(opened.written)
+
+
+@pytest.mark.parametrize("value", ["-1", "soon", "1; touch owned", "1e9", "9999999"])
+def test_minutes_are_a_number(value: str) -> None:
+    with pytest.raises(UsageError, match="follow-minutes is a number"):
+        number_of(action("issues", LABELED, M3AGENT_ACTION_FOLLOW_MINUTES=value), "FOLLOW_MINUTES")
 
 
 @pytest.mark.integration

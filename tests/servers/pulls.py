@@ -59,18 +59,21 @@ class PullRequest:
 
     # -- what people and checks do ---------------------------------------------------------------------------
 
-    def comment(self, text: str, **who: Any) -> None:
+    def comment(self, text: str, **who: Any) -> int:
         self.comments.append(self._said(text, "issuecomment", who))
+        return self._last_id
 
-    def line(self, text: str, path: str, number: int, **who: Any) -> None:
+    def line(self, text: str, path: str, number: int, **who: Any) -> int:
         about = {"path": path, "line": number, "diff_hunk": "@@ -1 +1 @@\n-old\n+new"}
         self.lines.append(self._said(text, "discussion", who) | about)
+        return self._last_id
 
-    def review(self, state: str, text: str = "", *, commit: str | None = None, **who: Any) -> None:
+    def review(self, state: str, text: str = "", *, commit: str | None = None, **who: Any) -> int:
         more = {"state": state, "commit_id": commit or self.head}
         self.reviews.append(self._said(text, "review", who) | more)
+        return self._last_id
 
-    def check(self, name: str, conclusion: str | None, log: Page | None = None, **more: Any) -> None:
+    def check(self, name: str, conclusion: str | None, log: Page | None = None, **more: Any) -> int:
         """Report a check of the last commit; None for one that has not ended. A log makes it a job of GitHub Actions."""
         self._last_id += 1
         status = "in_progress" if conclusion is None else "completed"
@@ -81,6 +84,7 @@ class PullRequest:
         head = self.head
         kept = [one for one in self.runs.get(head, []) if one["name"] != name]
         self.runs[head] = [*kept, run]
+        return self._last_id
 
     def _said(self, text: str, kind: str, who: dict[str, Any]) -> dict[str, Any]:
         self._last_id += 1
