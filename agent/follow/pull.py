@@ -101,6 +101,7 @@ class Reader(Protocol):
 
     def look(self, api: Api, pull: PullReference) -> PullState:
         """Return the pull request as it is now."""
+        ...
 
     def answer(self, api: Api, pull: PullReference, text: str) -> None:
         """Write a comment."""

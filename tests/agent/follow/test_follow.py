@@ -192,7 +192,7 @@ def nothing() -> None:
     pass
 
 
-def approve(world: World) -> Callable[[], None]:
+def approve(world: World) -> Callable[[], int]:
     return lambda: world.pull.review("APPROVED", "LGTM")
 
 
