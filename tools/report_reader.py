@@ -33,6 +33,7 @@ class Reading:
         stopped: Whether the time for starting tests was over before all of them had started.
         executed: Which functions each test executed, if that was recorded.
         signs: Signs of tampering.
+        arguments: What pytest was started with.
     """
 
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Reading:
     stopped: bool = False
     executed: ExecutionMap | None = None
     signs: Signs = NO_SIGNS
+    arguments: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -103,6 +105,8 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
             reading.status, reading.stopped = status, bool(stopped)
             if stopped and signs.canaries == (0, 0):  # the time was over before the first one
                 reading.signs = replace(signs, canaries=None)
+        case "command", *arguments:
+            reading.arguments = tuple(map(encodable, arguments))
         case "forged", what:
             what = readable(what.encode("utf-8", "replace"))
             reading.signs = replace(signs, forged=(*signs.forged, what))

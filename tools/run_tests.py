@@ -216,4 +216,5 @@ async def run_in_sandbox(
         stopped=read.stopped,
         executed=None if record is None else read.executed,
         signs=read.signs,
+        commands=(("python3", "-m", "pytest", *read.arguments),) if read.arguments else (),
     )

@@ -28,6 +28,8 @@ class TestReport:
             by it (`m3agent.tools.runners.registrations`).
         not_run: Why suites could not run at all, such as a missing toolchain, by the suite's name. `complete` is about the
             others.
+        commands: The commands that ran tests, each with its arguments. m3agent starts pytest inside its own program, with
+            these arguments.
     """
 
     __test__ = False
@@ -48,6 +50,7 @@ class TestReport:
     signs: Signs = NO_SIGNS
     registrations: Mapping[str, str] = field(default_factory=dict)
     not_run: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[tuple[str, ...], ...] = ()
 
     @property
     def red(self) -> set[str]:
@@ -113,6 +116,7 @@ def joined(known: TestReport, more: TestReport) -> TestReport:
         registrations={**known.registrations, **more.registrations},
         not_run={**known.not_run, **more.not_run},
         signs=known.signs.and_those_of(more.signs),
+        commands=tuple(dict.fromkeys((*known.commands, *more.commands))),
     )
 
 

@@ -83,6 +83,7 @@ def statement_of(verified: Verified, evidence: Verification) -> Statement:
             }
             for suite in suites_of(verified.store, verified.patch.base)
         ],
+        "commands": _commands(evidence),
         "limits": {
             "reruns": settings.reruns,
             "verify_minutes": settings.verify_minutes,
@@ -126,6 +127,16 @@ def _with_runs(idents: Sequence[str], evidence: Verification) -> list[dict[str, 
         {"id": ident, "without_patch": found[False], "with_patch": found[True]}
         for ident, found in runs.items()
     ]
+
+
+def _commands(evidence: Verification) -> list[dict[str, Any]]:
+    """Return the commands of all runs, in the order of their first run."""
+    sides = {False: "without_patch", True: "with_patch", None: "on_copies"}
+    found: dict[tuple[str, ...], dict[str, int]] = {}
+    for run in evidence.runs:
+        for argv in run.commands:
+            found.setdefault(argv, dict.fromkeys(sides.values(), 0))[sides[run.patched]] += 1
+    return [{"argv": argv, **counts} for argv, counts in found.items()]
 
 
 def _moment(time: datetime) -> str:

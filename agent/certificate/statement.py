@@ -82,6 +82,19 @@ class SuiteCommand(_Part):
     ran: bool = Field(description="Whether it ran. Suites that the patch does not affect do not run.")
 
 
+class TestCommand(_Part):
+    """A command that ran tests, with the number of its runs on each side."""
+
+    __test__ = False
+
+    argv: tuple[str, ...] = Field(
+        description="Program and arguments. m3agent starts pytest inside its own program, with these arguments."
+    )
+    without_patch: int
+    with_patch: int
+    on_copies: int = Field(description="Runs on inverted copies of tests, with the patch.")
+
+
 class Limits(_Part):
     """Settings that decide how often and how long tests run."""
 
@@ -172,6 +185,9 @@ class Predicate(_Part):
     result_tree: str = Field(description="Git tree id of the patched files.")
     environment: Environment
     suites: tuple[SuiteCommand, ...]
+    commands: tuple[TestCommand, ...] = Field(
+        description="The commands that ran tests. A baseline that an older version kept has none."
+    )
     limits: Limits
     tests: Tests
     put_back: tuple[str, ...] = Field(

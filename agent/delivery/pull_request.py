@@ -255,16 +255,18 @@ async def _fork(repository: Repository, to: Destination, say: Say) -> TrackerPro
     fork = await in_background(
         lambda: _asking(to.project, to.token, say, lambda api: forge.fork(api, to.project))
     )
-    for tries_left in reversed(range(FORK_TRIES)):
+    tries_left = FORK_TRIES
+    while True:
+        tries_left -= 1
         try:
             heads = await heads_of(repository, address_of(repository, fork))
-            break
         except M3AgentError:  # the server is still making it
             if not tries_left:
                 raise
             await asyncio.sleep(FORK_SECONDS)
-    refuse_taken(to.branch, heads.ids, f" on {fork.project}")
-    return fork
+        else:
+            refuse_taken(to.branch, heads.ids, f" on {fork.project}")
+            return fork
 
 
 def address_of(repository: Repository, project: TrackerProject) -> str:

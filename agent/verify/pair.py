@@ -43,6 +43,10 @@ class Pair:
     selection: Selection = EVERYTHING
     added: Collection[str] = ()
 
+    def __post_init__(self) -> None:
+        # a patch to tests only has one tree, in which nothing of the patch's code is missing
+        self.runs.sides.update({self.old: False, self.new: True})
+
     async def run(self, known: Awaitable[TestReport | None] | None = None) -> tuple[TestReport, TestReport]:
         """Run the tests of both trees; return the reports of the old and the new tree.
 

@@ -42,25 +42,22 @@ class MadeRun:
 
     Attributes:
         name: Name of the run.
+        patched: Whether the tree has the code of the patch; None for a tree with copies of tests.
         passed: Ids of the tests that passed.
         red: Ids of the tests that failed or could not run.
+        commands: The commands that ran the tests.
     """
 
     name: str
+    patched: bool | None
     passed: tuple[str, ...]
     red: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
-    def of(cls, name: str, report: TestReport) -> MadeRun:
+    def of(cls, name: str, patched: bool | None, report: TestReport) -> MadeRun:
         """Return the record of a run."""
-        return cls(name, report.passed, (*report.failed, *report.errored))
-
-    @property
-    def patched(self) -> bool | None:
-        """Whether the run was on code with the patch; None if it was on inverted copies of tests."""
-        if "inverted" in self.name:
-            return None
-        return self.name != BASELINE and "before" not in self.name
+        return cls(name, patched, report.passed, (*report.failed, *report.errored), report.commands)
 
 
 @dataclass(frozen=True)
@@ -80,6 +77,7 @@ class TreeRuns:
         base: The base tree, whose bytecode the runs of all trees use; empty if it is not known.
         bytecode: This bytecode.
         made: The runs that were made.
+        sides: Whether a tree that is compared has the code of the patch, by its id.
     """
 
     store: TreeStore
@@ -94,6 +92,7 @@ class TreeRuns:
     base: str = ""
     bytecode: Bytecode = field(default_factory=Bytecode)
     made: list[MadeRun] = field(default_factory=list)
+    sides: dict[str, bool] = field(default_factory=dict)
 
     def start_ahead(self, tree: str, number: int) -> None:
         """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
@@ -222,7 +221,7 @@ class TreeRuns:
             bytecode=self.bytecode,
             keep_bytecode=keep_bytecode,
         )
-        self.made.append(MadeRun.of(name, report))
+        self.made.append(MadeRun.of(name, self.sides.get(tree), report))
         return report
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:

@@ -168,13 +168,13 @@ async def verify(
     chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
     left_out = tuple(suite.name for suite in suites if suite not in chosen)
     elsewhere = set[str]()
-    runs = replace(runs, base=patch.base, made=[])
+    runs = replace(runs, base=patch.base, made=[], sides={patch.base: False})
 
     async def of_chosen(given: Callable[[], Awaitable[TestReport | None]]) -> TestReport | None:
         """Return the part of the baseline that is about the suites that run."""
         whole = await given()
         if whole is not None:
-            runs.made.append(MadeRun.of(BASELINE, whole))
+            runs.made.append(MadeRun.of(BASELINE, False, whole))
         if whole is None or not left_out:
             return whole
         elsewhere.update(ident for ident in whole.red if suite_of(ident) in left_out)

@@ -4,6 +4,7 @@ The report (`channel.py`) has these lines, each a kind with its fields:
 
 - `start`, id: a test begins.
 - `result`, id, outcome, seconds, text: it ended. Outcomes are passed, failed, error, skipped and xfailed.
+- `command`, argument, ...: pytest starts with these arguments. If it starts again, the last such line counts.
 - `end`, exit status, "1" if the time was over before all tests had started.
 - `code`, path, first line, name: a function of the work tree; the first such line is number 0.
 - `ran`, id, packed numbers of functions, "1" if the test may have executed more. The framework collect has one such line,
@@ -283,9 +284,9 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
         guard = Guard(report.tell, **request["guard"]) if request.get("guard") and not collects else None
         plugin = PytestPlugin(report, selection, guard)
         plugins = [plugin, guard, None if collects else recorder]
-        status = pytest.main(
-            [*options, *others, *targets], plugins=[one for one in plugins if one is not None]
-        )
+        arguments = [*options, *others, *targets]
+        report.tell("command", *arguments)
+        status = pytest.main(arguments, plugins=[one for one in plugins if one is not None])
         return int(status), plugin.started
 
     # results of tests in other processes would not arrive here

@@ -199,6 +199,7 @@ def report_of(
         output="\n".join(filter(None, (reading.problem, readable(text).strip()))),
         truncated=False,
         signs=signs,
+        commands=tuple(dict.fromkeys(output.command.argv for output in outputs)),
         registrations={
             unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
         },

@@ -49,13 +49,14 @@ ENVIRONMENT = Environment(
     memory=1 << 32,
     cpus=2.0,
 )
+ALL, SOME = ("python3", "-m", "pytest", "-q"), ("python3", "-m", "pytest", "-q", "./test_calc.py")
 RUNS = (
-    MadeRun("baseline", (DOUBLE,), (ADD,)),
-    MadeRun("verify-before-again-1", (), (ADD,)),
-    MadeRun("verify-after", (ADD, DOUBLE), ()),
-    MadeRun("verify-repeat-1-1", (ADD,), ()),
-    MadeRun("verify-repeat-1-2", (), (ADD,)),
-    MadeRun("verify-inverted-1", (ADD,), ()),
+    MadeRun("baseline", False, (DOUBLE,), (ADD,), (ALL,)),
+    MadeRun("verify-before-again-1", False, (), (ADD,), (SOME,)),
+    MadeRun("verify-after", True, (ADD, DOUBLE), (), (ALL,)),
+    MadeRun("verify-repeat-1-1", True, (ADD,), (), (SOME,)),
+    MadeRun("verify-repeat-1-2", True, (), (ADD,), (SOME,)),
+    MadeRun("verify-inverted-1", None, (ADD,), (), (SOME,)),
 )
 FOUND = Verification(
     "verified",
@@ -107,6 +108,10 @@ def test_what_it_says(tmp_path: Path) -> None:
     assert said["patch"]["paths"] == ["calc.py"]
     assert said["suites"][0]["runner"] == "pytest"
     assert said["suites"][0]["ran"] is True
+    assert said["commands"] == [
+        {"argv": [*ALL], "without_patch": 1, "with_patch": 1, "on_copies": 0},
+        {"argv": [*SOME], "without_patch": 1, "with_patch": 2, "on_copies": 1},
+    ]
     assert said["put_back"] == ["conftest.py"]
     assert said["issue"] == {"title": "Wrong sums", "text": "add() is wrong", "source": "text"}
     assert (

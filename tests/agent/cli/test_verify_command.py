@@ -79,6 +79,8 @@ def test_json_is_the_certificate(repo: Path, tmp_path: Path) -> None:
     assert (said["made_by"], said["patch"]["source"]) == (None, {"kind": "work tree", "commit": None})
     assert said["environment"]["python"].startswith("3.")
     assert any(package.startswith("pip==") for package in said["environment"]["packages"])
+    assert {"--rootdir=.", "./test_calc.py"} <= set(said["commands"][-1]["argv"])
+    assert sum(one["on_copies"] for one in said["commands"]) == 1
     assert said["limits"] == {"reruns": 0, "verify_minutes": 5.0, "baseline_minutes": 60.0}
 
 

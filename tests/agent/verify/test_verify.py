@@ -440,7 +440,7 @@ async def test_a_known_result_is_recorded_as_one_run(trial: Trial) -> None:
     baseline = replace(report(), passed=ids("double"), failed=ids("add"))
     result = await trial({"calc.py": FIXED}, reruns=0, baseline=baseline)
     old = [run for run in result.runs if run.patched is False]
-    assert old == [MadeRun("baseline", ids("double"), ids("add"))]
+    assert old == [MadeRun("baseline", False, ids("double"), ids("add"))]
 
 
 async def test_only_the_runs_of_this_verification_are_recorded(tmp_path: Path) -> None:
@@ -449,16 +449,16 @@ async def test_only_the_runs_of_this_verification_are_recorded(tmp_path: Path) -
     runs = TreeRuns(workspace.store, trial.fresh, tmp_path)
     await runs.run(patch.base, "earlier")
     found = await verify(workspace, patch, runs, 0)
-    assert [run.name for run in runs.made] == ["earlier"]
+    assert [(run.name, run.patched) for run in runs.made] == [("earlier", None)], "it is not compared"
     assert {run.name for run in found.runs} >= {"verify-before", "verify-after"}
 
 
-def test_runs_of_inverted_copies_are_of_no_side() -> None:
-    names = ("baseline", "verify-before", "verify-added-before-again-1", "verify-repeat-before-2")
-    assert [MadeRun(name, (), ()).patched for name in names] == [False] * 4
-    names = ("verify-after", "verify-new-tests-after-again-1", "verify-repeat-1-2", "verify-repeat-after-1")
-    assert [MadeRun(name, (), ()).patched for name in names] == [True] * 4
-    assert MadeRun("verify-inverted-1-added", (), ()).patched is None
+async def test_the_side_of_a_run_follows_from_its_tree(trial: Trial) -> None:
+    """Whatever a run is called, its tree decides."""
+    result = await trial({"calc.py": FIXED}, reruns=1)
+    sides = {run.name: run.patched for run in result.runs}
+    assert {side for name, side in sides.items() if "before" in name} == {False}
+    assert {side for name, side in sides.items() if "before" not in name} == {True}
 
 
 TOOL = {"tool/go.mod": "module tool\n", "tool/add.go": "package tool\n", "tool/add_test.go": "package tool\n"}
