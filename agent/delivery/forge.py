@@ -58,7 +58,7 @@ class Forge(ABC):
 
     @abstractmethod
     def fork(self, api: Api, project: TrackerProject) -> TrackerProject:
-        """Return the fork of the token's owner, which is made if there is none. It may be ready only later."""
+        """Return the fork of the token's owner. The server makes a missing fork, and may need some time for it."""
 
     @abstractmethod
     def open(self, api: Api, project: TrackerProject, what: Proposal) -> str:
@@ -71,7 +71,7 @@ class Forge(ABC):
 
 class _GitHub(Forge):
     def present(self, api: Api, project: TrackerProject) -> Opened:
-        found = api.get(f"{project.api}/repos/{project.project}").json
+        found = api.get(project.project_api).json
         now = _named(api, project, found, "full_name")
         _refuse_archived(found, now)
         permissions = found.get("permissions")
@@ -79,11 +79,11 @@ class _GitHub(Forge):
         return Opened(now, may_push)
 
     def fork(self, api: Api, project: TrackerProject) -> TrackerProject:
-        found = api.post(f"{project.api}/repos/{project.project}/forks", {}).json
+        found = api.post(f"{project.project_api}/forks", {}).json
         return _named(api, project, found, "full_name")
 
     def open(self, api: Api, project: TrackerProject, what: Proposal) -> str:
-        pulls = f"{project.api}/repos/{project.project}/pulls"
+        pulls = f"{project.project_api}/pulls"
         owner = (what.fork or project).project.partition("/")[0]
         value = {
             "title": what.title,
@@ -101,7 +101,7 @@ class _GitHub(Forge):
 
 class _GitLab(Forge):
     def present(self, api: Api, project: TrackerProject) -> Opened:
-        found = api.get(f"{project.api}/projects/{quote(project.project, safe='')}").json
+        found = api.get(project.project_api).json
         now = _named(api, project, found, "path_with_namespace")
         _refuse_archived(found, now)
         return Opened(now, may_push=True)
@@ -110,7 +110,7 @@ class _GitLab(Forge):
         raise UsageError(f"--pr: you may not push to {project.project}: push to your fork by hand")
 
     def open(self, api: Api, project: TrackerProject, what: Proposal) -> str:
-        requests = f"{project.api}/projects/{quote(project.project, safe='')}/merge_requests"
+        requests = f"{project.project_api}/merge_requests"
         value = {
             "title": f"Draft: {what.title}"
             if what.draft

@@ -244,7 +244,7 @@ def _refuse_running(patch: Patch, what: str) -> None:
 
 
 async def _fork(repository: Repository, to: Destination, say: Say) -> TrackerProject:
-    """Return the user's fork once git can read it. It is made if there is none.
+    """Return the user's fork once git can read it. The server makes a missing fork.
 
     Raises:
         UsageError: It has a branch of this name.

@@ -205,7 +205,7 @@ def _hand_over(attempt: Attempt, patch: Patch, status: Status) -> str:
 
 
 async def _push(attempt: Attempt, patch: Patch, to: PullUpdate, status: Status) -> Offered:
-    """Push the change since the pull request's last commit; push nothing if there is none."""
+    """Push the change since the pull request's last commit; without a change, push nothing."""
     assert attempt.workspace is not None
     since = Workspace(attempt.workspace.store, to.tree)
     change = await asyncio.to_thread(since.patch, patch.tree)

@@ -196,22 +196,23 @@ class _Follower:
                 return ended
 
     async def _look(self) -> PullState:
-        for faults_left in reversed(range(MOST_FAULTS)):
+        faults = 0
+        while True:
             try:
                 seen = await self._ask(lambda api: self._reader.look(api, self._pull))
             except RateLimited:
                 raise
             except EnvironmentFault as error:
-                if not faults_left or not self._has(self._request.seconds):
+                faults += 1
+                if faults == MOST_FAULTS or not self._has(self._request.seconds):
                     raise
                 self._say(str(error))
                 await self._pause(self._request.seconds)
-                continue
-            if seen.unread > self._unread:
-                self._say(f"comments by people who are no members are not read: {seen.unread}")
-            self._unread = seen.unread
-            return seen
-        raise AssertionError
+            else:
+                if seen.unread > self._unread:
+                    self._say(f"comments by people who are no members are not read: {seen.unread}")
+                self._unread = seen.unread
+                return seen
 
     async def _ask(self, ask: Callable[[Api], T]) -> T:
         """Return what the server answers. If it limits requests, wait for as long as it asks."""
@@ -278,9 +279,9 @@ class _Follower:
         keys = [*(check.key for check in red), *(remark.key for remark in remarks)]
         keys += [f"conflict:{seen.head}"] if conflict else []
         self._handled.update(keys)
-        to = PullUpdate(self._pull_address, remote, seen.branch, seen.head, tip, started.tree, seen.draft)
+        to = PullUpdate(self._pull.url, remote, seen.branch, seen.head, tip, started.tree, seen.draft)
         with contextlib.closing(started.session) as session:
-            session.write(PullFollowed(self._pull_address, self._rounds, seen.head, keys))
+            session.write(PullFollowed(self._pull.url, self._rounds, seen.head, keys))
             point = rebased(started.point, started.tree, news)
             point = replace(point, started={**point.started, "tree": started.base})
             result = await self._carry_on(session, started.lines, point, HandOver(update=to))
@@ -298,11 +299,6 @@ class _Follower:
             self._replaced.add(seen.head)
         self._session, self._commit = result.session, result.opened.commit
         return None
-
-    @property
-    def _pull_address(self) -> str:
-        middle = "-/merge_requests" if self._pull.kind == "gitlab" else "pull"
-        return f"{self._pull.web}/{self._pull.project}/{middle}/{self._pull.number}"
 
     def _remote(self, seen: PullState) -> str:
         """Return where the branch is pushed to. Raises UsageError if nobody can push to it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
-from m3agent.agent.follow.pull import MARK, Check, PullState, Remark, entries, part, words
+from m3agent.agent.follow.pull import Check, PullState, Remark, entries, is_said, part, words
 from m3agent.agent.issue.tracker.http import Api
 from m3agent.agent.issue.tracker.names import PullReference
 
@@ -22,8 +23,7 @@ class GitHubReader:
 
     def look(self, api: Api, pull: PullReference) -> PullState:
         """Return the pull request as it is now."""
-        project = f"{pull.api}/repos/{pull.project}"
-        own = f"{project}/pulls/{pull.number}"
+        project, own = pull.project_api, pull.pull_api
         found = part(api.get(own).json)
         head = words(found, "head", "sha")
         if not head:
@@ -48,36 +48,25 @@ class GitHubReader:
             *(("line", one) for one in entries(api, f"{own}/comments")),
             *(("comment", one) for one in entries(api, f"{project}/issues/{pull.number}/comments")),
         ]
-        written = [(kind, one) for kind, one in said if _is_said(one)]
+        written = [(kind, one) for kind, one in said if is_said(one)]
         remarks = [
             (one.get("submitted_at") or one.get("created_at") or "", kind, one) for kind, one in written
         ]
         mine = sorted((when, kind, one.get("id")) for when, kind, one in remarks if _is_member(one))
         by_id = {(kind, one.get("id")): _remark(kind, one) for kind, one in written}
         mergeable = found.get("mergeable")
-        return PullState(
-            seen.state,
-            seen.head,
-            seen.branch,
-            seen.source,
-            seen.target,
-            seen.draft,
-            None if mergeable is None else mergeable is False,
-            _approved(reviews, head),
-            tuple(_checks(api, project, head)),
-            tuple(by_id[kind, identity] for _, kind, identity in mine),
-            sum(not _is_member(one) for _, one in written),
+        return replace(
+            seen,
+            conflict=None if mergeable is None else mergeable is False,
+            approved=_approved(reviews, head),
+            checks=tuple(_checks(api, project, head)),
+            remarks=tuple(by_id[kind, identity] for _, kind, identity in mine),
+            unread=sum(not _is_member(one) for _, one in written),
         )
 
     def answer(self, api: Api, pull: PullReference, text: str) -> None:
         """Write a comment."""
-        api.post(f"{pull.api}/repos/{pull.project}/issues/{pull.number}/comments", {"body": text})
-
-
-def _is_said(entry: dict[str, Any]) -> bool:
-    """Return whether a comment or review has a text that m3agent did not write."""
-    text = words(entry, "body").strip()
-    return bool(text) and not text.startswith(MARK) and isinstance(entry.get("id"), int)
+        api.post(f"{pull.project_api}/issues/{pull.number}/comments", {"body": text})
 
 
 def _is_member(entry: dict[str, Any]) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
-from urllib.parse import quote
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.follow.pull import MARK, Check, PullState, Remark, entries, part, words
+from m3agent.agent.follow.pull import Check, PullState, Remark, entries, is_said, part, words
 from m3agent.agent.issue.tracker.http import Api
 from m3agent.agent.issue.tracker.names import PullReference
 
@@ -24,8 +24,7 @@ class GitLabReader:
 
     def look(self, api: Api, pull: PullReference) -> PullState:
         """Return the merge request as it is now."""
-        project = f"{pull.api}/projects/{quote(pull.project, safe='')}"
-        own = f"{project}/merge_requests/{pull.number}"
+        project, own = pull.project_api, pull.pull_api
         found = part(api.get(own).json)
         head = words(found, "sha")
         if not head:
@@ -50,32 +49,26 @@ class GitLabReader:
         remarks, unread = list[Remark](), 0
         for discussion in entries(api, f"{own}/discussions"):
             for note in discussion.get("notes") or ():
-                if not _is_said(note) or note.get("resolved") is True:
+                if not is_said(note) or note.get("system") or note.get("resolved") is True:
                     continue
                 if self._is_member(api, project, part(note, "author")):
-                    remarks.append(_remark(note, f"{pull.web}/{pull.project}/-/merge_requests/{pull.number}"))
+                    remarks.append(_remark(note, pull.url))
                 else:
                     unread += 1
         approvals = part(api.get(f"{own}/approvals").json).get("approved_by")
         checking = words(found, "detailed_merge_status") in ("unchecked", "checking", "preparing")
-        return PullState(
-            seen.state,
-            seen.head,
-            seen.branch,
-            seen.source,
-            seen.target,
-            seen.draft,
-            None if checking else found.get("has_conflicts") is True,
-            bool(approvals),
-            tuple(_checks(api, project, own, head)),
-            tuple(remarks),
-            unread,
+        return replace(
+            seen,
+            conflict=None if checking else found.get("has_conflicts") is True,
+            approved=bool(approvals),
+            checks=tuple(_checks(api, project, own, head)),
+            remarks=tuple(remarks),
+            unread=unread,
         )
 
     def answer(self, api: Api, pull: PullReference, text: str) -> None:
         """Write a comment."""
-        project = f"{pull.api}/projects/{quote(pull.project, safe='')}"
-        api.post(f"{project}/merge_requests/{pull.number}/notes", {"body": text})
+        api.post(f"{pull.pull_api}/notes", {"body": text})
 
     def _is_member(self, api: Api, project: str, author: dict[str, Any]) -> bool:
         identity = author.get("id")
@@ -88,17 +81,6 @@ class GitLabReader:
                 level = 0
             self._members[identity] = isinstance(level, int) and level >= DEVELOPER
         return self._members[identity]
-
-
-def _is_said(note: object) -> bool:
-    text = words(note, "body").strip()
-    entry = part(note)
-    return (
-        bool(text)
-        and not text.startswith(MARK)
-        and not entry.get("system")
-        and isinstance(entry.get("id"), int)
-    )
 
 
 def _remark(note: dict[str, Any], page: str) -> Remark:

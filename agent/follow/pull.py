@@ -136,16 +136,22 @@ def entries(api: Api, url: str, name: str | None = None) -> Iterator[dict[str, A
 
 
 def part(value: object, *names: str) -> dict[str, Any]:
-    """Return the object that names lead to; an empty one if there is none."""
+    """Return the object that names lead to; an empty object if it is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def words(value: object, *names: str) -> str:
-    """Return the text that names lead to, with `\\n` line ends; empty if there is none."""
+    """Return the text that names lead to, with `\\n` line ends; an empty text if it is missing."""
     *above, last = names
     found = part(value, *above).get(last)
     if not isinstance(found, str):
         return ""
     return found.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def is_said(entry: object) -> bool:
+    """Return whether a comment or review has a text that m3agent did not write."""
+    text = words(entry, "body").strip()
+    return bool(text) and not text.startswith(MARK) and isinstance(part(entry).get("id"), int)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from m3agent.agent.delivery.push import fetch
 from m3agent.agent.errors import UsageError
@@ -75,13 +74,11 @@ def _ask(pull: PullReference, env: Mapping[str, str], say: Callable[[str], None]
     say(f"asking {pull.host} about {pull.what}")
     with new_client(pull.api, API_SECONDS) as client:
         api = Api(pull, token, client, say=say, timeout=API_SECONDS)
+        found = _object(api.get(pull.pull_api).json)
         if pull.kind == "github":
-            found = _object(api.get(f"{pull.api}/repos/{pull.project}/pulls/{pull.number}").json)
             base = _object(found.get("base"))
             values = _object(found.get("head")).get("sha"), base.get("sha"), base.get("ref")
         else:
-            project = quote(pull.project, safe="")
-            found = _object(api.get(f"{pull.api}/projects/{project}/merge_requests/{pull.number}").json)
             refs = _object(found.get("diff_refs"))
             values = refs.get("head_sha"), refs.get("start_sha"), found.get("target_branch")
         head, target, branch = (value if isinstance(value, str) else "" for value in values)

@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.issue.images import IssueImage, fitting
@@ -112,7 +111,7 @@ def _checked(value: str, source: str) -> Token:
 
 
 def _github(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple[str, list[str]]:
-    answer = api.get(f"{reference.api}/repos/{reference.project}/issues/{reference.number}")
+    answer = api.get(f"{reference.project_api}/issues/{reference.number}")
     issue = _object(api, answer.json)
     title = _title(api, issue)
     if issue.get("pull_request"):
@@ -125,8 +124,7 @@ def _github(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple
 
 
 def _gitlab(api: Api, reference: Reference, say: Callable[[str], None]) -> tuple[str, list[str]]:
-    project = quote(reference.project, safe="")
-    answer = api.get(f"{reference.api}/projects/{project}/issues/{reference.number}")
+    answer = api.get(f"{reference.project_api}/issues/{reference.number}")
     issue = _object(api, answer.json)
     title = _title(api, issue)
     parts = _Parts(reference, _text(issue, "description"))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.load import quoted
@@ -82,6 +82,13 @@ class TrackerProject:
         return ""
 
     @property
+    def project_api(self) -> str:
+        """The project's address in the API."""
+        if self.kind == "github":
+            return f"{self.api}/repos/{self.project}"
+        return f"{self.api}/projects/{quote(self.project, safe='')}"
+
+    @property
     def host(self) -> str:
         """Host (and port) of the tracker's web pages."""
         return urlsplit(self.web).netloc
@@ -129,6 +136,18 @@ class PullReference(TrackerProject):
     def what(self) -> str:
         """The label with the kind of thing, for a sentence."""
         return f"pull request {self.label}"
+
+    @property
+    def url(self) -> str:
+        """The pull request's web page."""
+        folder = "-/merge_requests" if self.kind == "gitlab" else "pull"
+        return f"{self.web}/{self.project}/{folder}/{self.number}"
+
+    @property
+    def pull_api(self) -> str:
+        """The pull request's address in the API."""
+        folder = "merge_requests" if self.kind == "gitlab" else "pulls"
+        return f"{self.project_api}/{folder}/{self.number}"
 
     @property
     def ref(self) -> str:
