@@ -27,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ async def ours(instances: Sequence[Instance], workers: int) -> dict[str, Any]:
     }
 
 
-def _layers(names: Sequence[str] | Any) -> int:
+def _layers(names: Iterable[str]) -> int:
     """Return the number of different layers of these images above their base images."""
     api = connect()
     try:

@@ -141,8 +141,8 @@ async def run_in_sandbox(
 
     Args:
         sandbox: The sandbox.
-        targets: Files, node ids or folders. Missing ones are left out if others exist. None means those that the
-            repository's settings name.
+        targets: Files, node ids or folders. Missing ones are left out if others exist. No target, or ".", means those
+            that the repository's settings name.
         framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
         timeout: Time limit of the run, in seconds.
         log: File for the complete output.

@@ -88,10 +88,8 @@ def affected_code(
 
 def _is_prose(path: str) -> bool:
     pure = PurePosixPath(path.lower())
-    if pure.name in FILES_OF_GIT:
-        return True
     if pure.suffix not in PROSE_SUFFIXES:
-        return pure.name in PROSE_NAMES
+        return pure.name in PROSE_NAMES or pure.name in FILES_OF_GIT
     return pure.stem in PROSE_NAMES or not PROSE_FOLDERS.isdisjoint(pure.parts[:-1])
 
 

@@ -103,7 +103,7 @@ async def wire_check(
                 listen(f"a message forced by a grammar, {name}")
                 trial = _Trial(client, name, thinking, bias, limit)
                 checks.append(await trial.check())
-                silent = trial.silent
+                silent, bias = trial.silent, trial.bias
     checks.append(context_check(endpoint, context))
     listen("token ids")
     checks.append(await ids_check(endpoint, api_key=api_key, tokenizer=tokenizer))
@@ -148,7 +148,7 @@ class _Trial:
         self._client = client
         self._name = name
         self._thinking: ThinkingMode = thinking
-        self._bias = bias
+        self.bias = bias  # empty after the server has refused it
         self._limit = limit
         self._wanted = wanted(thinking)
         self._flavour: Flavour = client.endpoint.flavour
@@ -166,8 +166,8 @@ class _Trial:
             for how in ("streamed", "whole"):
                 outcomes.append((how, *self._judge(await self._ask(stream=how == "streamed"))))
         except EndpointRefused as error:
-            if self._bias and "logit_bias" in error.text:  # vLLM takes none beside a draft (0.24.0, measured)
-                self._bias = {}
+            if self.bias and "logit_bias" in error.text:  # vLLM takes none beside a draft (0.24.0, measured)
+                self.bias = {}
                 return await self.check()
             if self._flavour == "trtllm" and error.status in (400, 422):
                 fix = "set guided_decoding_backend: xgrammar in its options to enable this check"
@@ -191,8 +191,8 @@ class _Trial:
             sampling=Sampling(temperature=0.0),
         )
         parameters |= grammar(self._flavour, text)
-        if self._bias and not taste:
-            parameters["logit_bias"] = self._bias
+        if self.bias and not taste:
+            parameters["logit_bias"] = self.bias
         if not stream:
             parameters["stream"] = False
             del parameters["stream_options"]

@@ -25,8 +25,10 @@ GROUPED_KV_HEADS = 4
 """KV heads of a draft with grouped-query attention (GQA); one with multi-head attention (MHA) has 64."""
 _MIXING = 3 * HIDDEN * HIDDEN * 2
 """Bytes of the layer that mixes three of M3's hidden states; every GPU has it whole (read)."""
-_ATTENTION_BYTES = 71_680
-"""Bytes a token of the attention's activations: two inputs, queries, keys, values, output, and the sum (measured)."""
+_ATTENTION_BYTES = 2 * (3 * HIDDEN + 2 * (QUERY_HEADS + GROUPED_KV_HEADS) * HEAD)
+"""Bytes a token of the attention's activations: two inputs, queries, keys, values, output, and the sum (fits what was
+measured).
+"""
 ROPE_POSITIONS = 1 << 20
 """Positions for which a draft keeps its rotary factors, unless its config says otherwise."""
 
