@@ -10,7 +10,7 @@ from pathlib import Path
 
 from m3agent.agent.certificate.build import Verified, statement_of
 from m3agent.agent.certificate.environment import described_environment
-from m3agent.agent.certificate.statement import Statement
+from m3agent.agent.certificate.statement import Environment, Statement
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
 from m3agent.agent.issue.load import Issue
@@ -18,12 +18,13 @@ from m3agent.agent.patches.change import Change, Source, read_change
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.settings.settings import Settings
-from m3agent.agent.verify.baseline import Baseline, KeptBaselines
+from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import verify
 from m3agent.sandbox.backends.factory import new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.test_report import TestReport
 
 
 @dataclass(frozen=True)
@@ -82,24 +83,39 @@ async def verify_patch(
         def fresh(of: Workspace) -> Sandbox:
             return new_sandbox(backend, spec, of, say, _tell_refused(say))
 
-        async with fresh(workspace) as untouched:
+        runs = fresh_runs(workspace, fresh, settings, folder)
+        kept = KeptBaselines(state) if request.cached else None
+
+        async def describe() -> tuple[Environment, BaselineRun]:
+            untouched = await runs.first_ahead(workspace.base)
             environment = await described_environment(untouched, spec, backend)
-            runs = fresh_runs(workspace, fresh, settings, folder)
-            kept = KeptBaselines(state) if request.cached else None
-            baseline = baseline_run(runs, untouched, spec, backend, settings, kept, _tell_baseline(say))
-        baseline.start()
+            return environment, baseline_run(
+                runs, untouched, spec, backend, settings, kept, _tell_baseline(say)
+            )
+
+        # meanwhile, the sandbox of the patched tree starts
+        described = asyncio.create_task(describe())
+
+        async def known() -> TestReport | None:
+            return await (await described)[1].partial()
+
         try:
             evidence = await verify(
                 workspace,
                 change.patch,
                 runs,
                 settings.reruns,
-                baseline.partial,
+                known,
                 60 * settings.verify_minutes,
                 "" if request.issue is None else request.issue.text,
             )
+            environment, _ = await described
         finally:
-            await baseline.close()
+            described.cancel()
+            for ended in await asyncio.gather(described, return_exceptions=True):
+                if isinstance(ended, tuple):
+                    await ended[1].close()
+            await runs.close_unused()
         verified = Verified(
             workspace.store,
             change.base,

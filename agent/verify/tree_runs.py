@@ -102,6 +102,17 @@ class TreeRuns:
         waiting = self.ahead.setdefault(tree, [])
         waiting += [asyncio.create_task(self._started(tree)) for _ in range(number - len(waiting))]
 
+    async def first_ahead(self, tree: str) -> Sandbox:
+        """Return the sandbox that the next run of a tree gets, once it has started. It is not taken away from that run.
+
+        Run nothing in it that the repository decides. `close_unused` must follow.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        self.start_ahead(tree, 1)
+        return await asyncio.shield(self.ahead[tree][0])
+
     async def close_unused(self) -> None:
         """Close the sandboxes that no run has used."""
         waiting = [task for tasks in self.ahead.values() for task in tasks]

@@ -98,6 +98,15 @@ async def test_the_first_that_is_asked_for_is_ready_first(runs: TreeRuns, tree: 
     assert order == ["begin", "ready"] * 2
 
 
+async def test_a_sandbox_that_was_looked_at_is_used_by_the_next_run(
+    runs: TreeRuns, tree: str, seen: list[str]
+) -> None:
+    first = await runs.first_ahead(tree)
+    assert await runs.first_ahead(tree) is first
+    await runs.run(tree, "a")
+    assert seen == ["start", "end"]
+
+
 async def test_a_start_that_fails_matters_only_if_it_is_needed(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
