@@ -1,4 +1,4 @@
-"""Exchange messages as lines of JSON over stdin and stdout.
+"""Exchange messages as lines of JSON over stdin and stdout, which may be pipes, sockets, terminals or files.
 
 Malformed messages get an error reply; the connection stays open.
 """
@@ -6,6 +6,7 @@ Malformed messages get an error reply; the connection stays open.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import stat
@@ -23,7 +24,7 @@ PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 class Pipe:
     """A transport for the SDK's connection. The SDK's own transport raises an exception for JSON that is not an object."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter | _File) -> None:
         self._reader = reader
         self._writer = writer
         self._lock = asyncio.Lock()
@@ -35,18 +36,24 @@ class Pipe:
         From then on, everything else that this process prints goes to stderr: stdout may contain messages only.
 
         Raises:
-            UsageError: One of the two streams is not a pipe, a socket or a terminal.
+            UsageError: One of the two streams is closed.
         """
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MOST)
         # Python found no stream at a closed descriptor; the event loop may have taken its number since.
-        if sys.stdin is None or sys.stdout is None or not (_is_pipe(0) and _is_pipe(1)):
+        if sys.stdin is None or sys.stdout is None:
             raise UsageError(
-                "An editor starts m3agent acp, with pipes as standard input and standard output."
+                "Standard input or output of m3agent acp is closed: start it with both open, as an editor does."
             )
         out = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(_standard_error(), 1)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        if _can_wait_for(0):
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        else:
+            reader.feed_data(await asyncio.to_thread(sys.stdin.buffer.read))
+            reader.feed_eof()
+        if not _can_wait_for(out.fileno()):
+            return cls(reader, _File(out))
         transport, protocol = await loop.connect_write_pipe(
             lambda: asyncio.streams.FlowControlMixin(loop=loop), out
         )
@@ -112,12 +119,33 @@ class Pipe:
         await self.send({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": sentence}})
 
 
-def _is_pipe(descriptor: int) -> bool:
-    """Return whether the event loop can wait for a descriptor: a pipe, a socket or a terminal."""
-    try:
-        mode = os.fstat(descriptor).st_mode
-    except OSError:
-        return False
+class _File:
+    """The methods of a `StreamWriter` that `Pipe` uses, for a file: writing to one never has to wait for a reader."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        """Write all of the data."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._file.write(rest) or 0 :]
+
+    async def drain(self) -> None:
+        """Return at once: nothing waits to be written."""
+
+    def is_closing(self) -> bool:
+        """Return whether the file is closed."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _can_wait_for(descriptor: int) -> bool:
+    """Return whether the event loop can wait for a descriptor: a pipe, a socket or a terminal, but not a file."""
+    mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
 
 

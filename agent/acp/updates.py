@@ -30,6 +30,7 @@ from acp.schema import (
 
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report.step import step_title
+from m3agent.agent.report.text import without_data
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.errors import SandboxError
@@ -48,7 +49,7 @@ MOST_DIFF = 1 << 20
 MOST_OUTPUT = 20_000
 """Most characters of a call's result that are shown; the session's folder contains the whole result."""
 MOST_IN_LINE = 300
-"""Most characters of one line of it. Longer lines are for programs, such as data in base64."""
+"""Most characters of one line of it. Longer lines are for programs."""
 
 
 class Updates:
@@ -142,12 +143,12 @@ class Updates:
                 kind=traits.kind,
                 status="in_progress",
                 locations=places,
-                raw_input=arguments,
+                raw_input={name: _without_data(value) for name, value in arguments.items()},
             )
         )
 
     def _on_call_finished(self, line: Line) -> None:
-        content = "\n".join(_cut(each) for each in line["content"].split("\n"))
+        content = "\n".join(_cut(each) for each in without_data(line["content"]).split("\n"))
         if len(content) > MOST_OUTPUT:
             content = f"{content[:MOST_OUTPUT]}\n(and {len(content) - MOST_OUTPUT:,} characters more)"
         failed = line["status"] != "done" or line["is_error"]
@@ -198,6 +199,11 @@ class Updates:
             return
         self._step = step
         self._tell(plan(step))
+
+
+def _without_data(value: object) -> object:
+    """Return an argument of a call; texts without long runs of encoded data, which the session's log contains whole."""
+    return without_data(value) if isinstance(value, str) else value
 
 
 def _cut(line: str) -> str:

@@ -21,6 +21,7 @@ from m3agent.agent.cli.common import (
     AsJson,
     Branch,
     Certificate,
+    JsonResult,
     PullRequest,
     Quiet,
     Repo,
@@ -125,6 +126,7 @@ def fix(
     ] = False,
     certificate: Certificate = None,
     as_json: AsJson = False,
+    json_result: JsonResult = False,
     result_only: Annotated[
         bool,
         typer.Option(
@@ -146,8 +148,9 @@ def fix(
         from m3agent.agent.delivery.apply import HandOver
         from m3agent.agent.errors import UsageError
 
-        if result_only and as_json:
-            raise UsageError("--result-only and --json both decide what is printed: give only one")
+        printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
+        if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
+            raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
         if follow and not pr:
             raise UsageError("--follow is for pull requests: give --pr too")
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
@@ -158,7 +161,7 @@ def fix(
             from m3agent.agent.cli.pr import then_follow
 
             fixing = then_follow(fixing, flags, screen, as_json=as_json)
-        finish(fixing, screen, as_json=as_json, result_only=result_only)
+        finish(fixing, screen, as_json=as_json, json_result=json_result, result_only=result_only)
 
 
 async def _fix(

@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+JsonResult = Annotated[
+    bool,
+    typer.Option("--json-result", help="Print the result as one JSON object in the place of the patch."),
+]
 Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
 Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
 PullRequest = Annotated[
@@ -135,7 +139,12 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def finish(
-    fix: Coroutine[Any, Any, FixResult], screen: Screen, *, as_json: bool, result_only: bool = False
+    fix: Coroutine[Any, Any, FixResult],
+    screen: Screen,
+    *,
+    as_json: bool,
+    json_result: bool = False,
+    result_only: bool = False,
 ) -> NoReturn:
     """Run a fix to its end, print its patch unless the output is JSON, and exit with its exit code.
 
@@ -143,18 +152,18 @@ def finish(
         fix: The fix.
         screen: Shows the fix.
         as_json: Standard output gets JSON, which the fix prints itself.
-        result_only: Print the result as one JSON object, and exit with 0 whatever the verdict.
+        json_result: Print the result as one JSON object.
+        result_only: The same, and exit with 0 whatever the verdict.
     """
     try:
         result = run(fix)
-        if result_only:
+        if json_result or result_only:
             print_bytes(result_line(result))
-            raise typer.Exit(0 if is_finished(result) else result.exit_code)
-        if result.patch and not as_json:
+        elif result.patch and not as_json:
             print_patch(result.patch)
     finally:
         screen.print_end()
-    raise typer.Exit(result.exit_code)
+    raise typer.Exit(0 if result_only and is_finished(result) else result.exit_code)
 
 
 def is_finished(result: FixResult) -> bool:

@@ -22,6 +22,10 @@ INVISIBLE = re.compile(
 """Control characters except tab and newline, characters that change the direction of writing, zero-width characters,
 fillers, lone surrogates, and tag characters. Trojan Source (CVE-2021-42574) and "ASCII smuggling" use them."""
 
+DATA = re.compile(r"[A-Za-z0-9+/=_-]{120,}")
+"""A run of characters as in base64 or hexadecimal, longer than any word or digest that people read (SHA-512 has 128 digits in
+hexadecimal, which nobody reads to the end)."""
+
 _C0_NAMES = (
     "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI "
     "DLE DC1 DC2 DC3 DC4 NAK SYN ETB CAN EM SUB ESC FS GS RS US"
@@ -51,6 +55,11 @@ def excerpt(text: str, limit: int) -> Excerpt:
     head = limit * 2 // 3
     tail = limit - head
     return Excerpt(text[:head], text[len(text) - tail :], len(text) - limit)
+
+
+def without_data(text: str) -> str:
+    """Replace encoded data, such as base64, by its length. Programs send it to each other; it tells people nothing."""
+    return DATA.sub(lambda found: f"({len(found[0]):,} characters of data)", text)
 
 
 def visible(text: object) -> Markup:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from subprocess import DEVNULL, PIPE
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -342,30 +342,36 @@ async def test_failures_are_reported_in_one_sentence(make_repo: MakeRepo, tmp_pa
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("stdin", "stdout"), [later(DEVNULL, PIPE), (PIPE, "out"), later("in", PIPE)])
-def test_streams_that_are_no_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
-    def stream(given: int | str) -> Stream:
-        return (tmp_path / given).open("w+b") if isinstance(given, str) else given
+@pytest.mark.parametrize(("stdin", "stdout"), [("in", "out"), later("in", PIPE), later(PIPE, "out")])
+def test_files_in_the_place_of_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    lines = b"nonsense\n" + json.dumps(request).encode() + b"\n"
+    (tmp_path / "in").write_bytes(lines)
 
-    process = Process("acp", stdin=stream(stdin), stdout=stream(stdout))
-    said, errors = process.communicate()
-    is_refused(process.returncode, said, errors)
-    assert all(not path.stat().st_size for path in tmp_path.iterdir())
+    def stream(given: int | str, mode: str) -> Stream:
+        return (tmp_path / given).open(mode) if isinstance(given, str) else given
+
+    process = Process("acp", stdin=stream(stdin, "rb"), stdout=stream(stdout, "wb"))
+    piped, errors = process.communicate(lines if stdin == PIPE else b"")
+    assert (process.returncode, errors) == (0, b"")
+    said = piped if stdout == PIPE else (tmp_path / "out").read_bytes()
+    refused, answer = (json.loads(line) for line in said.splitlines())
+    assert refused["error"]["message"] == "this line is not JSON"
+    assert answer["result"]["protocolVersion"] == 1
 
 
 @pytest.mark.integration
-def test_without_standard_input() -> None:
-    line = f"{' '.join(COMMAND)} <&-"
+@pytest.mark.parametrize("closed", ["<&-", later("</dev/null >&-")])
+def test_a_closed_stream(closed: str) -> None:
+    line = f"{' '.join(COMMAND)} {closed}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
-    is_refused(done.returncode, done.stdout, done.stderr)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(
+        b"m3agent: Standard input or output of m3agent acp is closed: start it with"
+    )
 
 
-def is_refused(status: int | None, said: bytes, errors: bytes) -> None:
-    assert (status, said) == (2, b"")
-    assert errors.startswith(b"m3agent: An editor starts m3agent acp")
-
-
-@pytest.mark.slow  # quick: test_without_standard_input
+@pytest.mark.slow  # quick: test_a_closed_stream
 @pytest.mark.integration
 def test_without_standard_error(tmp_path: Path) -> None:
     line = f"true | {' '.join(COMMAND)} 2>&-"

@@ -194,10 +194,20 @@ def test_an_error_is_no_result(model: MisbehavingServer, make_repo: MakeRepo, ow
     assert json.loads(done.stdout)["status"] == "error"
 
 
+def test_the_result_as_json_keeps_the_exit_code_and_applies_nothing(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    model.answers = [says("It works for me.")]
+    done = fix(make_repo(BUGGY), model.url, "--json-result")
+    assert done.returncode == 1
+    [line] = done.stdout.splitlines()
+    assert json.loads(line)["status"] == "empty"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--result-only", "--json"], "--result-only and --json both decide what is printed"),
+        (["--result-only", "--json"], "--result-only and --json each decide what is printed: give only one"),
         (["--result-only", "--branch", "b"], "--apply and --branch are two ways"),
         (["--no-probe"], "--no-probe: the server is not asked for its model; name it with --model"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.report import plot as plot_module
 from m3agent.agent.report import text
+from m3agent.agent.report.axis import WIDTH
 from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.page import render
 from m3agent.agent.report.patch import parse_patch
@@ -332,6 +335,19 @@ def test_a_plot_stays_in_its_frame(turns: list[TurnTokens]) -> None:
         assert float(y) + float(height) <= 313
     assert len(re.findall(r'<path class="grid"', drawn)) <= 12
     assert "nan" not in drawn
+
+
+@pytest.mark.parametrize("largest", [1, 7, 99, 2_500, 41_000, 163_683, 999_999, 12_345_678])
+def test_on_a_phone_the_chart_fits_and_its_numbers_do_not_overlap(largest: int) -> None:
+    css = (Path(plot_module.__file__).parent / "style.css").read_text()
+    [phone] = re.findall(r"@media \(max-width: 40rem\) \{.*?\n\}", css, re.DOTALL)
+    [size] = re.findall(r"\.plot \{ min-width: 0; font-size: (\d+)px; \}", phone)
+    assert int(size) * 345 / WIDTH >= 9, "pixels, in 345 pixels of room"
+    drawn = str(plot([TurnTokens("1", "t1", largest, 0, largest)]))
+    ticks = re.findall(r'<text x="54" y="([\d.]+)" text-anchor="end">([^<]+)</text>', drawn)
+    heights = sorted(float(y) for y, _ in ticks)
+    assert min(after - before for before, after in itertools.pairwise(heights)) >= int(size)
+    assert max(len(label) for _, label in ticks) <= 4, "0.6 em each, in 54 units of room"
 
 
 def test_patch_lines_of_every_kind_are_distinguished() -> None:
