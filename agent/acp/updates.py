@@ -29,9 +29,11 @@ from acp.schema import (
 )
 
 from m3agent.agent.repo.snapshot import TREES
+from m3agent.agent.report import words
 from m3agent.agent.report.step import step_title
 from m3agent.agent.report.text import without_data
 from m3agent.agent.session.log_reader import Line
+from m3agent.agent.ui.closing import MOST_TESTS, Facts, cost
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
@@ -69,8 +71,8 @@ class Updates:
         self._folder = folder
         self._tell = tell
         self._replay = replay
+        self._facts = Facts()
         self._streamed = False
-        self._window: int | None = None
         self._step = -1
         self._trees: dict[int, str] = {}  # the work tree before each call
 
@@ -94,25 +96,29 @@ class Updates:
 
     def see(self, line: Line) -> None:
         """Send the updates for a line of the log."""
+        self._facts.see(line)
         handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
         if handler is not None:
             handler(line)
 
     def _on_session_started(self, line: Line) -> None:
         self._reach(0)
-        self.note(f"engine {line['endpoint']['description']}; sandbox {line['sandbox']['backend']}")
+        served = f"{words.server_label(line)} {line['endpoint']['description']}"
+        self.note(f"{served}; sandbox {line['sandbox']['backend']}{words.uncommitted(line)}")
 
     def _on_context_packed(self, line: Line) -> None:
         self._reach(1)
-        approx = "" if line["exact"] else "about "
-        redacted = f"; secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
-        self.note(f"{line['files']:,} files, {approx}{line['tokens']:,} tokens{redacted}")
+        self.note(f"context {words.context(line)}")
+
+    def _on_baseline(self, line: Line) -> None:
+        self.note(f"baseline {words.baseline(line)}")
 
     def _on_session_resumed(self, _: Line) -> None:
         self._reach(1)
 
     def _on_endpoint_probed(self, line: Line) -> None:
-        self._window = line["max_model_len"]
+        if not self._facts.is_embedded:
+            self.note(f"model {words.model(line)}")
 
     def _on_turn_started(self, _: Line) -> None:
         self._streamed = False
@@ -125,11 +131,11 @@ class Updates:
                 self._tell(update_agent_message_text(line["text"]))
 
     def _on_turn_finished(self, line: Line) -> None:
-        if self._replay or self._window is None or line["prompt_tokens"] is None:
+        if self._replay or self._facts.window is None or line["prompt_tokens"] is None:
             return
         used = line["prompt_tokens"] + (line["completion_tokens"] or 0)
         cost = None if line["price"] is None else Cost(amount=line["price"], currency="USD")
-        self._tell(UsageUpdate(session_update="usage_update", used=used, size=self._window, cost=cost))
+        self._tell(UsageUpdate(session_update="usage_update", used=used, size=self._facts.window, cost=cost))
 
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]
@@ -177,10 +183,17 @@ class Updates:
         return TreeStore(folder, only_read=True) if folder.is_dir() else None
 
     def _on_stall(self, line: Line) -> None:
-        self.note(f"no progress ({line['rule']}): {line['text']}")
+        self.note(words.stall(line))
 
     def _on_retry(self, line: Line) -> None:
-        self.note(f"asked again in {line['wait']:.0f} s: {line['reason']}")
+        self.note(words.retry(line))
+
+    def _on_gate(self, line: Line) -> None:
+        if missing := words.not_done(line):
+            self.note(missing)
+
+    def _on_feedback(self, line: Line) -> None:
+        self.note(words.sent_back(line))
 
     def _on_test_finished(self, line: Line) -> None:
         if line["where"] != "session":
@@ -189,6 +202,18 @@ class Updates:
     def _on_verify(self, line: Line) -> None:
         self._reach(3)
         self.note(f"{line['verdict']}: {line['reason']}")
+        for name, before, after in words.ROWS:
+            tests = line.get(name) or []
+            for each in tests[:MOST_TESTS]:
+                self.note(f"{words.change_of_tests(before, after)}: {each}")
+            if len(tests) > MOST_TESTS:
+                self.note(f"{words.change_of_tests(before, after)}: {len(tests) - MOST_TESTS:,} more")
+
+    def _on_session_finished(self, line: Line) -> None:
+        for said, _ in words.evidence(self._facts.verdict, self._facts.compared):
+            self.note(said)
+        if line["turns"]:
+            self.note(f"cost {cost(line, self._facts)}")
 
     def _call(self, line: Line) -> str:
         return f"{self._folder.name}-{line['call']}"

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.agent.report import text as show
+from m3agent.agent.report import words
 from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import Line, number, strings, text, whole
 from m3agent.agent.session.record import SessionRecord
 from m3agent.sandbox.backends.kinds import shown_status
+
+_TONES = {"green": "good", "red": "bad", "varies": "plain"}
+"""CSS class of a set of tests, by what they are after the patch."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class CallView:
     """One tool call.
 
     Attributes:
-        argument: The most telling part of its arguments, on one line.
+        title: What it does, in a few words.
+        outcome: Its outcome in a few words; empty if success is all there is to say.
         line: Line number of its arguments in the log.
         whole_output: File with the complete output; empty if the output was not cut.
         result_line: Line number of its result in the log; None without a result.
@@ -92,7 +96,8 @@ class CallView:
     name: str
     arguments: dict[str, Any] | None
     line: int
-    argument: str
+    title: str
+    outcome: str
     status: str = ""
     content: str = ""
     is_error: bool = False
@@ -103,13 +108,6 @@ class CallView:
     changes: list[tuple[str, str]] = field(default_factory=list)
     runs: list[SuiteRun] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
-
-    @property
-    def outcome(self) -> str:
-        """The first line of the result, or the reason why there is no result."""
-        if self.result_line is None:
-            return "cut off: there is no result"
-        return show.one_line(self.content.split("\n", 1)[0], 160)
 
     @property
     def bad(self) -> bool:
@@ -206,15 +204,19 @@ class SessionReport:
     @property
     def evidence(self) -> list[tuple[str, str, list[str]]]:
         """The verification's sets of tests that are not empty, as tuples of CSS class, label and ids."""
-        sets = (
-            ("good", "fixed", "fixed"),
-            ("bad", "broken", "broken"),
-            ("bad", "still red", "still_red"),
-            ("bad", "added red", "added_red"),
-            ("plain", "new", "new"),
-            ("plain", "flaky", "flaky"),
-        )
-        return [(kind, label, ids) for kind, label, name in sets if (ids := strings(self.verdict, name))]
+        found = [
+            (_TONES[after], words.change_of_tests(before, after), strings(self.verdict, name))
+            for name, before, after in words.ROWS
+        ]
+        found.append(("plain", "added by the patch", strings(self.verdict, "new")))
+        return [row for row in found if row[2]]
+
+    @property
+    def rests_on(self) -> list[tuple[str, bool]]:
+        """What the verdict rests on, in parts, and of each whether it is a caveat."""
+        after = self.after
+        compared = after.passed + len(after.failed) + len(after.errored) + after.skipped if after else 0
+        return words.evidence(self.verdict, compared)
 
     def value(self, name: str) -> float | None:
         """Return a number of the session's usage; None if unknown."""

@@ -10,8 +10,10 @@ import json
 from pathlib import Path
 
 from m3agent.agent.report import text as show
+from m3agent.agent.report import words
 from m3agent.agent.report.model import CallView, Incident, Request, SessionReport, SuiteRun, TurnView
 from m3agent.agent.report.patch import parse_patch
+from m3agent.agent.report.step import step_outcome, step_title
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import (
     Line,
@@ -25,15 +27,9 @@ from m3agent.agent.session.log_reader import (
 )
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
 from m3agent.agent.session.session import PATCH
-from m3agent.tools.registry import traits_of
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
-STALL_ACTIONS = {
-    "told": "the model was told",
-    "forced": "a different step was demanded",
-    "stopped": "the session was stopped",
-}
 
 
 def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
@@ -103,6 +99,8 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
 def _facts(record: SessionRecord) -> list[tuple[str, str]]:
     """Return the facts from before the first turn as (name, value), each once: a resume logs them again."""
     found = [*_facts_of_start(record.started)]
+    packed: tuple[str, float | None] = "", None
+    window: int | None = None
     for line in record.prepared:
         match line["type"]:
             case "environment.ready":
@@ -112,15 +110,14 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 if files := len(mapping(line, "errors")):
                     found.append(("Not importable", f"{files} test file{'' if files == 1 else 's'}"))
             case "baseline":
-                sets = {name: len(items(line, name)) for name in ("passed", "failed", "errored", "skipped")}
-                counts = ", ".join(f"{count} {name}" for name, count in sets.items() if count)
-                known = "known from an earlier session" if line.get("cached") is True else ""
-                seconds = known or show.duration(number(line, "seconds"))
-                found.append(("Tests before", f"{counts or 'no tests'} ({seconds})"))
+                found.append(("Baseline", words.baseline(line)))
             case "context.packed":
-                found.append(("Context", _context(line)))
+                packed = words.context(line), number(line, "tokens")
             case _:
+                window = whole(line, "max_model_len")
                 found += _facts_of_server(line)
+    if packed[0]:
+        found.append(("Context", packed[0] + words.share_of_window(packed[1], window)))
     if record.choice:
         found.append(("Attempts", _choice(record.choice)))
     return list(dict.fromkeys((name, value) for name, value in found if value))
@@ -129,8 +126,6 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
 def _facts_of_start(line: Line) -> list[tuple[str, str]]:
     root = text(line, "repository", "root") or ("bare" if line.get("repository") else "")
     head, branch = text(line, "repository", "head"), text(line, "repository", "branch")
-    dirty = whole(line, "repository", "dirty")
-    changed = f", {dirty} uncommitted changes included" if dirty else ""
     image = text(line, "sandbox", "image")
     images = [
         name
@@ -139,9 +134,9 @@ def _facts_of_start(line: Line) -> list[tuple[str, str]]:
     ]
     return [
         ("Repository", root),
-        ("Commit", f"{head} ({branch or 'detached'}){changed}" if head else ""),
-        ("Engine", text(line, "endpoint", "description")),
-        ("Endpoint", text(line, "endpoint", "url")),
+        ("Commit", f"{head} ({branch or 'detached'}){words.uncommitted(line)}" if head else ""),
+        (words.server_label(line).capitalize(), text(line, "endpoint", "description")),
+        ("Address", text(line, "endpoint", "url")),
         ("Sandbox", text(line, "sandbox", "backend") + (f", image {image}" if image else "")),
         ("Images", ", ".join(images)),
         ("m3agent", text(line, "m3agent")),
@@ -159,23 +154,10 @@ def _attempt(line: Line) -> str:
     return f"{attempt} of {show.count(whole(line, 'attempt', 'of'))}{own}"
 
 
-def _context(line: Line) -> str:
-    approx = "" if line.get("exact") is True else "≈"
-    dropped = sum(value for key in mapping(line, "dropped") if (value := whole(line, "dropped", key)))
-    parts = [
-        f"{show.count(number(line, 'files'))} files",
-        f"{approx}{show.count(number(line, 'tokens'))} tokens",
-        *([f"{dropped:,} left out"] if dropped else []),
-        *([f"secrets redacted in {len(items(line, 'redacted'))}"] if items(line, "redacted") else []),
-    ]
-    return ", ".join(parts)
-
-
 def _facts_of_server(line: Line) -> list[tuple[str, str]]:
-    version, window = text(line, "version"), whole(line, "max_model_len")
-    server = " ".join(part for part in (text(line, "flavour"), version) if part)
+    window = whole(line, "max_model_len")
     known = f", window of {window:,} tokens" if window else ""
-    found = [("Model", f"{text(line, 'model')} on {server or 'an unknown server'}{known}")]
+    found = [("Model", f"{words.model(line)}{known}")]
     caching = line.get("prefix_caching")
     if isinstance(caching, bool):
         works = "works" if caching else "the server did not reuse a prompt's prefix"
@@ -226,7 +208,8 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
             case "gate":
                 shown.incidents.append(_gate(line))
             case "feedback":
-                shown.incidents.append(Incident("verdict", f"returned to the model: {text(line, 'text')}"))
+                said = f"{words.sent_back(line)}:\n{text(line, 'text')}"
+                shown.incidents.append(Incident("verdict", said))
             case "context.summarised":
                 shown.incidents.append(_summary(line))
             case "file.changed":
@@ -251,7 +234,8 @@ def _call(call: CallRecord, incidents: list[Incident]) -> CallView:
         name=text(line, "name"),
         arguments=arguments,
         line=call.line or call.result_line,
-        argument=show.one_line(traits_of(text(line, "name")).title(arguments), 120),
+        title=step_title(text(line, "name"), arguments),
+        outcome=step_outcome(result) if result else "cut off: there is no result",
         status=text(result, "status"),
         content=text(result, "content"),
         is_error=result.get("is_error") is True,
@@ -314,19 +298,15 @@ def _before(line: Line) -> Incident:
             told = f"the session continues because of comments or checks on {text(line, 'pull_request')}"
             return Incident("followed", told, bad=False)
         case _:
-            wait = show.duration(number(line, "wait"))
-            return Incident("retry", f"{text(line, 'reason')} (again after {wait})")
+            return Incident("retry", words.retry(line))
 
 
 def _stall(line: Line) -> Incident:
-    what = STALL_ACTIONS.get(text(line, "action"), "")
-    rule = ", ".join(part for part in (text(line, "rule"), what) if part)
-    said = text(line, "text").partition("\n\n")[0]
-    return Incident("stall", f"{said} ({rule})")
+    return Incident("stall", words.stall(line))
 
 
 def _gate(line: Line) -> Incident:
-    missing = text(line, "missing")
+    missing = words.not_done(line)
     return Incident(
         "gate", missing or "the model says it is done, and the gate found nothing missing", bad=bool(missing)
     )

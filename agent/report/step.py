@@ -1,11 +1,11 @@
-"""Describe a tool call for people: what it does, and what its outcome is. The screen and editors use these words."""
+"""Describe a tool call for people: what it does, and what its outcome is. The screen, the report page and editors use these words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.log_reader import Line, items, mapping, text
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.tools.registry import traits_of
 
@@ -27,20 +27,23 @@ def step_outcome(finished: Line) -> str:
     Args:
         finished: The line `call.finished` of the log.
     """
-    traits, data, code = traits_of(finished["name"]), finished.get("data") or {}, finished.get("exit_code")
-    lines = finished["content"].splitlines() or [""]
+    traits, data = traits_of(text(finished, "name")), mapping(finished, "data")
+    counts = {name: len(items(data, name)) for name in OUTCOMES}
+    code = finished.get("exit_code")
+    is_error = finished.get("is_error") is True
+    status, lines = text(finished, "status"), text(finished, "content").splitlines() or [""]
     said = lines[0].removeprefix("error: ")
-    if finished["status"] != "done":
-        said = said if said.startswith(finished["status"]) else f"{finished['status']}: {said}".rstrip(": ")
-    elif any(data.get(name) for name in OUTCOMES):
-        said = outcome_counts({name: len(data.get(name) or ()) for name in OUTCOMES})
+    if status != "done":
+        said = said if said.startswith(status) else f"{status}: {said}".rstrip(": ")
+    elif any(counts.values()):
+        said = outcome_counts(counts)
     elif said.startswith("0 passed"):
         said = "no tests"
-    elif not finished.get("is_error") and traits.kind == "read":
+    elif not is_error and traits.kind == "read":
         said = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
-    elif not finished.get("is_error") and traits.kind == "edit":
+    elif not is_error and traits.kind == "edit":
         said = lines[1] if len(lines) > 1 else ""  # the diff says what changed; a second line is a caveat
-    elif code is not None and not data.get("timed_out") and "passed" not in data:
+    elif isinstance(code, int) and not data.get("timed_out") and "passed" not in data:
         output = last_line("\n".join(lines[1:]))
         brief = output if len(output) <= MOST_OUTCOME else ""  # a longer line is for programs
         said = brief if code == 0 else f"exit {code}: {brief}" if brief else f"exit {code}"

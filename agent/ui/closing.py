@@ -11,7 +11,7 @@ from rich.text import Text
 
 from m3agent.agent.errors import Status
 from m3agent.agent.loop.resume import RESUMABLE
-from m3agent.agent.report import text
+from m3agent.agent.report import text, words
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.layout import Block, beside, in_order
 from m3agent.agent.util.sanitize import printable_line
@@ -27,14 +27,6 @@ MARKS = {
 }
 OTHER_MARK = ("!", "bold yellow")
 COLOURS = {"green": "green", "red": "red"}
-ROWS = (
-    # field of `verify`, the test before the patch, and after it
-    ("fixed", "red", "green"),
-    ("broken", "green", "red"),
-    ("added_red", "-", "red"),
-    ("still_red", "red", "red"),
-    ("flaky", "varies", "varies"),
-)
 Head = Callable[..., Text]
 """Returns the beginning of a line, from its label and, if it is not the usual one, its style."""
 
@@ -95,7 +87,7 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
 
     add("before", "after", f"in fresh sandboxes, {text.duration(line['seconds'])}")
     listed: set[str] = set()
-    for name, before, after in ROWS:
+    for name, before, after in words.ROWS:
         ids = line.get(name) or []
         listed.update(ids)
         for ident in ids[:MOST_TESTS]:
@@ -142,7 +134,7 @@ class End:
             blocks.append(beside(head(label, style), Text(reason, style)))
         rows = list(self._evidence()) if whole else []
         if whole and self.line["turns"]:
-            rows.append(("cost", self._cost(), ""))
+            rows.append(("cost", cost(self.line, self.facts), ""))
         rows += [("note", printable_line(note, 500), "yellow") for note in self.line["notes"]]
         if self.line["patch"]:
             rows.append(("patch", self._patch(), ""))
@@ -153,29 +145,9 @@ class End:
         return in_order(*blocks)
 
     def _evidence(self) -> Iterator[tuple[str, str, str]]:
-        verdict, count = self.facts.verdict, self.facts.compared
-        if not count:
-            return
-        said = f"{count:,} {'test' if count == 1 else 'tests'} with and without the patch, in fresh sandboxes"
-        if runs := verdict.get("repeats"):
-            said += f"; {runs} more runs of the tests near the change"
-        yield "evidence", said, ""
-        if verdict.get("own_only"):
-            yield "", "only tests that the patch adds or changes show the fix", "yellow"
-        if suites := verdict.get("left_out"):
-            yield (
-                "",
-                printable_line(f"not run, as the patch does not affect them: {', '.join(suites)}", 500),
-                "",
-            )
-
-    def _cost(self) -> str:
-        turns, limit = self.line["turns"], self.facts.settings.get("max_turns")
-        spent = f"{text.duration(self.line['seconds'])}, {turns} {'turn' if turns == 1 else 'turns'}"
-        if self.line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
-            spent += " (the last one for a summary)"
-        tokens = used(self.line, rates=not self.facts.is_embedded)
-        return f"{spent}, {tokens}" if tokens else spent
+        parts = words.evidence(self.facts.verdict, self.facts.compared)
+        for number, (said, is_caveat) in enumerate(parts):
+            yield "" if number else "evidence", printable_line(said, 500), "yellow" if is_caveat else ""
 
     def _patch(self) -> str:
         paths = self.line["paths"]
@@ -211,6 +183,21 @@ class End:
             if limit is not None and value >= limit:
                 return f" --{name.replace('_', '-')} {math.ceil(2 * limit):g}"
         return ""
+
+
+def cost(line: Line, facts: Facts) -> str:
+    """Return what a session took: time, turns, tokens, price.
+
+    Args:
+        line: The line `session.finished`.
+        facts: What earlier lines said.
+    """
+    turns, limit = line["turns"], facts.settings.get("max_turns")
+    spent = f"{text.duration(line['seconds'])}, {turns} {'turn' if turns == 1 else 'turns'}"
+    if line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
+        spent += " (the last one for a summary)"
+    tokens = used(line, rates=not facts.is_embedded)
+    return f"{spent}, {tokens}" if tokens else spent
 
 
 def used(line: Line, *, rates: bool) -> str:

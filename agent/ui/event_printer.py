@@ -16,8 +16,8 @@ from typing import Self
 from rich.text import Text
 
 from m3agent.agent.repo.snapshot import TREES
-from m3agent.agent.report import text
-from m3agent.agent.report.step import OUTCOMES, outcome_counts, step_outcome, step_title
+from m3agent.agent.report import text, words
+from m3agent.agent.report.step import step_outcome, step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui import closing
 from m3agent.agent.ui.display import LiveView
@@ -31,7 +31,6 @@ from m3agent.serving.client.messages import Delta
 
 MOST_TOLD = 20  # most different network requests that are shown
 LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
-LEAST_SHARE = 0.001  # of the window that is shown as a number
 SAID = 300  # most characters of what the model says between two calls
 LAST_WORDS = 4000  # most characters of what the model says when it is done
 BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
@@ -177,15 +176,13 @@ class Screen:
     def _on_session_started(self, line: Line) -> None:
         repository, endpoint = line["repository"], line["endpoint"]
         self._print_common("issue", printable_line(line["issue"]["title"]))
-        count = repository["dirty"]
-        dirty = f", {count} uncommitted {'change' if count == 1 else 'changes'} included" if count else ""
         place = repository.get("root") or repository.get("git_dir") or "repository"
         branch = repository["branch"] or "detached"
         self._print_common(
-            "repository", printable_line(f"{place} at {repository['head'][:12]} ({branch}){dirty}", 500)
+            "repository",
+            printable_line(f"{place} at {repository['head'][:12]} ({branch}){words.uncommitted(line)}", 500),
         )
-        is_own = endpoint.get("source") == "embedded"
-        self._print_common("model" if is_own else "server", printable_line(endpoint["description"], 500))
+        self._print_common(words.server_label(line), printable_line(endpoint["description"], 500))
         self._print_common("sandbox", printable_line(line["sandbox"]["backend"]))
         self._print("session", printable_line(line["session"]))
 
@@ -194,33 +191,20 @@ class Screen:
         self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
 
     def _on_context_packed(self, line: Line) -> None:
-        dropped = sum(line["dropped"].values())
-        left_out = f", {dropped} left out" if dropped else ""
-        approx = "" if line["exact"] else "≈"
-        files = f"{line['files']:,} {'file' if line['files'] == 1 else 'files'}"
-        redacted = f", secrets redacted in {len(line['redacted'])}" if line["redacted"] else ""
-        self._now.context = f"{files}, {approx}{line['tokens']:,} tokens{left_out}{redacted}"
+        self._now.context = words.context(line)
         if self._now.facts.window:
             self._print_context(self._share())
 
     def _on_endpoint_probed(self, line: Line) -> None:
         if not self._now.facts.is_embedded:
-            version = f" {line['version']}" if line["version"] else ""
-            self._print_common("model", printable_line(f"{line['model']} ({line['flavour']}{version})", 300))
+            self._print_common("model", printable_line(words.model(line), 300))
         self._print_context(self._share())
 
     def _share(self) -> str:
-        window, tokens = self._now.facts.window, self._now.facts.context_tokens
-        if not window:
-            return ""
-        share = tokens / window
-        return f", {f'{share:.1%}' if share >= LEAST_SHARE else 'less than 0.1%'} of the model's window"
+        return words.share_of_window(self._now.facts.context_tokens, self._now.facts.window)
 
     def _on_baseline(self, line: Line) -> None:
-        counts = outcome_counts({name: len(line[name]) for name in OUTCOMES})
-        known = "known from an earlier session" if line["cached"] else text.duration(line["seconds"])
-        stopped = "" if line["complete"] else "; there was no time for more tests"
-        self._print_common("baseline", f"{counts} without a change ({known}){stopped}")
+        self._print_common("baseline", words.baseline(line))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -302,11 +286,10 @@ class Screen:
             self._mark("!", printable_line(told, 300), "yellow")
 
     def _on_stall(self, line: Line) -> None:
-        self._mark("!", printable_line(f"no progress: {line['text']} ({line['action']})", 500), "yellow")
+        self._mark("!", printable_line(words.stall(line), 500), "yellow")
 
     def _on_retry(self, line: Line) -> None:
-        again = f"asking again in {line['wait']:.0f} s: {line['reason']}"
-        self._mark("!", printable_line(again, 300), "yellow")
+        self._mark("!", printable_line(words.retry(line), 300), "yellow")
 
     def _on_tokens_differ(self, line: Line) -> None:
         told = (
@@ -318,16 +301,15 @@ class Screen:
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
     def _on_gate(self, line: Line) -> None:
-        if line["missing"]:
-            self._mark("!", printable_line(f"not done yet: {line['missing']}", 500), "yellow")
+        if missing := words.not_done(line):
+            self._mark("!", printable_line(missing, 500), "yellow")
 
     def _on_verify(self, line: Line) -> None:
         self._live.print(closing.comparison(line, self._now.facts, self._head))
 
     def _on_feedback(self, line: Line) -> None:
         reason = self._now.facts.verdict.get("reason") or "the change is refused"
-        told = f"{reason}; this goes back to the model (message {line['round']})"
-        self._mark("!", printable_line(told, 500), "yellow")
+        self._mark("!", printable_line(f"{reason}; {words.sent_back(line)}", 500), "yellow")
 
     def _on_error(self, line: Line) -> None:
         self._print_context()

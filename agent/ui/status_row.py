@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from m3agent.agent.loop import turn_events
-from m3agent.agent.report import text
+from m3agent.agent.report import text, words
 from m3agent.agent.report.step import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
@@ -82,7 +82,7 @@ class StatusRow:
                 self._turn, self._streamed, self._tail = line["turn"], 0, ""
                 self._do(WAITING)
             case "retry":
-                self._do(f"asking again in {line['wait']:.0f} s: {line['reason']}")
+                self._do(words.retry(line))
             case "message":
                 self._calls = len(line["calls"])
             case "turn.finished":

@@ -119,7 +119,7 @@ def a_fix() -> list[Event]:
         turn_finished(1),
         call_started(1, 1, "test_runner", {"test_file": "."}),
         call_finished(1, 1, f"23 passed, 1 failed, 0 errors, 0 skipped\nFAILED {RED}\n    E  assert 3 == 4",
-                      "test_runner", is_error=True, exit_code=1),
+                      "test_runner", is_error=True, exit_code=1, data={"passed": [GREEN], "failed": [RED]}),
         suite("session", [RED], [GREEN], 1),
         turn_started(2),
         message(2, "The boundary is compared with `<`. I look at how a lane is filled."),
@@ -187,23 +187,21 @@ def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
     assert (
         facts["Commit"] == "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c (main), 2 uncommitted changes included"
     )
-    assert facts["Context"] == "212 files, 411,620 tokens, 11 left out, secrets redacted in 1"
-    assert facts["Model"] == "MiniMax-M3 on vllm 0.11.2, window of 1,048,576 tokens"
+    assert facts["Context"] == (
+        "212 files, 411,620 tokens, 11 left out, secrets redacted in 1, 39.3% of the model's window"
+    )
+    assert facts["Model"] == "MiniMax-M3 (vllm 0.11.2), window of 1,048,576 tokens"
     assert dict(report.settings) == {"thinking": "adaptive", "max_turns": "100"}
     assert [turn.anchor for turn in report.turns] == [f"turn-{n}" for n in range(1, 7)]
     assert [turn.marks for turn in report.turns] == [["retry"], [], ["stall"], [], ["gate"], []]
     one = report.turns[0].calls[0]
-    assert (one.name, one.argument, one.outcome) == (
-        "test_runner",
-        ".",
-        "23 passed, 1 failed, 0 errors, 0 skipped",
-    )
+    assert (one.title, one.outcome) == ("test everything", "1 passed, 1 failed")
     assert one.bad
     assert one.runs[0].failed == (RED,)
     assert report.turns[3].calls[0].changes == [("M", "src/deck.py")]
     (request,) = report.turns[2].requests
     assert (request.what, request.times) == ("CONNECT pypi.example:443", 2)
-    assert report.evidence == [("good", "fixed", [RED])]
+    assert report.evidence == [("good", "red before, green after", [RED])]
     assert report.before is not None
     assert report.after is not None
     assert (report.before.passed, report.after.passed) == (1, 2)
@@ -215,8 +213,11 @@ def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
 def test_flaky_tests_are_evidence_of_neither_kind(write: Write) -> None:
     verdict = events.Verify("verified", "1 test red before, green after", [RED], [], [], [], [GREEN], 2.1)
     report = read(write(started(), verdict, finished()))
-    assert report.evidence == [("good", "fixed", [RED]), ("plain", "flaky", [GREEN])]
-    assert "1 flaky" in render([report])
+    assert report.evidence == [
+        ("good", "red before, green after", [RED]),
+        ("plain", "with changing outcomes", [GREEN]),
+    ]
+    assert "1 test with changing outcomes" in render([report])
 
 
 def test_lines_named_for_what_is_cut_are_those_of_the_log(write: Write) -> None:

@@ -149,9 +149,10 @@ def test_a_page_holds_all_of_a_fix(write: Write) -> None:
     assert "https://github.com/example/ferry/issues/12" in found.links
     assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
     for said in (
-        "verified", "1 fixed", "The manifest shows 6.0 m free", "I look at how a lane is filled.", "print(Lane(24)", "with 6 m free.",
-        "the server cut the stream off after 1,204 characters (again after 1.5 s)", "no test was run since the last edit",
-        "code_exec was called 3 times with the same result (same-call-same-result, the model was told)",
+        "verified", "1 test red before, green after", "2 tests with and without the patch, in fresh sandboxes",
+        "✓ run print(Lane(24).fill", "✗ test everything 1 passed, 1 failed", "The manifest shows 6.0 m free", "I look at how a lane is filled.", "print(Lane(24)", "with 6 m free.",
+        "asking again in 2 s: the server cut the stream off after 1,204 characters", "not done yet: no test was run since the last edit",
+        "no progress: code_exec was called 3 times with the same result (the model was told)",
         "refused: CONNECT pypi.example:443 · not listed · 2 times", "applied to the work tree: src/deck.py",
         "return vehicle.length <= self.free", "m3agent-env:3f1c (3.2 s)", "$0.0731", "83.1%", "61",
     ):  # fmt: skip

@@ -161,7 +161,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
         ),
         (
             events.Stall(turn=1, rule="r", count=3, action="told", text="three times"),
-            ["! no progress: three times (told)"],
+            ["! no progress: three times (the model was told)"],
         ),
         (events.Gate(turn=1, missing="run the tests", asked=0), ["! not done yet: run the tests"]),
         (

@@ -1,0 +1,132 @@
+"""Say in words what a line of the log means. The screen, the report page and editors use the same words.
+
+Nothing here relies on a field of a line: one that is missing or has the wrong type is unknown. The texts come from models and
+repositories: each view makes them printable.
+"""
+
+from __future__ import annotations
+
+from m3agent.agent.report import text as show
+from m3agent.agent.report.step import OUTCOMES, outcome_counts
+from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
+
+LEAST_SHARE = 0.001  # of the window that is shown as a number
+MOST_SUITES = 20  # most names of test suites
+
+STALL_ACTIONS = {
+    "told": "the model was told",
+    "forced": "a different step was demanded",
+    "stopped": "the session was stopped",
+}
+
+ROWS = (
+    # field of `verify`, the test before the patch, and after it
+    ("fixed", "red", "green"),
+    ("broken", "green", "red"),
+    ("added_red", "-", "red"),
+    ("still_red", "red", "red"),
+    ("flaky", "varies", "varies"),
+)
+"""The sets of tests that decide a verdict."""
+
+
+def uncommitted(session_started: Line) -> str:
+    """Return the number of uncommitted changes as the end of a clause; empty if there are none."""
+    count = whole(session_started, "repository", "dirty")
+    return f", {count:,} uncommitted {'change' if count == 1 else 'changes'} included" if count else ""
+
+
+def server_label(session_started: Line) -> str:
+    """Return what to call the thing that answers: the engine `embedded` is no server."""
+    return "model" if text(session_started, "endpoint", "source") == "embedded" else "server"
+
+
+def model(endpoint_probed: Line) -> str:
+    """Return the name of the model and its server's software: `MiniMax-M3 (vllm 0.24.0)`."""
+    software = " ".join(filter(None, (text(endpoint_probed, "flavour"), text(endpoint_probed, "version"))))
+    return f"{text(endpoint_probed, 'model')} ({software or 'an unknown server'})"
+
+
+def context(context_packed: Line) -> str:
+    """Return the size of the packed repository."""
+    files, tokens = number(context_packed, "files"), number(context_packed, "tokens")
+    dropped = sum(whole(context_packed, "dropped", kind) or 0 for kind in mapping(context_packed, "dropped"))
+    redacted = len(items(context_packed, "redacted"))
+    approx = "" if context_packed.get("exact") is True else "≈"
+    return ", ".join(
+        (
+            f"{show.count(files)} {'file' if files == 1 else 'files'}",
+            f"{approx}{show.count(tokens)} tokens",
+            *([f"{dropped:,} left out"] if dropped else []),
+            *([f"secrets redacted in {redacted}"] if redacted else []),
+        )
+    )
+
+
+def share_of_window(tokens: float | None, window: int | None) -> str:
+    """Return the share of the model's window that the repository takes, as the end of a clause; empty if unknown."""
+    if not tokens or not window:
+        return ""
+    share = tokens / window
+    return f", {f'{share:.1%}' if share >= LEAST_SHARE else 'less than 0.1%'} of the model's window"
+
+
+def baseline(line: Line) -> str:
+    """Return the outcome of the tests without a change."""
+    counts = outcome_counts({name: len(items(line, name)) for name in OUTCOMES})
+    known = line.get("cached") is True
+    when = "known from an earlier session" if known else show.duration(number(line, "seconds"))
+    stopped = "" if line.get("complete") is not False else "; there was no time for more tests"
+    return f"{counts} without a change ({when}){stopped}"
+
+
+def stall(line: Line) -> str:
+    """Return why the run makes no progress, and what was done."""
+    said, action = text(line, "text").partition("\n\n")[0], text(line, "action")
+    return f"no progress: {said} ({STALL_ACTIONS.get(action, action)})"
+
+
+def retry(line: Line) -> str:
+    """Return why a request is sent again, and when."""
+    return f"asking again in {number(line, 'wait') or 0:.0f} s: {text(line, 'reason')}"
+
+
+def not_done(gate: Line) -> str:
+    """Return what is missing although the model said that it is done; empty if nothing is."""
+    missing = text(gate, "missing")
+    return f"not done yet: {missing}" if missing else ""
+
+
+def sent_back(feedback: Line) -> str:
+    """Return that a verdict goes back to the model, as the end of a clause or the beginning of the message."""
+    return f"this goes back to the model (message {show.count(whole(feedback, 'round'))})"
+
+
+def evidence(verify: Line, compared: int) -> list[tuple[str, bool]]:
+    """Return what a verdict rests on, in parts, and of each whether it is a caveat; empty if no test ran.
+
+    Args:
+        verify: The last line `verify`; empty without one.
+        compared: Number of tests that ran with and without the patch.
+    """
+    if not compared:
+        return []
+    tests = f"{compared:,} {'test' if compared == 1 else 'tests'}"
+    said = f"{tests} with and without the patch, in fresh sandboxes"
+    if runs := whole(verify, "repeats"):
+        said += f"; {runs:,} more {'run' if runs == 1 else 'runs'} of the tests near the change"
+    parts = [(said, False)]
+    if verify.get("own_only") is True:
+        parts.append(("only tests that the patch adds or changes show the fix", True))
+    if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
+        more = f" and {len(suites) - MOST_SUITES} more" if len(suites) > MOST_SUITES else ""
+        names = ", ".join(suites[:MOST_SUITES])
+        parts.append((f"not run, as the patch does not affect them: {names}{more}", False))
+    return parts
+
+
+def change_of_tests(before: str, after: str) -> str:
+    """Return what happened to the tests of a row of `ROWS`: `red before, green after`."""
+    if before == after == "varies":
+        return "with changing outcomes"
+    return f"{'not there' if before == '-' else before} before, {after} after"
