@@ -161,5 +161,9 @@ async def _verified(
 ) -> Statement | Change:
     from m3agent.agent.patches.verification import verify_patch
     from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.ui.activity import Activity
 
-    return await verify_patch(request, state_dir(os.environ), env=os.environ, say=say, expected=expected)
+    with Activity("verifying the patch in fresh sandboxes") as activity:
+        return await verify_patch(
+            request, state_dir(os.environ), env=os.environ, say=activity.say, expected=expected
+        )

@@ -34,8 +34,14 @@ INTERVAL = 1 / 8  # seconds from one drawing to the next
 PATIENCE = 5.0  # seconds that `stop` waits for output that nobody reads
 NO_TEXT = [(ControlType.CARRIAGE_RETURN,)]  # any control code: it tells rich that a segment takes no cells
 
+PAUSES = (30.0, 60.0, 120.0, 300.0)
+"""Seconds without a line after which a pipe gets a sign of life; the last pause repeats. Travis CI, for one, ends a job that is
+silent for ten minutes, and a person wants to know sooner. The log of hours should still be short."""
+
 Rows = Callable[[int, int, float], Sequence[Text]]
 """Returns the rows to draw. Arguments: width and height of the terminal in cells, time in seconds (monotonic clock)."""
+Still = Callable[[float], Sequence[Text]]
+"""Returns what is being done, for output that has no rows. Argument: time in seconds (monotonic clock)."""
 
 
 class _StandardError(io.RawIOBase):
@@ -74,9 +80,16 @@ def printable(line: Text) -> Text:
 
 
 class LiveView:
-    """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else."""
+    """Lines and, between `start` and `stop`, rows on a terminal. A write error ends the output and nothing else.
 
-    def __init__(self, rows: Rows) -> None:
+    Args:
+        rows: Returns the rows.
+        still: Returns lines that show that work goes on. They are written where there are no rows, such as in pipes, after
+            each of `pauses` without a line. None for no such lines.
+        pauses: Seconds without a line; the last one repeats.
+    """
+
+    def __init__(self, rows: Rows, still: Still | None = None, pauses: Sequence[float] = PAUSES) -> None:
         encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
         raw = cast(BinaryIO, _StandardError())
         file = io.TextIOWrapper(raw, encoding, errors="replace", write_through=True)
@@ -85,6 +98,8 @@ class LiveView:
         self._console.quiet = sys.__stderr__ is None
         self._ascii = not shows_unicode(encoding)
         self._rows = rows
+        self._still = still
+        self._pauses = pauses
         self._blocks: queue.SimpleQueue[Block | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -131,9 +146,23 @@ class LiveView:
         self.start(rows=True)
 
     def _copy(self) -> None:
+        signs = 0  # of life since the last line
         with contextlib.suppress(OSError):  # the reader is gone
-            while (block := self._blocks.get()) is not None:
+            while True:
+                pause = None if self._still is None else self._pauses[min(signs, len(self._pauses) - 1)]
+                try:
+                    block = self._blocks.get(timeout=pause)
+                except queue.Empty:
+                    signs += 1
+                    self._write([self._signs])
+                    continue
+                if block is None:
+                    return
+                signs = 0
                 self._write([block])
+
+    def _signs(self, _: int | None) -> Sequence[Text]:
+        return () if self._still is None else self._still(time.monotonic())
 
     def _draw(self) -> None:
         with (

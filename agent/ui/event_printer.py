@@ -23,7 +23,7 @@ from m3agent.agent.ui import closing
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import Block, beside, one_row
 from m3agent.agent.ui.patch_view import change
-from m3agent.agent.ui.status_row import StatusRow, area
+from m3agent.agent.ui.status_row import StatusRow, area, still
 from m3agent.agent.util.sanitize import printable_line, printable_text
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
@@ -79,7 +79,7 @@ class Screen:
         handed_over: bool = False,
         hold_end: bool = False,
     ) -> None:
-        self._live = LiveView(self._area)
+        self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
         self._detail = detail
         self._wants_rows = rows and detail > Detail.QUIET
         self._state = state
@@ -141,8 +141,14 @@ class Screen:
         return self._sessions.setdefault(session, _Shown())
 
     def _area(self, width: int, height: int, now: float) -> Sequence[Text]:
-        rows = sorted((shown.row for shown in self._sessions.values()), key=lambda row: row.number)
-        return area(rows, width, height, now)
+        return area(self._in_order(), width, height, now)
+
+    def _still(self, now: float) -> Sequence[Text]:
+        return still(self._in_order(), now)
+
+    def _in_order(self) -> list[StatusRow]:
+        # the drawing thread calls this, so the sessions are read only once
+        return sorted((shown.row for shown in list(self._sessions.values())), key=lambda row: row.number)
 
     # -- lines ---------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from m3agent.serving.launch.record import Phase, ServerRecord
 
 BAR = 24  # cells
 LABEL = 22  # cells
+WIDE = 200  # cells of a row where there is no terminal
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
 
 
@@ -24,7 +25,7 @@ class ServeView:
     """A `serving.launch.server.Watcher` on standard error. Use as a context manager."""
 
     def __init__(self) -> None:
-        self._live = LiveView(self._area)
+        self._live = LiveView(self._area, self._still)
         self._progress: LoadProgress | None = None
         self._phase: Phase | None = None
         self._looking = ""
@@ -83,6 +84,9 @@ class ServeView:
                 f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} (`m3agent serve stop` or Ctrl-C ends it)",
                 "bold green",
             )
+
+    def _still(self, now: float) -> Sequence[Text]:
+        return [Text(f"… {row.plain}", "dim") for row in self._area(WIDE, 2, now)]
 
     def _line(self, label: str, said: str, style: str = "bold cyan") -> None:
         self._live.print(Text.assemble((f"{label:<{LABEL}}", style), said))

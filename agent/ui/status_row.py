@@ -141,6 +141,13 @@ class StatusRow:
             line.append(f"  {used}", "dim")
         return line
 
+    def still(self, now: float) -> Text:
+        """Render the activity and the usage as a line that stays, for output without changing rows."""
+        turn = f"turn {self._turn}: " if self._turn else ""
+        used = ", ".join(self._figures())
+        said = f"{turn}{self._what(now)}{f'; {used}' if used else ''}; {_clock(now - self._started)} in all"
+        return Text.assemble((self.prefix, "cyan"), ("… ", "dim"), (said, "dim"))
+
     def _do(self, what: str) -> None:
         self._doing, self._since, self._speaking = what, time.monotonic(), ""
 
@@ -196,6 +203,14 @@ def area(rows: Sequence[StatusRow], width: int, height: int, now: float) -> list
     if left := len(rows) - len(told):
         lines.append(Text(f"{left} more running" if told else f"{left} running", "dim"))
         lines[-1].truncate(width, overflow="ellipsis")
+    return lines
+
+
+def still(rows: Sequence[StatusRow], now: float) -> list[Text]:
+    """Render lines that show that the sessions still run, for output without changing rows."""
+    lines = [row.still(now) for row in rows[:MOST]]
+    if len(rows) > MOST:
+        lines.append(Text(f"… {len(rows) - MOST} more running", "dim"))
     return lines
 
 

@@ -23,6 +23,8 @@ STYLES = {
 }
 OTHER_STYLE = "yellow"
 MOST_ROWS = 20
+MOST_NAMED = 3
+"""Most running attempts that a line in a pipe names."""
 WIDEST = max(len(verdict) for verdict in Verdict)
 DOING = {"environment": "checkout and image", "agent": "agent running", "grade": "grading"}
 
@@ -37,7 +39,7 @@ class RunProgress:
     """
 
     def __init__(self, total: int, done: Sequence[AttemptRecord], workers: int) -> None:
-        self._live = LiveView(self._rows)
+        self._live = LiveView(self._rows, self._still)
         self._total = total
         self._workers = workers
         self._verdicts = Counter(result.verdict for result in done)
@@ -103,6 +105,18 @@ class RunProgress:
         for row in rows:
             row.truncate(max(1, width - 1), overflow="ellipsis")  # some terminals wrap at the last column
         return rows
+
+    def _still(self, now: float) -> Sequence[Text]:
+        """Return what is running, for output without rows."""
+        running = list(self._running.items())
+        names = [
+            f"{_name(instance_id, number)} ({DOING[phase]}, {duration(now - since)})"
+            for (instance_id, number), (phase, since, _) in running[:MOST_NAMED]
+        ]
+        if len(running) > MOST_NAMED:
+            names.append(f"{len(running) - MOST_NAMED} more")
+        doing = f"; running: {', '.join(names)}" if names else ""
+        return [Text(f"… {self._head(running, now).plain}{doing}", "dim")]
 
     def _head(self, running: Sequence[tuple[tuple[str, int], tuple[str, float, float]]], now: float) -> Text:
         done = self._verdicts.total()

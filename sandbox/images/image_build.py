@@ -35,7 +35,8 @@ PIDS = 512
 SCRATCH = {"/tmp": f"rw,exec,nosuid,nodev,size={MEMORY * 3 // 5},mode=1777"}  # noqa: S108 - inside the container
 LOOK = 0.25  # seconds between two checks of a running build
 SIZE_EVERY = 5.0  # seconds between two checks of its size on the disk
-TELL_EVERY = 10.0  # seconds between two progress messages
+TELL_AFTER, TELL_EVERY = 10.0, 120.0
+"""Seconds to the first message that a build still runs, and most seconds between two: each pause is twice as long as the last."""
 INSTALLING = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID")
 """Capabilities that dpkg and pip need as root.
 
@@ -271,6 +272,7 @@ def wait_for(
         Why the build must be ended; None if it ended by itself.
     """
     started = told = measured = time.monotonic()
+    pause = TELL_AFTER
     most = BUILD_SECONDS if seconds is None else seconds
     while build.is_alive():
         build.join(LOOK)
@@ -279,8 +281,8 @@ def wait_for(
             return "interrupted"
         if now - started > most:
             return f"it took more than {BUILD_SECONDS / 60:.0f} minutes"
-        if now - told > TELL_EVERY:
-            told = now
+        if now - told > pause:
+            told, pause = now, min(2 * pause, TELL_EVERY)
             say(f"still building {what} ({now - started:.0f} s): {last()}")
         if now - measured > SIZE_EVERY:
             measured = now

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.ui.status_row import MOST, StatusRow, area
+from m3agent.agent.ui.status_row import MOST, StatusRow, area, still
 from m3agent.serving.client.messages import Delta
 
 PIECES = [
@@ -196,3 +196,18 @@ def test_nothing_that_others_wrote_makes_a_row_wrap_or_moves_the_cursor(
         stream.feed(f"\x1b[?7l{line.plain}\x1b[?7h")
         assert screen.cursor.y == number
         stream.feed("\r\n")
+
+
+def test_a_sign_of_life_says_what_is_done_and_for_how_long() -> None:
+    row = row_after(started(number=2, of=3), {"type": "turn.started", "turn": 4})
+    row._started = row._since
+    [line] = still([row], row._since + 95)
+    assert line.plain == "2│ … turn 4: waiting for the model, 1:35; 1:35 in all"
+    row.see(turn_ended())
+    row.see(call_started(code="# run \x1b[2J all\nx"))
+    row._started = row._since
+    [line] = still([row], row._since + 100)
+    assert line.plain == (
+        "2│ … turn 4: run run [2J all, 1:40; 500k in, 99.8% cached, 3.12k out, 61/s, $0.5000; 1:40 in all"
+    )
+    assert len(still([row] * (MOST + 3), 0)) == MOST + 1

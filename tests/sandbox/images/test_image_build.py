@@ -178,7 +178,7 @@ def test_progress_is_reported(tmp_path: Path) -> None:
 
     with (
         mock.patch.object(image_build, "LOOK", 0.001),
-        mock.patch.object(image_build, "TELL_EVERY", 0.0),
+        mock.patch.object(image_build, "TELL_AFTER", 0.0),
         pytest.raises(EnvironmentBuildFailed, match="interrupted"),
     ):
         build_image(engine, BUILD, TAG, [], log=tmp_path / "log", say=say, stop=stop)

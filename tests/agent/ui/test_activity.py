@@ -1,0 +1,97 @@
+"""Test the signs of life: in pipes after a pause, on a terminal as a row, in each view that can last."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import pytest
+from rich.text import Text
+
+from m3agent.agent.ui.activity import Activity
+from m3agent.agent.ui.display import PAUSES, LiveView
+from m3agent.agent.ui.event_printer import Detail, Screen
+from m3agent.evals.data.results import AttemptRecord, Seconds, Verdict
+from m3agent.evals.run.progress import RunProgress
+
+
+@contextmanager
+def standard_error_as_pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Write standard error of the views into a pipe; yield its reading end."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr("m3agent.agent.ui.display.STANDARD_ERROR", writing)
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_pipe_gets_a_line_after_each_pause_until_there_is_something_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = threading.Semaphore(0)
+
+    def still(_: float) -> list[Text]:
+        asked.release()
+        return [Text("… still there")]
+
+    with standard_error_as_pipe(monkeypatch) as reading:
+        live = LiveView(lambda *_: [], still, pauses=[0.0, 0.0, 1e6])
+        live.start(rows=True)
+        asked.acquire()
+        asked.acquire()
+        live.print(Text("a line"))
+        asked.acquire()  # the pauses begin again after a line
+        asked.acquire()
+        live.stop()
+        said = os.read(reading, 10_000).decode().splitlines()
+    sign = "… still there"
+    assert said == [sign, sign, "a line", sign, sign]
+
+
+def test_the_pauses_grow_and_end_below_the_patience_of_ci_services() -> None:
+    assert list(PAUSES) == sorted(PAUSES)
+    assert PAUSES[-1] < 600
+
+
+def test_an_activity_says_what_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lasting = Activity("verifying the patch of \x1b[2J")
+    now = lasting._since + 75
+    assert [line.plain for line in lasting._still(now)] == ["… verifying the patch of  [2J, 1 min 15 s"]
+    [row] = lasting._row(20, 24, now)
+    assert row.plain[2:] == "1 min 15 s  veri…"
+    assert row.cell_len == 19
+    with standard_error_as_pipe(monkeypatch) as reading:
+        with lasting:
+            lasting.say("a note\n of a repository")
+        assert os.read(reading, 10_000) == b"m3agent: a note of a repository\n"
+
+
+def test_a_quiet_screen_gives_no_signs_of_life() -> None:
+    assert Screen(detail=Detail.QUIET)._live._still is None
+    assert Screen()._live._still is not None
+
+
+def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
+    def made(number: int, verdict: Verdict) -> AttemptRecord:
+        spent = Seconds(environment=10, agent=100, grade=10)
+        return AttemptRecord(
+            instance_id=f"i{number}", repo="r", attempt=1, verdict=verdict, seconds=spent, started=datetime.now(UTC)
+        )  # fmt: skip
+
+    progress = RunProgress(5, [made(1, Verdict.RESOLVED), made(2, Verdict.UNRESOLVED)], workers=1)
+    progress.phase("i3", 1, "environment")
+    progress.phase("i3", 1, "agent")
+    [line] = progress._still(time.monotonic() + 60)
+    head, _, running = line.plain.partition("; running: ")
+    assert head == "… 2 of 5 attempts: 1 resolved, 1 unresolved; about 4 min 50 s left"
+    assert running == "i3 (agent running, 1 min 0 s)"
+    for number in range(4, 9):
+        progress.phase(f"i{number}", 1, "grade")
+    [line] = progress._still(time.monotonic())
+    assert line.plain.endswith(", 3 more")
