@@ -165,7 +165,13 @@ class End:
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
         if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):
-            yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
+            if self.facts.is_embedded:  # it takes no advice
+                yield (
+                    "m3agent fix ISSUE --endpoint URL",
+                    "asks a language model; this engine makes small repairs only",
+                )
+            else:
+                yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
             yield f"m3agent report {name} -o report.html", "shows each step"
 
     def _higher_limit(self) -> str:

@@ -9,6 +9,7 @@ This module only removes characters that could control a terminal or mislead its
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -45,8 +46,26 @@ def print_text(text: str, *, end: str = "\n") -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a note for the person to standard error, as one line: a name in it cannot forge another note."""
-    _print(sys.stderr, UNPRINTABLE.sub(" ", text) + "\n")
+    """Print a note for the person to standard error, as one line: a name in it cannot forge another note.
+
+    On a terminal, words wrap; all lines but the first are indented.
+    """
+    line = UNPRINTABLE.sub(" ", text)
+    if (columns := _columns(sys.stderr)) and len(line) >= columns:
+        import textwrap  # slow to import, and most notes are short
+
+        line = textwrap.fill(
+            line, max(20, columns - 1), subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
+    _print(sys.stderr, line + "\n")
+
+
+def _columns(stream: TextIO | None) -> int:
+    """Return the width of a stream's terminal in cells; 0 if it is no terminal."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns if stream is not None and stream.isatty() else 0
+    except (OSError, ValueError):  # closed, or no real file
+        return 0
 
 
 def _print(stream: TextIO | None, text: str) -> None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from m3agent.agent.report.text import duration, price
 from m3agent.agent.ui.display import LiveView
+from m3agent.agent.ui.layout import beside
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.estimate import PHASES, Estimate
@@ -41,6 +42,7 @@ class RunProgress:
     def __init__(self, total: int, done: Sequence[AttemptRecord], workers: int) -> None:
         self._live = LiveView(self._rows, self._still)
         self._total = total
+        self._attempts = f"{total} {'attempt' if total == 1 else 'attempts'}"
         self._workers = workers
         self._verdicts = Counter(result.verdict for result in done)
         self._estimate = Estimate()
@@ -50,6 +52,10 @@ class RunProgress:
 
     def __enter__(self) -> Self:
         self._live.start(rows=True)
+        done = self._verdicts.total()
+        at_once = f", {self._workers} at a time" if self._workers > 1 else ""
+        again = f"; {done} {'has a result' if done == 1 else 'have results'} already" if done else ""
+        self._live.print(Text(f"{self._attempts}{at_once}{again}", "bold"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,7 +63,7 @@ class RunProgress:
 
     def say(self, what: str) -> None:
         """Print a note for the user."""
-        self._live.print(Text(f"note: {printable_line(what, 500)}", style="dim"))
+        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(what, 500), "dim")))
 
     def phase(self, instance_id: str, number: int, name: str) -> None:
         """Record that an attempt begins a phase."""
@@ -72,15 +78,18 @@ class RunProgress:
         self._learn(result)
         spent = sum(result.seconds.model_dump().values())
         cost = f", {price(result.usage.cost)}" if result.usage.cost else ""
-        self._live.print(
-            Text.assemble(
-                (f"{self._verdicts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
-                (f"{result.verdict:<{WIDEST}}  ", STYLES.get(result.verdict, OTHER_STYLE)),
-                (_name(result.instance_id, result.attempt), "bold"),
-                f"  {printable_line(result.reason, 300)}" if result.reason else "",
-                (f"  ({duration(spent)}{cost})", "dim"),
-            )
+        head = Text.assemble(
+            (f"{self._verdicts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
+            (f"{result.verdict:<{WIDEST}}  ", STYLES.get(result.verdict, OTHER_STYLE)),
         )
+        body = Text.assemble(
+            (_name(result.instance_id, result.attempt), "bold"),
+            f"  {printable_line(result.reason, 300)}" if result.reason else "",
+            (f"  ({duration(spent)}{cost})", "dim"),
+        )
+        so_far = Text(f"; {self._so_far(list(self._running.items()), time.monotonic())}", "dim")
+        # a terminal has this in its row
+        self._live.print(lambda width: beside(head, body if width else body + so_far)(width))
 
     def _learn(self, result: AttemptRecord) -> None:
         for phase in PHASES:
@@ -119,17 +128,21 @@ class RunProgress:
         return [Text(f"… {self._head(running, now).plain}{doing}", "dim")]
 
     def _head(self, running: Sequence[tuple[tuple[str, int], tuple[str, float, float]]], now: float) -> Text:
-        done = self._verdicts.total()
-        waiting = max(0, self._total - done - len(running))
+        return Text.assemble(
+            (f"{self._verdicts.total()} of {self._attempts}", "bold cyan"),
+            f": {self._so_far(running, now)}",
+        )
+
+    def _so_far(self, running: Sequence[tuple[tuple[str, int], tuple[str, float, float]]], now: float) -> str:
+        """Return the numbers of verdicts, and the estimated time until the end."""
+        waiting = max(0, self._total - self._verdicts.total() - len(running))
         left = self._estimate.left(
             waiting, [(phase, now - since) for _, (phase, since, _) in running], self._workers
         )
-        counts = ", ".join(f"{count} {verdict}" for verdict in Verdict if (count := self._verdicts[verdict]))
-        return Text.assemble(
-            (f"{done} of {self._total} attempts", "bold cyan"),
-            f": {counts}" if counts else "",
-            f"; about {duration(left)} left" if left is not None else "",
-        )
+        others = (verdict for verdict in Verdict if verdict is not Verdict.RESOLVED)
+        counts = [f"{self._verdicts[Verdict.RESOLVED]} resolved so far"]
+        counts += [f"{count} {verdict}" for verdict in others if (count := self._verdicts[verdict])]
+        return ", ".join(counts) + (f"; about {duration(left)} left" if left else "")
 
 
 def _name(instance_id: str, number: int) -> str:

@@ -253,6 +253,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         return EnvironmentFault.exit_code
     if not as_json:
         invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
-        print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted} attempts{invalid}; {output}")
-    say(f"the report: m3agent eval report {output}")
+        attempts = "attempt" if counted == 1 else "attempts"
+        print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted} {attempts}{invalid}")
+    say(f"the results are in {output}; show them: m3agent eval report {output}")
     return 0

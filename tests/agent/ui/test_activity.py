@@ -77,21 +77,36 @@ def test_a_quiet_screen_gives_no_signs_of_life() -> None:
     assert Screen()._live._still is not None
 
 
-def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
-    def made(number: int, verdict: Verdict) -> AttemptRecord:
-        spent = Seconds(environment=10, agent=100, grade=10)
-        return AttemptRecord(
-            instance_id=f"i{number}", repo="r", attempt=1, verdict=verdict, seconds=spent, started=datetime.now(UTC)
-        )  # fmt: skip
+def attempt(number: int, verdict: Verdict, reason: str = "") -> AttemptRecord:
+    spent = Seconds(environment=10, agent=100, grade=10)
+    return AttemptRecord(
+        instance_id=f"i{number}", repo="r", attempt=1, verdict=verdict, reason=reason, seconds=spent,
+        started=datetime.now(UTC),
+    )  # fmt: skip
 
-    progress = RunProgress(5, [made(1, Verdict.RESOLVED), made(2, Verdict.UNRESOLVED)], workers=1)
+
+def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
+    progress = RunProgress(5, [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)], workers=1)
     progress.phase("i3", 1, "environment")
     progress.phase("i3", 1, "agent")
     [line] = progress._still(time.monotonic() + 60)
     head, _, running = line.plain.partition("; running: ")
-    assert head == "… 2 of 5 attempts: 1 resolved, 1 unresolved; about 4 min 50 s left"
+    assert head == "… 2 of 5 attempts: 1 resolved so far, 1 unresolved; about 4 min 50 s left"
     assert running == "i3 (agent running, 1 min 0 s)"
     for number in range(4, 9):
         progress.phase(f"i{number}", 1, "grade")
     [line] = progress._still(time.monotonic())
     assert line.plain.endswith(", 3 more")
+
+
+def test_in_a_pipe_each_result_says_how_the_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_error_as_pipe(monkeypatch) as reading:
+        with RunProgress(3, [attempt(1, Verdict.RESOLVED)], workers=2) as progress:
+            progress.finished(attempt(2, Verdict.UNRESOLVED, "a test is red"))
+            progress.finished(attempt(3, Verdict.RESOLVED))
+        said = os.read(reading, 10_000).decode().splitlines()
+    assert said == [
+        "3 attempts, 2 at a time; 1 has a result already",
+        "2 of 3  unresolved  i2  a test is red  (2 min 0 s); 1 resolved so far, 1 unresolved; about 1 min 0 s left",
+        "3 of 3  resolved    i3  (2 min 0 s); 2 resolved so far, 1 unresolved",
+    ]

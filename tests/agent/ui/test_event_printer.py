@@ -243,6 +243,15 @@ def test_events_as_lines(show: Show, event: Event, lines: list[str]) -> None:
     assert output.splitlines() == lines
 
 
+def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Show) -> None:
+    own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
+    output = show(own, ended("empty", reason="the model changed nothing", turns=1)).splitlines()
+    assert output[-2:] == [
+        "next       m3agent fix ISSUE --endpoint URL  asks a language model; this engine makes small repairs only",
+        "           m3agent report last -o report.html  shows each step",
+    ]
+
+
 def test_the_share_of_the_window_is_shown_when_the_window_is_known(show: Show) -> None:
     packed = events.ContextPacked(
         files=12,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import struct
+import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +76,26 @@ class Output:
 
     def flush(self) -> None:
         """Do nothing: what was written is in `buffer`."""
+
+
+def test_a_note_wraps_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    leader, follower = os.openpty()
+    note = "the sandbox may reach packages.example, which is not this machine"
+    try:
+        fcntl.ioctl(leader, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        with open(os.dup(follower), "w") as terminal:  # noqa: PTH123  # a descriptor
+            monkeypatch.setattr(sys, "stderr", terminal)
+            print_note(note)
+            print_note("short")
+        said = os.read(leader, 1000).decode().splitlines()
+    finally:
+        os.close(leader)
+        os.close(follower)
+    assert said == ["the sandbox may reach packages.example,", "  which is not this machine", "short"]
+    with io.StringIO() as pipe:
+        monkeypatch.setattr(sys, "stderr", pipe)
+        print_note(note)
+        assert pipe.getvalue() == f"{note}\n"
 
 
 def test_a_patch_on_a_terminal_and_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
