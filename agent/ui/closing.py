@@ -37,6 +37,7 @@ class Facts:
 
     Attributes:
         settings: The settings in force.
+        title: Title of the issue.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
         window: The model's window, in tokens; None if unknown.
@@ -47,6 +48,7 @@ class Facts:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
     backend: str = ""
     is_embedded: bool = False
     window: int | None = None
@@ -60,6 +62,7 @@ class Facts:
         match line["type"]:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
+                self.title = line.get("issue", {}).get("title", "")
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
                 self.context_tokens = line["tokens"]

@@ -193,6 +193,8 @@ class Screen:
         self._print("session", printable_line(line["session"]))
 
     def _on_session_resumed(self, line: Line) -> None:
+        if self._now.facts.title:
+            self._print_common("issue", printable_line(self._now.facts.title))
         count = line["messages"]
         self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
 

@@ -51,7 +51,7 @@ def print_note(text: str) -> None:
     On a terminal, words wrap; all lines but the first are indented.
     """
     line = UNPRINTABLE.sub(" ", text)
-    if (columns := _columns(sys.stderr)) and len(line) >= columns:
+    if (columns := columns_of(sys.stderr)) and len(line) >= columns:
         import textwrap  # slow to import, and most notes are short
 
         line = textwrap.fill(
@@ -60,7 +60,7 @@ def print_note(text: str) -> None:
     _print(sys.stderr, line + "\n")
 
 
-def _columns(stream: TextIO | None) -> int:
+def columns_of(stream: TextIO | None) -> int:
     """Return the width of a stream's terminal in cells; 0 if it is no terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream is not None and stream.isatty() else 0

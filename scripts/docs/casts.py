@@ -50,13 +50,26 @@ UNTESTED = {
     "ISSUE.md": "total() should take a discount\n\ntotal([1, 2], discount=0.5) should be 1.5.\n",
 }
 """A feature is missing. The engine `embedded` only mends small faults, so it cannot write it."""
-ADDER = {
+BENCHMARK = {
     "rows/programs/adder/adder.py": "def add(a, b):\n    return a - b\n",
     "rows/programs/adder/test_adder.py": "from adder import add\n\n\ndef test_add():\n    assert add(2, 3) == 5\n",
     "rows/programs/adder/ISSUE.md": "add(2, 3) should be 5.\n",
     "rows/gold/adder.py": "def add(a, b):\n    return a + b\n",
+    "rows/programs/shop/shop.py": UNTESTED["shop.py"],
+    "rows/programs/shop/test_shop.py": UNTESTED["test_shop.py"],
+    "rows/programs/shop/ISSUE.md": UNTESTED["ISSUE.md"],
+    "rows/gold/shop.py": "def total(prices, discount=0):\n    return sum(prices) * (1 - discount)\n",
+    "rows/programs/largest/largest.py": (
+        "def largest(values):\n    best = values[0]\n    for value in values:\n"
+        "        if value < best:\n            best = value\n    return best\n"
+    ),
+    "rows/programs/largest/test_largest.py": (
+        "from largest import largest\n\n\ndef test_largest():\n    assert largest([1, 3, 2]) == 3\n"
+    ),
+    "rows/programs/largest/ISSUE.md": "largest([1, 3, 2]) should be 3.\n",
+    "rows/gold/largest.py": "def largest(values):\n    return max(values)\n",
 }
-"""A benchmark with one instance."""
+"""A benchmark with three instances; one of them needs a feature."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +128,7 @@ RECORDINGS = {
     ),
     "plan": Recording(("m3agent plan --gpus 8xH200",)),
     "serve": Recording(("m3agent serve --gpus 8xH200 --dry-run",)),
-    "eval": Recording(("m3agent eval run rows -o run --engine embedded",), written(ADDER)),
+    "eval": Recording(("m3agent eval run rows -o run --engine embedded",), written(BENCHMARK)),
 }
 
 Event = tuple[float, bytes]

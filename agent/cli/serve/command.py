@@ -14,7 +14,7 @@ from m3agent.agent.cli.common import Typical, faults, print_bytes, run
 from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
-from m3agent.agent.util.sanitize import print_note
+from m3agent.agent.util.sanitize import columns_of, print_note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -187,11 +187,11 @@ def serve(
             _refuse_other_machines(host)
             if dry_run:
                 given = {"--seed": seed or None, "--candidates": candidates}
-                print_bytes(serve_choice.dry_run_embedded(asked, why, given).encode())
+                _print_script(serve_choice.dry_run_embedded(asked, why, given))
                 return
             run(_embedded(host, port, Budget.chosen(candidates, seed), state))
         elif dry_run:
-            print_bytes(serve_choice.dry_run(asked, os.environ).encode())
+            _print_script(serve_choice.dry_run(asked, os.environ))
         else:
             run(_serve(asked, state))
 
@@ -238,3 +238,11 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
         raise EnvironmentFault(
             f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
         ) from None
+
+
+def _print_script(script: str) -> None:
+    """Print a script: as it is to files and pipes, with wrapped comments to a terminal."""
+    from m3agent.agent.cli.serve.comments import wrapped
+
+    columns = columns_of(sys.stdout)
+    print_bytes((wrapped(script, columns) if columns else script).encode())

@@ -243,6 +243,14 @@ def test_events_as_lines(show: Show, event: Event, lines: list[str]) -> None:
     assert output.splitlines() == lines
 
 
+def test_a_resumed_session_says_again_what_it_is_about(capfd: pytest.CaptureFixture[str]) -> None:
+    begun = {"type": "session.started", "session": "s", **vars(started())}
+    with Screen(rows=False) as screen:
+        screen.read([begun])
+        screen.on_line({"type": "session.resumed", "session": "s", "messages": 5, "interrupted": []})
+    assert capfd.readouterr().err.splitlines() == ["issue      It is broken", "resumed    after 5 messages"]
+
+
 def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Show) -> None:
     own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
     output = show(own, ended("empty", reason="the model changed nothing", turns=1)).splitlines()
