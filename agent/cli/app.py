@@ -280,11 +280,17 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
 @config_app.command("show")
 def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
-    """Print every setting, its value and where the value comes from."""
+    """Print every setting, its value and where the value comes from.
+
+    Set one for a command with its flag (max_turns is --max-turns), with a variable (M3AGENT_MAX_TURNS), or for good as a line
+    `max_turns = 50` in ~/.config/m3agent/config.toml.
+    """
     with faults():
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
 
+        if not repo.is_dir():
+            raise UsageError(f"There is no folder {repo}: give the repository's folder.")
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
         print_bytes((loaded.json() if as_json else loaded.table()).encode())

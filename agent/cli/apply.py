@@ -58,8 +58,10 @@ def apply(
         store = TreeStore(folder / TREES)
         workspace = Workspace(store, started["tree"])
         patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
-        apply_to_work_tree(repository, workspace, patch)
-        say(f"applied the {summary.status} patch to {root}: {', '.join(patch.paths)}")
+        if written := apply_to_work_tree(repository, workspace, patch):
+            say(f"applied the {summary.status} patch to {root}: {', '.join(written)}")
+        else:
+            say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
 
 
 def _patch_of(summary: Summary) -> Path:
@@ -69,7 +71,9 @@ def _patch_of(summary: Summary) -> Path:
     if summary.problem:
         raise UsageError(summary.problem)
     if summary.patch is None:
-        raise UsageError(f"session {summary.id} has no patch (status {summary.status})")
+        raise UsageError(
+            f"session {summary.id} has no patch (status {summary.status}); `m3agent sessions list` shows the others"
+        )
     if summary.status not in (Status.VERIFIED, Status.UNVERIFIED):
         raise PermissionRefused(
             f"the status of session {summary.id} is {summary.status}, and only verified and unverified patches are applied: "

@@ -311,7 +311,8 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
         return choice
     if isinstance(choice, EmbeddedEngine):
         why = "none set" if settings.engine is None else "engine is set"
-        return Check("endpoint", None, f"{why}: the embedded engine is used")
+        engine = "a search for small repairs, no language model; --endpoint URL names a server"
+        return Check("endpoint", None, f"{why}: the embedded engine is used, {engine}")
     from m3agent.serving.check.draft_check import accepted_length
     from m3agent.serving.check.engine_state import engine_state
     from m3agent.serving.client.endpoint import probe

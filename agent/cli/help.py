@@ -49,7 +49,7 @@ EXAMPLES = {
         ("m3agent verify", "the changes of your work tree"),
         ("m3agent verify patch.diff --certificate cert.json", "a file; keep what was tested"),
         ("m3agent verify --pr https://github.com/o/n/pull/7", "a pull request of origin"),
-        ("m3agent verify --check cert.json", "once more: what differs?"),
+        ("m3agent verify patch.diff --check cert.json", "once more: what differs?"),
     ),
     "m3agent pr follow": (
         ("m3agent pr follow https://github.com/o/n/pull/7", "until it is approved or closed"),
@@ -85,6 +85,7 @@ EXAMPLES = {
     ),
 }
 """Examples by command, each with its purpose."""
+EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export")
 ORDER = [name for names in COMMANDS.values() for name in names]
 PROGRAM = "m3agent"
 LEFT = 26  # cells of the first column, which names an option or a command
@@ -119,9 +120,10 @@ class Group(_Help, TyperGroup):
         return super().parse_args(ctx, args or (["--help"] if self.no_args_is_help else []))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands; those of m3agent itself in the order of use."""
+        """Return the names of the commands: those of m3agent itself and of `eval` in the order of use."""
         names = super().list_commands(ctx)
-        return sorted(names, key=ORDER.index) if self.name == PROGRAM else names
+        order = ORDER if self.name == PROGRAM else EVAL_ORDER if self.name == "eval" else ()
+        return sorted(names, key=order.index) if order else names
 
 
 def arrange(app: typer.Typer) -> None:
@@ -150,6 +152,11 @@ def usage_error(error: TyperException) -> str:
     possible: Sequence[str] = getattr(error, "possibilities", None) or ()
     text = (error.message if possible else error.format_message()).rstrip(".")
     text = re.sub(r"\. Did you mean '(\S+)'\?$", r" (did you mean \1?)", f"{text[:1].lower()}{text[1:]}")
+    # a type's own words for a wrong value: "Value error, 'x' is not one of", "Input should be at most 5"
+    text = re.sub(
+        r"(?<=': )(?:Value error, )?(?=\S)(Input )?", lambda found: "it " if found[1] else "", text, count=1
+    )
+    text = re.sub(r", unable to parse string as an? \w+$", "", text)
     bare = {option.strip("-"): option for option in possible}
     if near := difflib.get_close_matches(getattr(error, "option_name", "").strip("-"), bare, n=1):
         text += f" (did you mean {bare[near[0]]}?)"
@@ -170,7 +177,8 @@ def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
     yield Text(f"\n{first}\n")
     if examples := EXAMPLES.get(ctx.command_path):
         yield _panel("Examples", examples, EXAMPLE)
-    yield from (Text(f"\n{paragraph}\n") for paragraph in rest)
+        rest = [f"\n{paragraph}" for paragraph in rest[:1]] + rest[1:]
+    yield from (Text(f"{paragraph}\n") for paragraph in rest)
     panels: dict[str, list[Row]] = {}
     for name in command.list_commands(ctx) if isinstance(command, Group) else ():
         below: Any = command.commands[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0  # seconds, as for code_exec
 KEEP_GB = 20.0  # default budget for environment images, in gigabytes
-TIMED_OUT, PIPE_CLOSED = 124, 141  # exit codes of `timeout` and of shells
+TIMED_OUT, NOT_FOUND, PIPE_CLOSED = 124, 127, 141  # exit codes of `timeout` and of shells
 
 sandbox_app = typer.Typer(
     help="Run commands in the sandbox of tool calls; build and remove environment images.",
@@ -135,7 +136,10 @@ def sandbox_prune(
 
 async def _exec(repo: Path, flags: Flags, command: list[str], timeout: float) -> int:
     async with _opened(repo, flags) as sandbox:
-        return await _passed_through(sandbox, command, timeout)
+        code = await _passed_through(sandbox, command, timeout)
+    if code == NOT_FOUND and len(command) == 1 and " " in command[0]:
+        say(f"give the program and its arguments as separate words, or a shell: bash -c {shlex.quote(command[0])}")
+    return code
 
 
 async def _shell(repo: Path, flags: Flags) -> int:

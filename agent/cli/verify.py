@@ -113,7 +113,11 @@ async def _verify(
         request = replace(request, issue=about)
     found = await _verified(request)
     if not isinstance(found, Statement):
-        say(f"the patch changes nothing of {found.base.commit[:12]}")
+        base = found.base.commit[:12]
+        if source.named:
+            say(f"the patch changes nothing of {base}")
+        else:
+            say(f"the work tree has no changes since {base}: give a patch file, --commit, --branch or --pr")
         return EXIT_CODES[Status.EMPTY]
     if certificate is not None:
         write(found, certificate)

@@ -159,7 +159,7 @@ def refuse_taken(name: str, branches: Iterable[str], where: str = "") -> None:
 
 def apply_to_work_tree(
     repository: Repository, workspace: Workspace, patch: Patch, *, over_uncommitted: bool = False
-) -> None:
+) -> tuple[str, ...]:
     """Write the patched files into the user's work tree: all of them, or none.
 
     If this process is killed, each file has either its old or its new content, and the work tree has no other
@@ -171,6 +171,9 @@ def apply_to_work_tree(
         patch: The patch.
         over_uncommitted: Also write to files with uncommitted changes. The patch was made on top of those
             changes. Set it only if the user has seen the patch.
+
+    Returns:
+        The paths that were written; those that already matched the patch are not among them.
 
     Raises:
         UsageError: The repository is bare.
@@ -200,6 +203,7 @@ def apply_to_work_tree(
         folder = (root / path).parent
         while folder != root and _remove_if_empty(folder):  # git also removes a folder with its last file
             folder = folder.parent
+    return patch.paths
 
 
 def _write_all(

@@ -40,8 +40,13 @@ def fork(
     answered = [_turn(line) for line in lines if text(line, "type") == "message"]
     last = turn if turn is not None else max(answered, default=0)
     if last not in answered:
-        has = f"its answered turns are {answered[0]} to {answered[-1]}" if answered else "it has none"
-        raise UsageError(f"the session {source.name} has no answer in turn {last}: {has}")
+        if not answered:
+            raise UsageError(
+                f"the session {source.name} cannot be forked: the model never answered in it; start the fix again"
+            )
+        raise UsageError(
+            f"the session {source.name} has no answer in turn {last}: its answered turns are {answered[0]} to {answered[-1]}"
+        )
     for part in (MESSAGES, TREES):
         if not (source / part).exists():
             raise UsageError(f"the session in {source} cannot be forked: {part} is missing")

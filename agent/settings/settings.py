@@ -465,7 +465,7 @@ class Settings:
         bool,
         Setting(
             "Do not warn before a repository is first sent to a host.",
-            panel="The model",
+            panel="Other",
             more="There is no warning for this machine.",
         ),
     ] = False

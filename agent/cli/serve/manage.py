@@ -60,7 +60,7 @@ def status(as_json: AsJson = False) -> None:
                 if record.restarts:
                     print_text(f"{record.url}: started again {record.restarts} times after a crash")
         else:
-            print_note("no m3agent server is running here (`m3agent serve` starts one)")
+            say("no m3agent server is running here (`m3agent serve` starts one)")
         raise typer.Exit(0 if found else 4)
 
 

@@ -216,6 +216,11 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         plan, more = _plan(asked, fleet, checkpoint, version, environ, local=asked.gpus is None)
         prepared = prepare(recipe(plan.recipe), wanted, plan)
     except DetectionError as error:
+        if error.none and asked.gpus is not None:
+            raise EnvironmentFault(
+                f"this machine cannot serve on {asked.gpus}: neither nvidia-smi nor amd-smi nor rocm-smi lists a GPU; "
+                "--dry-run prints the command for a machine that has them"
+            ) from None
         raise EnvironmentFault(str(error)) from None
     except (CheckpointError, OptionsError, ValueError) as error:
         raise UsageError(str(error)) from None

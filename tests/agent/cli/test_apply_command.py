@@ -48,10 +48,10 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
 
 def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
     repo, session = fixed
-    for _ in range(2):  # a file that has the patch already is left alone
+    for said in (f"applied the unverified patch to {repo}", f"{repo} has the unverified patch already"):
         done = run("apply", cwd=repo)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr == f"m3agent: applied the unverified patch to {repo}: calc.py\n"
+        assert done.stderr == f"m3agent: {said}: calc.py\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
 
@@ -99,7 +99,10 @@ def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
     patch.unlink()
     done = run("apply", cwd=repo)
     assert done.returncode == 2
-    assert one_sentence(done) == f"m3agent: session {session.name} has no patch (status unverified)"
+    assert (
+        one_sentence(done)
+        == f"m3agent: session {session.name} has no patch (status unverified); `m3agent sessions list` shows the others"
+    )
     assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
 

@@ -269,7 +269,9 @@ def test_a_running_server_is_asked(machine: Machine, server: str) -> None:
     )
     assert found["GPU"].detail == "no GPU"
     assert machine.look(engine="embedded")["endpoint"] == Check(
-        "endpoint", None, "engine is set: the embedded engine is used"
+        "endpoint",
+        None,
+        "engine is set: the embedded engine is used, a search for small repairs, no language model; --endpoint URL names a server",
     )
     write_record(folder, record.model_copy(update={"phase": Phase.LOADING}))
     check = machine.look()["endpoint"]

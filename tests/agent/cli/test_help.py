@@ -81,6 +81,12 @@ def test_every_command_has_its_place() -> None:
     ]
 
 
+def test_the_commands_of_eval_are_in_the_order_of_use() -> None:
+    group = ALL["m3agent eval"]
+    names = group.list_commands(group.make_context("eval", [], resilient_parsing=True))
+    assert names == ["create", "validate", "run", "grade", "report", "export"]
+
+
 @pytest.mark.parametrize(
     ("name", "example"), [(name, example) for name, lines in EXAMPLES.items() for example, _ in lines]
 )
@@ -102,8 +108,20 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ("fixx", "no such command 'fixx' (did you mean fix?); see 'm3agent --help'."),
         ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),
         ("fix", "missing argument 'ISSUE'; see 'm3agent fix --help'."),
+        (
+            "fix x --sandbox podman",
+            "invalid value for '--sandbox': 'podman' is not one of 'docker', 'bwrap', 'here'; see 'm3agent fix --help'.",
+        ),
+        (
+            "serve --port 99999",
+            "invalid value for '--port': it should be less than or equal to 65535; see 'm3agent serve --help'.",
+        ),
+        (
+            "fix x --attempts many",
+            "invalid value for '--attempts': it should be a valid integer; see 'm3agent fix --help'.",
+        ),
     ],
 )
 def test_wrong_words_are_one_sentence_in_one_voice(words: str, said: str) -> None:
-    done = run(*words.split())
+    done = run(*shlex.split(words))
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"m3agent: {said}\n")

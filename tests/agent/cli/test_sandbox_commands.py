@@ -107,6 +107,7 @@ def test_a_timeout_is_124_with_the_output_so_far(run_in: Exec) -> None:
     [
         (("no-such-program",), 127),
         (("./no-such-file",), 127),
+        (("ls -a",), 127),
         (("/ws",), 126),
         (("./run.sh",), 126),
         (("sh", "-c", "kill -9 $$"), 137),
@@ -119,7 +120,8 @@ def test_a_timeout_is_124_with_the_output_so_far(run_in: Exec) -> None:
 def test_exit_codes_are_those_of_a_shell(run_in: Exec, arguments: tuple[str, ...], code: int) -> None:
     done = run_in(*arguments)
     assert done.returncode == code, done.stderr
-    assert done.stderr.count(b"\n") == (code in (126, 127))
+    assert done.stderr.count(b"\n") == (code in (126, 127)) + (" " in arguments[0])
+    assert (b"or a shell: bash -c 'ls -a'" in done.stderr) == (arguments == ("ls -a",))
 
 
 def test_a_command_that_wants_no_input_does_not_wait_for_it(repo: Path, one_backend: Backend) -> None:

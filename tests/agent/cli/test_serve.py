@@ -360,6 +360,14 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
 
 
 @pytest.mark.integration
+def test_named_gpus_that_this_machine_lacks_are_named_again(machine: Machine) -> None:
+    (machine.bin / "nvidia-smi").unlink()
+    done = run("serve", "--gpus", "8xH200", env=machine.env(PATH=f"{machine.bin}:/usr/bin:/bin"))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("m3agent: this machine cannot serve on 8xH200: neither nvidia-smi nor")
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize("named", [later(False), True])
 def test_a_dry_run_without_a_gpu_says_what_would_be_served(machine: Machine, named: bool) -> None:
     """The dry run starts nothing and ends; the command that it prints serves at the printed address."""

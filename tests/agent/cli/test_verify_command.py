@@ -66,7 +66,10 @@ def test_the_changes_of_the_work_tree_are_verified(repo: Path) -> None:
 def test_nothing_to_verify(repo: Path) -> None:
     done = verify(repo)
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"the patch changes nothing of {git(repo, 'rev-parse', 'HEAD')[:12]}" in done.stderr
+    assert (
+        f"the work tree has no changes since {git(repo, 'rev-parse', 'HEAD')[:12]}: give a patch"
+        in done.stderr
+    )
 
 
 def test_json_is_the_certificate(repo: Path, tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def test_doctor_says_what_fix_takes(
     assert [one["source"] for one in started] == [expected]
     if expected == "embedded":
         assert check["ok"] is None
-        assert check["detail"].endswith("the embedded engine is used")
+        assert "the embedded engine is used, a search for small repairs" in check["detail"]
     else:
         assert check["ok"], check
         assert started[0]["url"] in check["detail"]

@@ -159,5 +159,5 @@ def test_sessions_that_cannot_be_forked(
     log.write_text(json.dumps(json.loads(log.read_text().splitlines()[0])) + "\n")
     refused = fork(first)
     assert refused.returncode == 2
-    assert "no answer" in one_sentence(refused)
+    assert "the model never answered in it" in one_sentence(refused)
     assert sessions(own_state) == [first]

@@ -337,3 +337,6 @@ def test_config_show_shows_what_is_right_and_says_what_is_wrong(layers: Layers, 
         f"m3agent: {layers.user}:3: max_minutes cannot be -1: input should be greater than 0.",
         "m3agent: The variable M3AGENT_SEDE is not a setting (did you mean M3AGENT_SEED?).",
     ]
+    nowhere = run("config", "show", "--repo", "nowhere", cwd=tmp_path)
+    assert (nowhere.returncode, nowhere.stdout) == (2, "")
+    assert nowhere.stderr == "m3agent: There is no folder nowhere: give the repository's folder.\n"
