@@ -138,7 +138,9 @@ async def _exec(repo: Path, flags: Flags, command: list[str], timeout: float) ->
     async with _opened(repo, flags) as sandbox:
         code = await _passed_through(sandbox, command, timeout)
     if code == NOT_FOUND and len(command) == 1 and " " in command[0]:
-        say(f"give the program and its arguments as separate words, or a shell: bash -c {shlex.quote(command[0])}")
+        say(
+            f"give the program and its arguments as separate words, or a shell: bash -c {shlex.quote(command[0])}"
+        )
     return code
 
 

@@ -13,7 +13,7 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.serving.client.endpoint import Endpoint, probe
-from m3agent.serving.launch.record import ServerRecord
+from m3agent.serving.launch.record import ServerRecord, live_servers
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,13 @@ async def chosen_server(
             f"the settings choose the embedded engine, {embedded}: give a server with --endpoint"
         )
     if server is None:
-        raise UsageError(
-            "no server is running here: start one with `m3agent serve`, or name one with --endpoint"
+        running = live_servers(state_dir(os.environ))  # of the embedded engine, or there would be a choice
+        found = (
+            f"only the embedded engine is running here, {embedded}"
+            if running
+            else "no server is running here"
         )
+        raise UsageError(f"{found}: start one with `m3agent serve`, or name one with --endpoint")
     if server.notice:
         say(server.notice)
     endpoint = await probe(server.url, api_key=server.key, model=settings.model)

@@ -11,6 +11,7 @@ from m3agent.tools.registry import traits_of
 
 MOST_TITLE = 120  # characters
 MOST_OUTCOME = 100  # characters
+NO_TESTS = "no tests"
 OUTCOMES = ("passed", "failed", "errored", "skipped")
 
 
@@ -38,7 +39,7 @@ def step_outcome(finished: Line) -> str:
     elif any(counts.values()):
         said = outcome_counts(counts)
     elif said.startswith("0 passed"):
-        said = "no tests"
+        said = NO_TESTS
     elif not is_error and traits.kind == "read":
         said = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
     elif not is_error and traits.kind == "edit":
@@ -52,4 +53,4 @@ def step_outcome(finished: Line) -> str:
 
 def outcome_counts(counts: Mapping[str, int]) -> str:
     """Return the counts of test outcomes that are not zero: `23 passed, 1 failed`."""
-    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or "no tests"
+    return ", ".join(f"{count:,} {name}" for name, count in counts.items() if count) or NO_TESTS

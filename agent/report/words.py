@@ -7,7 +7,7 @@ repositories: each view makes them printable.
 from __future__ import annotations
 
 from m3agent.agent.report import text as show
-from m3agent.agent.report.step import OUTCOMES, outcome_counts
+from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
 
 LEAST_SHARE = 0.001  # of the window that is shown as a number
@@ -77,7 +77,8 @@ def baseline(line: Line) -> str:
     known = line.get("cached") is True
     when = "known from an earlier session" if known else show.duration(number(line, "seconds"))
     stopped = "" if line.get("complete") is not False else "; there was no time for more tests"
-    return f"{counts} without a change ({when}){stopped}"
+    without = "" if counts == NO_TESTS else " without a change"
+    return f"{counts}{without} ({when}){stopped}"
 
 
 def stall(line: Line) -> str:

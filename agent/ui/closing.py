@@ -68,6 +68,7 @@ class Facts:
                 self.context_tokens = line["tokens"]
             case "endpoint.probed":
                 self.window = line["max_model_len"]
+                self.is_embedded |= line["flavour"] == "embedded"  # served by another process
             case "test.finished" if line["where"] == "before":
                 self.green = frozenset(line["passed"])
             case "test.finished" if line["where"] == "after":

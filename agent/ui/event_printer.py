@@ -15,6 +15,7 @@ from typing import Self
 
 from rich.text import Text
 
+from m3agent.agent.errors import Status
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
 from m3agent.agent.report.step import step_outcome, step_title
@@ -29,6 +30,8 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
 
+HANDED_OVER = (Status.VERIFIED, Status.UNVERIFIED)
+"""The statuses with which a patch is applied or committed if the user asked for that."""
 MOST_TOLD = 20  # most different network requests that are shown
 LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
 SAID = 300  # most characters of what the model says between two calls
@@ -248,7 +251,8 @@ class Screen:
     def _print_output(self, output: Sequence[str]) -> None:
         indent = Text.assemble((self._now.row.prefix, "cyan"), "    ")
         for each in output[:MOST_OUTPUT]:
-            self._live.print(one_row(indent, Text(printable_line(each, 400), "dim"), Text()))
+            said = printable_line(text.without_data(each), 400)
+            self._live.print(one_row(indent, Text(said, "dim"), Text()))
         if len(output) > MOST_OUTPUT:
             rest = Text(f"{len(output) - MOST_OUTPUT} more lines", "dim")
             self._live.print(one_row(indent, rest, Text()))
@@ -339,7 +343,8 @@ class Screen:
             shown.facts,
             name="last" if shown.row.of == 1 else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
-            has_next=is_best and not (self._handed_over and line["exit"] < 2),
+            has_next=is_best
+            and not (self._handed_over and line["status"] in HANDED_OVER and line["exit"] < 2),
         )
         block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET)
         if self._hold_end:

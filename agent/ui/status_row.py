@@ -75,6 +75,8 @@ class StatusRow:
                 self._limits = line["settings"]
                 self._is_embedded = line.get("endpoint", {}).get("source") == "embedded"
                 self._do(STARTING)
+            case "endpoint.probed":
+                self._is_embedded |= line.get("flavour") == "embedded"  # served by another process
             case "session.resumed":
                 self._limits = {}  # the limits may have changed
                 self._do(STARTING)

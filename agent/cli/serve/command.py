@@ -230,7 +230,9 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
             pid = os.getpid()
             write_record(folder, ServerRecord(url=server.url, engine="embedded", pid=pid, born=born(pid)))
             try:
-                print_note(f"serving the embedded engine at {server.url} (Ctrl-C ends it)")
+                print_note(
+                    f"serving the embedded engine at {server.url} (`m3agent serve stop` or Ctrl-C ends it)"
+                )
                 await asyncio.Event().wait()
             finally:
                 remove_record(folder)

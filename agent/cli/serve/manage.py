@@ -116,6 +116,8 @@ def logs(
         folder = running[0] if running else last_folder(state)
         path = None if folder is None else folder / (LAST_LOG if last else LOG)
         if path is None or not path.exists():
+            if any(record.engine == "embedded" for _, record in live_servers(state)):
+                raise ServerFault("there is no log: the embedded engine, which runs here, writes none")
             raise ServerFault(
                 "there is no log: no m3agent server was started here, or it has not crashed yet"
             )

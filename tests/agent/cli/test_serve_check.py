@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
+from m3agent.agent.endpoint.server import chosen_server
+from m3agent.agent.errors import UsageError
+from m3agent.serving.launch.record import Phase, ServerRecord, born, new_folder, write_record
 from tests import command_line
 from tests.servers.forced import ForcedServer
 
@@ -66,6 +68,21 @@ def test_no_server(arguments: list[str], code: int, said: str, tmp_path: Path) -
     done = run(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith(f"m3agent: {said}") and done.stderr.count("\n") == 1
+
+
+async def test_a_running_embedded_engine_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("M3AGENT_STATE", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("M3AGENT_ENDPOINT", raising=False)
+    pid = os.getpid()
+    write_record(
+        new_folder(tmp_path),
+        ServerRecord(url="http://127.0.0.1:9/v1", engine="embedded", pid=pid, born=born(pid)),
+    )
+    with pytest.raises(
+        UsageError, match="only the embedded engine is running here, which has no cache: start one"
+    ):
+        await chosen_server(None, None, embedded="which has no cache", say=print)
 
 
 def test_a_configured_server_comes_before_a_running_one(tmp_path: Path) -> None:

@@ -251,6 +251,26 @@ def test_a_resumed_session_says_again_what_it_is_about(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err.splitlines() == ["issue      It is broken", "resumed    after 5 messages"]
 
 
+def test_the_engine_embedded_has_no_rates_whoever_started_it(show: Show) -> None:
+    served = {**vars(probed()), "flavour": "embedded"}
+    line = show(events.EndpointProbed(**served), turn_ended(), detail=Detail.VERBOSE)
+    assert "turn 2     500,000 tokens in (99.8% cached), 312 out (40 thinking)" in line.splitlines()
+
+
+def test_a_fix_without_a_patch_has_next_steps_although_it_was_to_be_applied(show: Show) -> None:
+    output = show(ended("empty", exit=1, reason="the model changed nothing"), handed_over=True)
+    assert "next       m3agent sessions fork last --tell TEXT" in output
+
+
+def test_encoded_data_is_not_shown_in_the_details(show: Show) -> None:
+    output = show(
+        call_started({"code": "x"}),
+        finished_call(f'exit code: 0\nstdout:\nM3-REPAIR {{"packed":"{"eNq1" * 100}"}}'),
+        detail=Detail.VERBOSE,
+    )
+    assert '    M3-REPAIR {"packed":"(400 characters of data)"}' in output.splitlines()
+
+
 def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Show) -> None:
     own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
     output = show(own, ended("empty", reason="the model changed nothing", turns=1)).splitlines()
