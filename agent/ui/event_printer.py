@@ -133,7 +133,7 @@ class Screen:
 
     @property
     def _at_every_detail(self) -> Sequence[Callable[[Line], None]]:
-        return self._on_error, self._on_session_finished
+        return self._on_error, self._on_attempt_chosen, self._on_session_finished
 
     def _take(self, line: Line) -> None:
         self._now = self._of(line["session"])

@@ -194,7 +194,8 @@ def _conclude(seen: CommitCounts) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return
-    say(f"{seen.commits} commits examined, {seen.candidates} candidates; the others:")
+    examined = f"{seen.commits} {'commit' if seen.commits == 1 else 'commits'} examined"
+    say(f"{examined}, {seen.candidates} {'candidate' if seen.candidates == 1 else 'candidates'}; the others:")
     for reason, count in seen.rejected.most_common():
         say(f"  {count:6} {reason}")
 

@@ -519,6 +519,18 @@ def test_a_single_attempt_has_no_number(capfd: pytest.CaptureFixture[str], attem
     assert capfd.readouterr().err.endswith("\nsession    s1\n")
 
 
+def test_a_quiet_screen_offers_the_chosen_attempt_only(capfd: pytest.CaptureFixture[str]) -> None:
+    with Screen(rows=False, detail=Detail.QUIET) as screen:
+        for number in (1, 2):
+            screen.on_line(of_attempt(number, started(), attempt={"number": number, "of": 2}))
+        for number in (1, 2):
+            screen.on_line(of_attempt(number, events.AttemptChosen(chosen=2, ranking=[])))
+            screen.on_line(of_attempt(number, ended(patch="/s/patch.diff")))
+    assert [line for line in capfd.readouterr().err.splitlines() if "next" in line] == [
+        "2│ next       m3agent apply s2  writes it into your work tree"
+    ]
+
+
 def test_a_cold_cache_is_no_fault_of_the_first_turn(show: Show) -> None:
     assert show(turn_ended(turn=1, cached_share=0.0)) == ""
     assert show(turn_ended(cached_share=0.0, prompt_tokens=900)) == ""
