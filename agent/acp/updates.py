@@ -149,7 +149,7 @@ class Updates:
                 kind=traits.kind,
                 status="in_progress",
                 locations=places,
-                raw_input={name: _without_data(value) for name, value in arguments.items()},
+                raw_input=arguments and {name: _without_data(value) for name, value in arguments.items()},
             )
         )
 

@@ -38,6 +38,13 @@ def test_a_card_has_the_words_of_the_screen_and_no_data_for_programs(tmp_path: P
     assert shown[4:] == ["end"]
 
 
+def test_a_call_without_arguments_has_a_card_too(tmp_path: Path) -> None:
+    told: list[Any] = []
+    call = {"type": "call.started", "call": 1, "name": "code_exec", "arguments": None, "tree": "t"}
+    Updates(tmp_path, tmp_path / "session", told.append).see(call)
+    assert (told[0].title, told[0].raw_input) == ("run", None)
+
+
 def a_log() -> list[Line]:
     """Return the lines of a fix that met everything that all three views show."""
     lines = [json.loads(json.dumps({"v": 1, "type": event.type, **vars(event)})) for event in a_fix()]
