@@ -55,7 +55,8 @@ class RunProgress:
         done = self._verdicts.total()
         at_once = f", {self._workers} at a time" if self._workers > 1 else ""
         again = f"; {done} {'has a result' if done == 1 else 'have results'} already" if done else ""
-        self._live.print(Text(f"{self._attempts}{at_once}{again}", "bold"))
+        if done < self._total:
+            self._live.print(Text(f"{self._attempts}{at_once}{again}", "bold"))
         return self
 
     def __exit__(self, *_: object) -> None:

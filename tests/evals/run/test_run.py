@@ -82,7 +82,8 @@ def test_all_attempts_run_concurrently_with_a_line_each(programs: Path, tmp_path
     told = json.loads(out)
     assert (told["complete"], told["attempts"], told["resolved"], told["counted"]) == (True, 4, 2, 4)
     assert {verdict: n for verdict, n in told["verdicts"].items() if n} == {"resolved": 2, "empty": 2}
-    *lines, report = err.strip().splitlines()
+    begun, *lines, report = err.strip().splitlines()
+    assert begun == "4 attempts, 3 at a time"
     assert sorted(line.split()[3:5] for line in lines) == sorted(
         [["resolved", "adder"], ["resolved", "adder"], ["empty", "largest"], ["empty", "largest"]]
     )
@@ -192,7 +193,7 @@ def test_on_a_terminal_rows_say_what_is_being_done(programs: Path, tmp_path: Pat
             lambda lines: any("agent running" in line for line in lines[1:]) and "1 resolved" in str(lines)
         )
         head = next(line for line in lines if "of 2 attempts" in line)
-        assert head.startswith("1 of 2 attempts: 1 resolved; about ")
+        assert head.startswith("1 of 2 attempts: 1 resolved so far; about ")
         [row] = [line for line in lines if "agent running" in line]
         assert "largest" in row
         terminal.press(b"\x03")
