@@ -132,9 +132,20 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> int:
 
 
 def _bare(folder: Path) -> Path | None:
-    """Return the bare repository in a folder: the folder itself or one of its direct subfolders."""
+    """Return the bare repository in a folder: the folder itself or one of its direct subfolders.
+
+    Copies often lack `config`, and `refs` if all refs are packed.
+    """
     candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    return next((path for path in candidates if all((path / name).is_dir() for name in TAKEN[:2])), None)
+    objects, refs, packed, _ = TAKEN
+    return next(
+        (
+            path
+            for path in candidates
+            if (path / objects).is_dir() and ((path / refs).is_dir() or (path / packed).is_file())
+        ),
+        None,
+    )
 
 
 def _hash(bare: Path) -> str:

@@ -77,7 +77,7 @@ def everything_in(repository: Path) -> bytes:
     )
 
 
-@pytest.mark.parametrize("form", ["archive", "path", "file URL", "bare"])
+@pytest.mark.parametrize("form", ["archive", "path", "file URL", "bare", "mirror", "packed mirror"])
 def test_a_checkout_is_the_base_with_its_own_id_and_nothing_else(
     upstream: Path, archive: Path, tmp_path: Path, form: str
 ) -> None:
@@ -87,9 +87,18 @@ def test_a_checkout_is_the_base_with_its_own_id_and_nothing_else(
         "path": upstream,
         "file URL": upstream.as_uri(),
         "bare": tmp_path / "calc.git",
+        "mirror": tmp_path / "calc.git",
+        "packed mirror": tmp_path / "mirror.tar.gz",
     }
+    if "mirror" in form:  # copies for reading often have only the history
+        git(tmp_path / "calc.git", "pack-refs", "--all")
+        (tmp_path / "calc.git/config").unlink()
+    if form == "packed mirror":  # and no empty folders
+        shutil.rmtree(tmp_path / "calc.git/refs")
+        tarred(tmp_path / "calc.git", tmp_path / "mirror.tar.gz")
     target = tmp_path / "target"
-    proof = checkout(a_task("archive" if form == "archive" else "git", locations[form], base=base), target)
+    kind = "archive" if form in {"archive", "packed mirror"} else "git"
+    proof = checkout(a_task(kind, locations[form], base=base), target)
     assert git(target, "rev-parse", "HEAD") == base == proof.head
     assert git(target, "log", "--all", "--reflog", "--format=%H") == base
     assert git(target, "for-each-ref", "--format=%(refname)") == "refs/heads/main"
