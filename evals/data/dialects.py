@@ -32,12 +32,17 @@ def as_swebench(fields: Fields) -> Fields:
     Raises:
         DataError: A field that is needed for that is missing, or has another type.
     """
-    for sign, (needed, convert) in DIALECTS.items():
-        if sign in fields and needed in fields:
-            found = convert(fields)
-            found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
-            return Fields({**fields.values, **found}, fields.where)
-    return fields
+    sign = sign_of(fields)
+    if sign is None:
+        return fields
+    found = DIALECTS[sign][1](fields)
+    found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
+    return Fields({**fields.values, **found}, fields.where)
+
+
+def sign_of(fields: Fields) -> str | None:
+    """Return the field in `DIALECTS` that shows of which benchmark a row is; None for SWE-bench itself."""
+    return next((sign for sign, (other, _) in DIALECTS.items() if sign in fields and other in fields), None)
 
 
 def id_of(fields: Fields) -> str:

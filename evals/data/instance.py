@@ -95,6 +95,38 @@ class Task(_Model):
         return value
 
 
+class OwnRules(_Model):
+    """How the benchmark of a row grades a patch, as data (`m3agent.evals.grade.own_rules` carries it out).
+
+    Attributes:
+        benchmark: Name of the benchmark, for messages.
+        unusable: Why the rules cannot be carried out; empty if they can. The other fields have no value then.
+        script: Bash script that runs as root in the row's image. It applies the patch `$GRADING/patch.diff`, after that
+            creates `$GRADING/applied`, and runs the tests. The parser reads what it prints.
+        files: More files in `$GRADING`, by name.
+        parser: Source of the benchmark's parser, in Python.
+        form: What the parser is: a `function` of the log, a `program` with the arguments stdout, stderr and result, or a
+            `class` with the method `parse_log`.
+        entry: Name of the function or of the class.
+        to_pass: Tests that must pass.
+        not_to_fail: Tests that must not fail; they may be missing.
+        exact: Whether no other test may pass.
+        untimed: Whether durations at the end of names do not count.
+    """
+
+    benchmark: str
+    unusable: str = ""
+    script: str = ""
+    files: dict[str, str] = Field(default_factory=dict)
+    parser: str = ""
+    form: Literal["function", "program", "class"] = "function"
+    entry: str = ""
+    to_pass: tuple[str, ...] = ()
+    not_to_fail: tuple[str, ...] = ()
+    exact: bool = False
+    untimed: bool = False
+
+
 class Answer(_Model):
     """The part of an instance that only the grader may see.
 
@@ -111,6 +143,7 @@ class Answer(_Model):
         only: The only paths that a patch may change; empty for any.
         timeout: Time limit of a test run, in seconds.
         row: The row itself, for the official grader.
+        rules: The rules of the row's benchmark, if they are neither m3agent's nor those of SWE-bench's package.
     """
 
     patch: str
@@ -123,6 +156,7 @@ class Answer(_Model):
     only: tuple[str, ...] = ()
     timeout: float = Field(default=1800.0, gt=0)
     row: dict[str, Any] = Field(default_factory=dict)
+    rules: OwnRules | None = None
 
 
 class Instance(_Model):

@@ -93,10 +93,11 @@ def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = N
         content = instance.model_dump(mode="json")
         if instance.task.source.kind != "git":
             del content["task"]["source"]["location"]  # the commit id identifies the content
-        if (
-            content["task"]["environment"]["folder"] == TESTBED
-        ):  # as in runs of older versions, which had no such field
+        # runs of older versions had no such fields
+        if content["task"]["environment"]["folder"] == TESTBED:
             del content["task"]["environment"]["folder"]
+        if content["answer"]["rules"] is None:
+            del content["answer"]["rules"]
         lines.append(json.dumps(content, sort_keys=True))
     return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 

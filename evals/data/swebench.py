@@ -31,6 +31,7 @@ from m3agent.evals.data.instance import (
     Task,
 )
 from m3agent.evals.data.official import official_environment
+from m3agent.evals.data.own_rules import own_rules
 from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import read_environment, runner_of
 from m3agent.tools.runners.suites import CODE, RUNNERS, file_of
@@ -50,8 +51,15 @@ _CHANGE = re.compile(
 _CHANGED = re.compile(r"^\+\+\+ b/(.+?)\r?$", re.MULTILINE)
 _TEST_OUTPUT = re.compile(r">>>>> Start Test Output'?\s*\n(.*)\n[^\n]*>>>>> End Test Output", re.DOTALL)
 _PYTHON_TOOLS = frozenset({"pytest", "py.test", "tox", "nox", "hatch"})
+_ALSO = {".NET": ("c#", "csharp"), "C/C++": ("cpp",), "JavaScript or TypeScript": ("js", "ts")}
 _RUNNERS = sorted({*PYTHON_RUNNERS, *RUNNERS} - {"command"})
 """Values of `test_runner`. A command of the repository writes its own report, which a patch could forge."""
+_LANGUAGES = frozenset(
+    word
+    for each in RUNNERS.values()
+    for word in (*re.split(r"/| or ", each.language.lower()), *_ALSO.get(each.language, ()))
+)
+"""Languages with a test runner of m3agent's, as rows name them."""
 # Suffixes that the official harness does not count as test files (NON_TEST_EXTS of swebench 4.1.0).
 _NOT_TESTS = (".json", ".png", "csv", ".txt", ".md", ".jpg", ".jpeg", ".pkl", ".yml", ".yaml", ".toml")
 
@@ -92,8 +100,15 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
     command = _test_command(fields, recipe, test_patch)
     tests = fields.tests("FAIL_TO_PASS"), fields.tests("PASS_TO_PASS")
     try:
+        task = _task(fields, folder, environment)
+        rules = own_rules(fields, folder)
+        if rules is not None and rules.unusable and not _knows_language(fields):
+            raise fields.wrong(
+                "language",
+                f"m3agent has no test runner for it, and {rules.benchmark}'s own rules cannot be used: {rules.unusable}",
+            )
         return Instance(
-            task=_task(fields, folder, environment),
+            task=task,
             answer=Answer(
                 patch=_diff(fields, "patch"),
                 test_patch=test_patch,
@@ -102,6 +117,7 @@ def read_row(fields: Fields, folder: Path | None) -> Instance:
                 test_command=command,
                 runner=_runner(recipe, command, [*tests[0], *tests[1]], test_patch),
                 row=dict(fields.values),
+                rules=rules,
             ),
         )
     except ValidationError as error:
@@ -190,6 +206,12 @@ def _runner(recipe: Fields, command: str, tests: Sequence[str], test_patch: str)
         )
     )
     return found if is_python else ""
+
+
+def _knows_language(fields: Fields) -> bool:
+    """Return whether a runner of m3agent's may fit. If the row names no language, the code decides later."""
+    named = (fields.first("language", "repo_language") or "").lower()
+    return not named or named in _LANGUAGES
 
 
 def _is_foreign(test: str) -> bool:

@@ -19,7 +19,7 @@ from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import ids_of
-from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.official import can_grade, official_grade
 from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_tests_of
 from m3agent.evals.grade.suite_runs import run_suites_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
@@ -40,6 +40,19 @@ class Expected(BaseModel):
 
     fail_to_pass: tuple[str, ...]
     pass_to_pass: tuple[str, ...]
+
+
+def grade_of(official: OfficialGrade, problem: str) -> Grade:
+    """Return the verdict of a benchmark's own rules as a grade; `problem` is why m3agent's own rules have none."""
+    why = f"only by the benchmark's own rules, because {problem}"
+    if official.resolved is None:
+        return Grade(verdict=Verdict.INVALID, reason=f"{problem}; {official.reason}")
+    return Grade(
+        verdict=Verdict.RESOLVED if official.resolved else Verdict.UNRESOLVED,
+        reason=f"{official.reason} ({why})" if official.reason else why,
+        seconds=official.seconds,
+        test_seconds=official.test_seconds,
+    )
 
 
 class Grader:
@@ -63,9 +76,9 @@ class Grader:
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
     ) -> tuple[Grade, OfficialGrade | None]:
-        """Grade a patch under m3agent's rules and, if requested, under the official rules.
+        """Grade a patch under m3agent's rules and, if requested, under those of the row's benchmark.
 
-        Keep the logs in `folder`.
+        If only the latter can grade it, their verdict counts. Keep the logs in `folder`.
 
         Raises:
             SandboxError: The machine failed.
@@ -73,9 +86,12 @@ class Grader:
             EnvironmentFault: The instance's code cannot be checked out.
         """
         grade = await self.strict(instance, patch, image, folder)
+        only_official = grade.verdict is Verdict.INVALID and image is not None and can_grade(instance)
         official = None
-        if self._official and image is not None:
+        if image is not None and (self._official or only_official):
             official = await official_grade(instance, patch, image, folder)
+        if only_official and official is not None:
+            grade = grade_of(official, grade.reason)
         return grade, official
 
     async def strict(self, instance: Instance, patch: bytes, image: str | None, folder: Path) -> Grade:

@@ -1,6 +1,6 @@
-"""Compute the official verdict.
+"""Compute the official verdict: by the rules of the row's benchmark (own_rules.py), else by those of SWE-bench's package.
 
-This runs the row's evaluation script in its image, and applies the official parsers and rules to the output.
+The latter runs the row's evaluation script in its image, and applies the official parsers and rules to the output.
 The steps are those of swebench 5.0.2's harness: one fresh container, user root, up to four commands in turn
 to apply the patch, the script, and grading of its output. The only difference is that there is no network. A
 patch can fool this verdict, so it is reported next to m3agent's own.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 import time
 import types
 from pathlib import Path
@@ -18,9 +17,8 @@ from typing import Any
 
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import OfficialGrade
-from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
-from m3agent.sandbox.backends.engine import connect, socket_of
-from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
+from m3agent.evals.grade.container import run_in_container
+from m3agent.evals.grade.own_rules import grade_by_own_rules
 from m3agent.sandbox.threads import stoppable
 
 PACKAGE = "swebench"
@@ -106,6 +104,17 @@ def with_exit_status(script: str, constants: Any) -> list[str]:
     return lines
 
 
+def can_grade(instance: Instance) -> bool:
+    """Return whether the rules of the row's benchmark can grade it here."""
+    if instance.answer.rules is not None:
+        return not instance.answer.rules.unusable
+    try:
+        test_spec(instance)
+    except NoOfficialGrade:
+        return False
+    return True
+
+
 async def official_grade(instance: Instance, patch: bytes, image: str, folder: Path) -> OfficialGrade:
     """Return the official verdict on a patch; keep its log in `folder`.
 
@@ -117,14 +126,18 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
     started = time.monotonic()
     if not patch.strip():
         return OfficialGrade(resolved=False, reason="the patch is empty")
+    if instance.answer.rules is not None:
+        return await grade_by_own_rules(instance, instance.answer.rules, patch, image, folder)
     try:
         spec = test_spec(instance)
         grading = official_package()
     except NoOfficialGrade as error:
         return OfficialGrade(resolved=None, reason=str(error))
-    output, seconds, timed_out = await stoppable(
-        lambda stop: _run(image, patch, spec.eval_script, instance.answer.timeout, stop)
+    files = {PATCH: patch, SCRIPT: spec.eval_script.encode(), DRIVER: _driver()}
+    done = await stoppable(
+        lambda stop: run_in_container(image, files, DRIVER, instance.answer.timeout, stop, marks=[STARTED])
     )
+    output, seconds, timed_out = done.output, done.seconds(STARTED), done.timed_out
     before, _, log = output.partition(f"{STARTED}\n")
     (folder / LOG).write_text(log)
     took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": round(seconds, 3)}
@@ -149,62 +162,6 @@ def _reason(report: dict[str, Any]) -> str:
     return (
         f"{len(failed)} tests did not pass, such as {failed[0]}"[:500] if failed else "not all tests passed"
     )
-
-
-@engine_failures("an official evaluation's container")
-def _run(
-    image: str, patch: bytes, script: str, timeout: float, stop: threading.Event
-) -> tuple[str, float, bool]:
-    """Return the container's output, the script's duration in seconds, and whether it timed out."""
-    api = connect()
-    try:
-        ensure_reaper(socket_of(api))
-        container: str = api.create_container(
-            image,
-            command=["/bin/bash", DRIVER],
-            entrypoint=[],
-            user="0:0",
-            working_dir="/testbed",
-            labels=our_labels(),
-            host_config=api.create_host_config(
-                network_mode="none",
-                mem_limit=4 << 30,
-                pids_limit=1024,
-                log_config={"Type": "none", "Config": {}},
-            ),
-        )["Id"]
-        try:
-            api.put_archive(
-                container, "/", files_as_tar({PATCH: patch, SCRIPT: script.encode(), DRIVER: _driver()})
-            )
-            return _follow(api, container, timeout, stop)
-        finally:
-            remove_container(api, container)
-    finally:
-        api.close()
-
-
-def _follow(api: Any, container: str, timeout: float, stop: threading.Event) -> tuple[str, float, bool]:
-    pieces: list[bytes] = []
-    began: list[float] = []
-    stream = api.attach(container, stdout=True, stderr=True, stream=True)
-
-    def read() -> None:
-        for piece in stream:
-            if not began and STARTED.encode() in piece:
-                began.append(time.monotonic())
-            pieces.append(piece)
-
-    reader = threading.Thread(target=read, daemon=True, name="m3agent-official-log")
-    api.start(container)
-    reader.start()
-    deadline = time.monotonic() + timeout
-    while reader.is_alive() and time.monotonic() < deadline and not stop.is_set():
-        reader.join(0.2)
-    ended = time.monotonic()
-    timed_out = reader.is_alive()
-    seconds = ended - began[0] if began else 0.0
-    return b"".join(pieces).decode("utf-8", "replace"), seconds, timed_out
 
 
 def _driver() -> bytes:

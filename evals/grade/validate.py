@@ -20,9 +20,9 @@ from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.load import digest
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.grade.grader import Grader, InvalidInstance
+from m3agent.evals.grade.grader import Grader, InvalidInstance, grade_of
 from m3agent.evals.grade.matching import Outcomes
-from m3agent.evals.grade.official import official_grade
+from m3agent.evals.grade.official import can_grade, official_grade
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
@@ -56,6 +56,7 @@ class Validation(BaseModel):
         empty: Verdict of the empty patch.
         harmless: Verdict of the harmless patch; None if it was not tried.
         official: Official grades of the reference and of the harmless patch; None if not requested.
+        not_strict: Why only the rules of the row's benchmark can grade it; empty if m3agent's own rules can.
         seconds: Wall time of the validation.
         content: Hash of the instance and of how it was validated; empty if the image was not available.
         machine_failed: Whether this machine failed, so that nothing is known about the instance. Such a result is not
@@ -76,6 +77,7 @@ class Validation(BaseModel):
     empty: Verdict = Verdict.EMPTY
     harmless: Verdict | None = None
     official: tuple[OfficialGrade, OfficialGrade] | None = None
+    not_strict: str = ""
     seconds: float = 0.0
     content: str = ""
     machine_failed: bool = False
@@ -161,7 +163,12 @@ async def validate(
     image, content = "", _content(instance, runs, official)
     try:
         image = await environments.image(instance.task)
-        found = await _validate(instance, grader, image, runs, official=official)
+        try:
+            found = await _validate(instance, grader, image, runs, official=official)
+        except InvalidInstance as error:
+            if not can_grade(instance):
+                raise
+            found = await _validate_by_benchmark(instance, image, runs, str(error))
     except (EnvironmentBuildFailed, ImageMissing) as error:  # perhaps only because of the network: try again
         found, content = Validation(instance_id=instance.id, valid=False, reason=str(error)), ""
     except (DataError, InvalidInstance, DoesNotApply) as error:
@@ -209,6 +216,29 @@ async def _validate(
         reference=tuple(grade.verdict for grade in grades),
         harmless=harmless.verdict,
         official=both,
+    )
+
+
+async def _validate_by_benchmark(instance: Instance, image: str, runs: int, not_strict: str) -> Validation:
+    """Validate an instance that only the rules of its benchmark can grade."""
+    answer = instance.answer
+    reference = answer.patch.encode(errors="surrogateescape")
+    with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
+        each = [await official_grade(instance, reference, image, Path(temporary)) for _ in range(runs)]
+        harmless = await official_grade(instance, HARMLESS, image, Path(temporary))
+    grades = [grade_of(official, not_strict) for official in each]
+    without = grade_of(harmless, not_strict)
+    return Validation(
+        instance_id=instance.id,
+        valid=not (reason := _reason((), (), answer, grades, without.verdict)),
+        reason=reason,
+        image=image,
+        fail_to_pass=answer.fail_to_pass,
+        pass_to_pass=answer.pass_to_pass,
+        reference=tuple(grade.verdict for grade in grades),
+        harmless=without.verdict,
+        official=(each[0], harmless),
+        not_strict=not_strict,
     )
 
 

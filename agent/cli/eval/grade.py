@@ -213,7 +213,7 @@ def _validation_table(found: list[Validated]) -> str:
             one.harmless or "-",
             str(len(one.flaky)),
             f"{one.seconds:.1f}",
-            _short(one.reason),
+            _short(one.reason or (f"only by its own rules: {one.not_strict}" if one.not_strict else "")),
         )
         for one in found
     ]

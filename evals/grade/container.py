@@ -1,0 +1,141 @@
+"""Run a script in a fresh container of an instance's image, as official runners do: as root, without a network."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from m3agent.sandbox.backends.docker_machine import ensure_reaper, our_labels
+from m3agent.sandbox.backends.engine import connect, socket_of
+from m3agent.sandbox.images.image_build import engine_failures, files_as_tar, remove_container
+
+MOST_FILES = 256 << 20
+"""Limit for the files that come back from a container, in bytes."""
+
+
+@dataclass
+class ContainerRun:
+    """The results of a script.
+
+    Attributes:
+        output: Its standard output and standard error.
+        files: Files that it left, by path; missing ones are left out.
+        timed_out: Whether it exceeded its time limit.
+        began: Clock at the first appearance of each word in the output, by word.
+        ended: Clock at the end.
+    """
+
+    output: str
+    files: Mapping[str, bytes]
+    timed_out: bool
+    began: Mapping[bytes, float] = field(default_factory=dict)
+    ended: float = 0.0
+
+    def seconds(self, mark: str) -> float:
+        """Return the seconds from the first appearance of a mark in the output to the end; 0 if it did not appear."""
+        return self.ended - self.began.get(mark.encode(), self.ended)
+
+
+@engine_failures("an evaluation's container")
+def run_in_container(
+    image: str,
+    files: Mapping[str, bytes],
+    script: str,
+    timeout: float,
+    stop: threading.Event,
+    *,
+    marks: Sequence[str] = (),
+    wanted: Sequence[str] = (),
+) -> ContainerRun:
+    """Run a bash script in a fresh container. Blocking.
+
+    Args:
+        image: Name of the image.
+        files: Files to put into the container, by absolute path.
+        script: Path of the script among them.
+        timeout: Time limit, in seconds.
+        stop: Ends the script early.
+        marks: Words in the output whose time is noted.
+        wanted: Paths of files that come back.
+
+    Raises:
+        EnvironmentBuildFailed: The container engine failed.
+    """
+    api = connect()
+    try:
+        ensure_reaper(socket_of(api))
+        container: str = api.create_container(
+            image,
+            command=["/bin/bash", script],
+            entrypoint=[],
+            user="0:0",
+            working_dir="/",
+            labels=our_labels(),
+            host_config=api.create_host_config(
+                network_mode="none",
+                mem_limit=4 << 30,
+                pids_limit=1024,
+                log_config={"Type": "none", "Config": {}},
+            ),
+        )["Id"]
+        try:
+            api.put_archive(container, "/", files_as_tar(files))
+            run = _follow(api, container, timeout, stop, [mark.encode() for mark in marks])
+            run.files = {
+                path: content for path in wanted if (content := _file(api, container, path)) is not None
+            }
+            return run
+        finally:
+            remove_container(api, container)
+    finally:
+        api.close()
+
+
+def _follow(
+    api: Any, container: str, timeout: float, stop: threading.Event, marks: Sequence[bytes]
+) -> ContainerRun:
+    pieces: list[bytes] = []
+    began: dict[bytes, float] = {}
+    stream = api.attach(container, stdout=True, stderr=True, stream=True)
+
+    def read() -> None:
+        for piece in stream:
+            for mark in marks:
+                if mark not in began and mark in piece:
+                    began[mark] = time.monotonic()
+            pieces.append(piece)
+
+    reader = threading.Thread(target=read, daemon=True, name="m3agent-official-log")
+    api.start(container)
+    reader.start()
+    deadline = time.monotonic() + timeout
+    while reader.is_alive() and time.monotonic() < deadline and not stop.is_set():
+        reader.join(0.2)
+    ended = time.monotonic()
+    output = b"".join(pieces).decode("utf-8", "replace")
+    return ContainerRun(output, {}, reader.is_alive(), began, ended)
+
+
+def _file(api: Any, container: str, path: str) -> bytes | None:
+    from docker.errors import NotFound
+
+    try:
+        stream, _ = api.get_archive(container, path)
+    except NotFound:
+        return None
+    with tempfile.TemporaryFile() as packed:
+        size = 0
+        for piece in stream:
+            if (size := size + len(piece)) > MOST_FILES:
+                return None
+            packed.write(piece)
+        packed.seek(0)
+        with tarfile.open(fileobj=packed) as archive:
+            member = archive.next()
+            content = archive.extractfile(member) if member is not None and member.isreg() else None
+            return content.read() if content is not None else None
