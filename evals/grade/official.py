@@ -8,14 +8,17 @@ patch can fool this verdict, so it is reported next to m3agent's own.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import sys
 import time
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.data.instance import Instance
+from m3agent.evals.data.instance import TESTBED, Instance
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import run_in_container
 from m3agent.evals.grade.own_rules import grade_by_own_rules
@@ -40,52 +43,122 @@ class NoOfficialGrade(Exception):
     """There is no official verdict; the message says why."""
 
 
+UNUSED = ("datasets", "dotenv")
+"""Packages that swebench 4 imports, and that grading does not use. `dotenv` would read a file of the current folder."""
+
+
 def official_package() -> Any:
     """Return the official grading module.
 
-    The `__init__` of its folder is bypassed: it would import network clients and hub libraries that grading
+    The `__init__` files of its folders are bypassed: they would import network clients and hub libraries that grading
     does not need. The package can therefore be installed without its dependencies.
 
     Raises:
         NoOfficialGrade: The package is not installed, or its layout is unknown.
     """
-    name = f"{PACKAGE}.harness"
+    return _module("grading")
+
+
+def test_spec(instance: Instance) -> Any:
+    """Return the row as the official package's `TestSpec`.
+
+    The row itself has the script and the name of the parser, or swebench 4 has them for its repository and version.
+
+    Raises:
+        NoOfficialGrade: Script and parser are not known, or the package is not installed.
+    """
+    row = instance.answer.row
+    missing = [name for name in NEEDED if not row.get(name)]
+    constants = _module("constants")
+    tables = getattr(constants, "MAP_REPO_VERSION_TO_SPECS", None)
+    if tables is not None:
+        return _spec_of_tables(instance, constants, tables)
+    if missing:
+        raise NoOfficialGrade(
+            f"the row has no {', '.join(missing)}, which the official rules need, and only swebench 4.1.0 has them for "
+            "rows of SWE-bench: install it as docs/eval.md says"
+        )
+    return _module("types", folder="").TestSpec(
+        instance_id=instance.id,
+        image="",
+        eval_script_list=with_exit_status(str(row["eval_script"]), constants),
+        repo=instance.task.repo,
+        version=instance.task.version,
+        FAIL_TO_PASS=list(instance.answer.fail_to_pass),
+        PASS_TO_PASS=list(instance.answer.pass_to_pass),
+        log_parser=str(row["log_parser"]),
+        eval_type=str(row.get("eval_type") or constants.EvalType.PASS_AND_FAIL.value),
+    )
+
+
+def _spec_of_tables(instance: Instance, constants: Any, tables: Any) -> Any:
+    """Return the `TestSpec` of swebench 4. Only what grading needs is in it: its own function would use the network."""
+    task, answer = instance.task, instance.answer
+    specs = tables.get(task.repo, {}).get(task.version)
+    if specs is None:
+        raise NoOfficialGrade(
+            f"swebench 4 has no commands for {task.repo} {task.version or 'without a version'}"
+        )
+    row = {"repo": task.repo, "version": task.version, "test_patch": answer.test_patch}
+    lines = _module("test_spec.create_scripts").make_eval_script_list(
+        row, specs, "testbed", TESTBED, task.base_commit, answer.test_patch
+    )
+    return _module("test_spec.test_spec").TestSpec(
+        instance_id=instance.id,
+        repo=task.repo,
+        version=task.version,
+        repo_script_list=[],
+        env_script_list=[],
+        eval_script_list=lines,
+        arch="x86_64",
+        FAIL_TO_PASS=list(answer.fail_to_pass),
+        PASS_TO_PASS=list(answer.pass_to_pass),
+        language=constants.MAP_REPO_TO_EXT[task.repo],
+        docker_specs={},
+        namespace=None,
+    )
+
+
+def _module(name: str, folder: str = "harness.") -> Any:
+    """Return a module of the package."""
+    whole = f"{PACKAGE}.{folder}{name}"
+    if whole in sys.modules:
+        return sys.modules[whole]
     try:
-        if name not in sys.modules:
-            package = importlib.import_module(PACKAGE)
-            harness = types.ModuleType(name)
-            harness.__path__ = [str(Path(package.__path__[0]) / "harness")]
-            sys.modules[name] = harness
-        return importlib.import_module(f"{name}.grading")
+        for number in range(1, whole.count(".") + 1):
+            parent = ".".join(whole.split(".")[:number])
+            if parent not in sys.modules:
+                sys.modules[parent] = _without_init(parent)
+        with _without_unused():
+            return importlib.import_module(whole)
     except ImportError as error:
         raise NoOfficialGrade(
             f"the package {PACKAGE} is not installed ({error}): install m3agent[official] as docs/install.md says"
         ) from None
 
 
-def test_spec(instance: Instance) -> Any:
-    """Return the row as the official package's `TestSpec`.
+def _without_init(package: str) -> types.ModuleType:
+    """Return a package without running its `__init__`."""
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        raise ImportError(f"No module named {package!r}")
+    return importlib.util.module_from_spec(spec)
 
-    Raises:
-        NoOfficialGrade: The row lacks required fields, or the package is not installed.
-    """
-    row, answer = instance.answer.row, instance.answer
-    missing = [name for name in NEEDED if not row.get(name)]
-    if missing:
-        raise NoOfficialGrade(f"the row has no {', '.join(missing)}, which the official rules need")
-    official_package()
-    constants = importlib.import_module(f"{PACKAGE}.harness.constants")
-    return importlib.import_module(f"{PACKAGE}.types").TestSpec(
-        instance_id=instance.id,
-        image="",
-        eval_script_list=with_exit_status(str(row["eval_script"]), constants),
-        repo=instance.task.repo,
-        version=instance.task.version,
-        FAIL_TO_PASS=list(answer.fail_to_pass),
-        PASS_TO_PASS=list(answer.pass_to_pass),
-        log_parser=str(row["log_parser"]),
-        eval_type=str(row.get("eval_type") or constants.EvalType.PASS_AND_FAIL.value),
-    )
+
+@contextlib.contextmanager
+def _without_unused() -> Iterator[None]:
+    """Let the package import `UNUSED` without effect."""
+    replaced = {name: sys.modules.get(name) for name in UNUSED}
+    for name in UNUSED:
+        sys.modules[name] = types.ModuleType(name)
+        vars(sys.modules[name])["__getattr__"] = lambda _: lambda *_, **__: None
+    try:
+        yield
+    finally:
+        for name, module in replaced.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
 
 
 def with_exit_status(script: str, constants: Any) -> list[str]:
