@@ -202,8 +202,7 @@ class Updates:
     def _on_verify(self, line: Line) -> None:
         self._reach(3)
         self.note(f"{line['verdict']}: {line['reason']}")
-        for name, before, after in words.ROWS:
-            tests = line.get(name) or []
+        for before, after, tests in words.deciding_tests(line):
             for each in tests[:MOST_TESTS]:
                 self.note(f"{words.change_of_tests(before, after)}: {each}")
             if len(tests) > MOST_TESTS:

@@ -205,8 +205,8 @@ class SessionReport:
     def evidence(self) -> list[tuple[str, str, list[str]]]:
         """The verification's sets of tests that are not empty, as tuples of CSS class, label and ids."""
         found = [
-            (_TONES[after], words.change_of_tests(before, after), strings(self.verdict, name))
-            for name, before, after in words.ROWS
+            (_TONES[after], words.change_of_tests(before, after), tests)
+            for before, after, tests in words.deciding_tests(self.verdict)
         ]
         found.append(("plain", "added by the patch", strings(self.verdict, "new")))
         return [row for row in found if row[2]]

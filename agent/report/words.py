@@ -6,6 +6,8 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
@@ -23,11 +25,10 @@ ROWS = (
     # field of `verify`, the test before the patch, and after it
     ("fixed", "red", "green"),
     ("broken", "green", "red"),
-    ("added_red", "-", "red"),
     ("still_red", "red", "red"),
+    ("added_red", "-", "red"),
     ("flaky", "varies", "varies"),
 )
-"""The sets of tests that decide a verdict."""
 
 
 def uncommitted(session_started: Line) -> str:
@@ -126,8 +127,21 @@ def evidence(verify: Line, compared: int) -> list[tuple[str, bool]]:
     return parts
 
 
+def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the tests that decide a verdict: what they were before the patch and after it, and their ids.
+
+    A test that several fields name comes once: a red test that the patch adds may also be red without the change.
+    """
+    seen: set[str] = set()
+    for name, before, after in ROWS:
+        tests = [test for test in items(verify, name) if isinstance(test, str) and test not in seen]
+        seen.update(tests)
+        if tests:
+            yield before, after, tests
+
+
 def change_of_tests(before: str, after: str) -> str:
-    """Return what happened to the tests of a row of `ROWS`: `red before, green after`."""
+    """Return what happened to the tests that decide a verdict: `red before, green after`."""
     if before == after == "varies":
         return "with changing outcomes"
     return f"{'not there' if before == '-' else before} before, {after} after"

@@ -91,8 +91,7 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
 
     add("before", "after", f"in fresh sandboxes, {text.duration(line['seconds'])}")
     listed: set[str] = set()
-    for name, before, after in words.ROWS:
-        ids = line.get(name) or []
+    for before, after, ids in words.deciding_tests(line):
         listed.update(ids)
         for ident in ids[:MOST_TESTS]:
             add(before, after, printable_line(ident, 300))

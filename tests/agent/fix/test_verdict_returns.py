@@ -79,7 +79,7 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
         assert exported.returncode == 0
         assert json.dumps(told["text"])[1:40] in exported.stdout
     assert run("report", "last", "-o", str(own_state / "page.html")).returncode == 0
-    assert "returned to the model" in (own_state / "page.html").read_text()
+    assert "goes back to the model" in (own_state / "page.html").read_text()
 
 
 @pytest.mark.slow  # quick: test_verify.py and test_verify_rounds.py
@@ -93,7 +93,8 @@ def test_a_red_test_of_the_patch_fails_it(
     assert told["kinds"] == ["added_red"]
     assert told["tests"] == ["test_new.py::test_new"]
     assert events(own_state)[-1]["status"] == "failed"
-    assert "added red: test_new.py::test_new" in done.stderr
+    rows = [line.split() for line in done.stderr.splitlines() if line.endswith(" test_new.py::test_new")]
+    assert rows == [["red", "red", "test_new.py::test_new"]]
 
 
 @pytest.mark.slow  # quick: test_completion_gate.py
