@@ -40,13 +40,14 @@ class ExecutionMap:
         functions: Path, first line and name of each function.
         executed: By test id, the numbers of the functions, packed (see `pack`).
         elsewhere: Sorted ids of tests whose record is incomplete, such as tests that start other processes.
-        imported: The functions that run while the tests are imported, such as decorators. Every test depends on them.
+        imports: Which functions run while the tests are imported, such as decorators. Its ids are paths: the tests of a test
+            file depend on what it executes, and every test on what the others execute. None in such a map itself.
     """
 
     functions: tuple[tuple[str, int, str], ...]
     executed: Mapping[str, str]
     elsewhere: tuple[str, ...]
-    imported: tuple[tuple[str, int, str], ...] = ()
+    imports: ExecutionMap | None = None
 
     def tests_that_execute(self, wanted: Callable[[str, int, str], bool]) -> set[str]:
         """Return the ids of the tests that execute one of the functions for which `wanted` is true.
@@ -58,6 +59,14 @@ class ExecutionMap:
         # the parameters of a test often execute the same functions, and then their texts are equal
         hits = {text: not numbers.isdisjoint(unpack(text)) for text in set(self.executed.values())}
         return {ident for ident, text in self.executed.items() if hits[text]}
+
+    def functions_of(self, ident: str) -> list[tuple[str, int, str]]:
+        """Return the functions that a test executes, with path, first line and name of each.
+
+        Raises:
+            ValueError: The numbers of the test are damaged.
+        """
+        return [self.functions[number] for number in sorted(unpack(self.executed[ident]))]
 
 
 def _ascending(data: bytes) -> list[int]:

@@ -2,8 +2,8 @@
 
 The base tree's test run records which functions each test executes (`m3agent.tools.execution_map`). A test is selected if
 it executes a changed function. It is selected too if nothing is known about it: it ran before the recording began, or
-it starts other processes. If a change cannot be attributed to functions, or to one that runs while the tests are
-imported, every test is selected.
+it starts other processes, or its file calls a changed function while it is imported. If a change cannot be attributed to
+functions, or to one that runs while other modules are imported, every test is selected.
 """
 
 from __future__ import annotations
@@ -86,17 +86,20 @@ def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport)
         changes[path] = contents[0], contents[1]
     if modes:
         return known.ids, f"{modes[0]} has another file mode"
-    if known.executed is None:
+    if known.executed is None or known.executed.imports is None:
         return known.ids, "it is not known which tests execute which code"
     files = {file_of(ident) for ident in known.ids}
     affected = affected_code(changes, files)
     if affected.everything:
         return known.ids, affected.everything
-    for path, line, name in known.executed.imported:
-        if affected.has(path, line, name):
-            return known.ids, f"{name} in {path} runs while the tests are imported"
+    imports = known.executed.imports
+    importing = {file_of(ident): ident for ident in imports.tests_that_execute(affected.has)}
+    if shared := sorted(importing.keys() - files):
+        functions = imports.functions_of(importing[shared[0]])
+        found = next(each for each in functions if affected.has(*each))
+        return known.ids, f"{found[2]} in {found[0]} runs while the tests are imported"
     recorded = known.executed.executed.keys() - {*known.executed.elsewhere}
-    own = {ident for ident in known.ids if file_of(ident) in changes}
+    own = {ident for ident in known.ids if file_of(ident) in changes or file_of(ident) in importing}
     return (known.executed.tests_that_execute(affected.has) | own | known.ids - recorded) & known.ids, ""
 
 

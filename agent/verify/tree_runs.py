@@ -261,4 +261,4 @@ class TreeRuns:
             )
         if imports.executed is None:  # it is not known what runs at import: then nothing can be left out
             return replace(report, executed=None)
-        return replace(report, executed=replace(report.executed, imported=imports.executed.functions))
+        return replace(report, executed=replace(report.executed, imports=imports.executed))

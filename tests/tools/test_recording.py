@@ -310,18 +310,57 @@ def test_next(): lib.one()
     assert 20 < await left(NOW) <= 40
 
 
+AT_IMPORT = {
+    "pkg/__init__.py": "",
+    "pkg/lib.py": """\
+def shared(): helper()
+def helper(): pass
+def of_module(): pass
+def of_first(): helper()
+def of_both(): pass
+def of_test_helper(): pass
+def of_case(): pass
+def of_parameters(): return [1]
+def of_name(value): return str(value)
+def unused(): pass
+""",
+    "pkg/late.py": "from pkg import lib\nlib.of_module()\nlib.of_both()\n",
+    "conftest.py": "from pkg import lib\nlib.shared()\n",
+    "helpers.py": "from pkg import lib\nlib.of_test_helper()\n",
+    "test_a.py": """\
+import pytest
+from pkg import lib
+VALUE = lib.of_both()
+from pkg import late
+lib.of_first()
+class Test:
+    lib.of_case()
+    @pytest.mark.parametrize("value", lib.of_parameters(), ids=lib.of_name)
+    def test_one(self, value): lib.unused()
+""",
+    "test_b.py": "import helpers\nfrom pkg import lib\nlib.of_both()\ndef test_two(): pass\n",
+    "test_c.py": "from test_b import lib\nlib.of_first()\ndef test_three(): pass\n",
+}
+
+
+def check_imports(found: ExecutionMap) -> None:
+    names = {
+        ident: {name for path, _, name in found.functions_of(ident) if path == "pkg/lib.py"}
+        for ident in found.executed
+    }
+    assert names == {
+        ".": {"of_module", "of_both", "of_test_helper"},
+        "conftest.py": {"shared", "helper"},
+        "test_a.py": {"of_both", "of_first", "helper", "of_case", "of_parameters", "of_name"},
+        "test_b.py": {"of_both"},
+        "test_c.py": {"of_first", "helper"},
+    }
+
+
 async def test_what_runs_while_the_tests_are_imported(bench: Bench) -> None:
-    """It belongs to no single test. Only the collection shows it."""
-    await bench.put(
-        {
-            **PROJECT,
-            "test_a.py": "from pkg import lib\nVALUE = lib.plain()\ndef test_one(): assert VALUE == lib.one()\n",
-        }
-    )
-    found = mapped(await run_in_sandbox(bench.sandbox, ".", framework="collect", record=NOW))
-    names = {name.rpartition(".")[2] for path, _, name in found.functions if path == "pkg/lib.py"}
-    assert names == {"plain", "helper"}
-    assert set(found.executed) == {"."}
+    """Only the collection shows it. What the body of a test file calls belongs to this file's tests."""
+    await bench.put(AT_IMPORT)
+    check_imports(mapped(await run_in_sandbox(bench.sandbox, ".", framework="collect", record=NOW)))
 
 
 JUMP = """\
@@ -436,6 +475,14 @@ async def test_what_each_test_executes_with_a_newer_python(
     check(found)
     assert elsewhere(found) == ELSEWHERE
     assert executing(found, "two") == {"test_many[two]", "test_traces"}
+
+
+@pytest.mark.integration
+async def test_what_runs_while_the_tests_are_imported_by_a_newer_python(
+    newer: tuple[str, dict[str, str]], tmp_path: Path
+) -> None:
+    write_files(tmp_path / "tree", AT_IMPORT)
+    check_imports(run_with(newer, tmp_path, framework="collect", record={"after": 0, "above": 0}))
 
 
 @pytest.mark.integration

@@ -26,11 +26,14 @@ INSTALLED = frozenset(("site-packages", ".venv", ".tox", ".nox"))
 class Tracer:
     """Collects the functions that run, with `sys.settrace`: for Python before 3.12.
 
+    Args:
+        see: Called with the frame of each function that starts, in the place of noting it in `seen`.
+
     Attributes:
         seen: The code objects by their id. Equal code objects of different files must stay apart, so this is no set.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, see: Callable[[Any], None] | None = None) -> None:
         self.seen: dict[int, Any] = {}  # the same for all tests, because threads keep their tracer
         seen = self.seen
 
@@ -38,7 +41,11 @@ class Tracer:
             code = frame.f_code
             seen[address(code)] = code
 
-        self.trace: Any = trace
+        def told(frame: Any, event: str, arg: object) -> None:
+            if see is not None:
+                see(frame)
+
+        self.trace: Any = trace if see is None else told
 
     def start(self) -> bool:
         """Begin to collect; return False if another tracer is at work."""
@@ -61,11 +68,14 @@ class Tracer:
 
 
 class Monitor:
-    """Collects the functions that run, with `sys.monitoring`: for Python 3.12 and later. As `Tracer`."""
+    """Collects the functions that run, with `sys.monitoring`: for Python 3.12 and later. As `Tracer`.
+
+    `see` is called once for each function, and once more after each `again`.
+    """
 
     NAME = "m3agent"
 
-    def __init__(self) -> None:
+    def __init__(self, see: Callable[[Any], None] | None = None) -> None:
         self.seen: dict[int, Any] = {}
         seen = self.seen
         self.api: Any = getattr(sys, "monitoring")  # noqa: B009 - typed for older versions, which lack it
@@ -78,7 +88,12 @@ class Monitor:
             seen[address(code)] = code
             return disable
 
-        self.begun = begun
+        def told(code: Any, offset: int) -> object:
+            if see is not None:
+                see(sys._getframe(1))
+            return disable
+
+        self.begun = begun if see is None else told
 
     def start(self) -> bool:
         if self.tool is None or self.api.get_tool(self.tool) != self.NAME:
@@ -104,6 +119,64 @@ class Monitor:
     def stop(self) -> None:
         if self.api.get_tool(self.tool) == self.NAME:
             self.api.set_events(self.tool, 0)
+
+
+def new_tracer(see: Callable[[Any], None] | None = None) -> Tracer | Monitor:
+    """Return the tracer for this version of Python."""
+    return Monitor(see) if sys.version_info >= (3, 12) else Tracer(see)
+
+
+class Imports:
+    """Pytest plugin that collects the functions that run while tests are imported, by the test file that runs them.
+
+    If the body of a test file calls a function, only the tests of this file depend on it. If the function runs while another
+    module is imported, the tests of all files that import this module depend on it, which may be all.
+
+    Args:
+        place: Returns the path of a file in the work tree, or None.
+
+    Attributes:
+        seen: The code objects by their id, for each test file. The path is empty if no single file runs them.
+    """
+
+    def __init__(self, place: Callable[[str], str | None]) -> None:
+        import pytest
+
+        pytest.hookimpl(hookwrapper=True, tryfirst=True)(Imports.pytest_make_collect_report)
+        self.seen: dict[str, dict[int, Any]] = {}
+        self.tracer = new_tracer(self.see)
+        self._place = place
+        self._known: set[int] = set()  # functions that were seen since a module began
+        self._collected = ""  # path of the test file whose tests pytest collects
+
+    def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
+        import pytest
+
+        before = self._collected
+        is_file = isinstance(collector, (pytest.Module, pytest.Class))
+        self._collected = collector.nodeid.partition("::")[0] if is_file else ""
+        yield
+        self._collected = before
+
+    def see(self, frame: Any) -> None:
+        """Note a function that starts."""
+        code = frame.f_code
+        if code.co_name == "<module>":  # what was seen before may run again, for another module
+            self._known.clear()
+            self.tracer.again()
+        elif id(code) not in self._known:
+            self._known.add(id(code))
+            self.seen.setdefault(self._importer(frame), {})[id(code)] = code
+
+    def _importer(self, frame: Any) -> str:
+        """Return the path of the only module of the work tree that is being imported; empty if there are several."""
+        modules = []
+        while frame is not None:
+            if frame.f_code.co_name == "<module>":
+                path = self._place(frame.f_code.co_filename)
+                modules += [] if path is None else [path]
+            frame = frame.f_back
+        return self._collected if not modules else modules[0] if len(modules) == 1 else ""
 
 
 def pack(numbers: Iterable[int]) -> str:
@@ -141,7 +214,7 @@ class Recorder:
         self.after = after
         self.above = above
         self.root = os.path.realpath(os.getcwd())
-        self.tracer: Tracer | Monitor = Monitor() if sys.version_info >= (3, 12) else Tracer()
+        self.tracer = new_tracer()
         self.first: float | None = None  # when the first test started
         self.done = 0
         self.on = False
@@ -255,15 +328,17 @@ class Recorder:
         self.report.tell("ran", item.nodeid, pack(numbers), "1" if elsewhere else "")
 
     @contextlib.contextmanager
-    def imports(self) -> Iterator[None]:
-        """Record what runs while tests are imported, as a test with the id of the whole tree."""
-        started = self.tracer.start()
-        yield
-        intact = started and self.tracer.intact()
-        numbers, _ = self.functions(dict(self.tracer.seen))
-        self.tracer.stop()
+    def imports(self) -> Iterator[Imports]:
+        """Record what runs while tests are imported: for each test file, and as "." what belongs to no single one."""
+        imports = Imports(self.place)
+        started = imports.tracer.start()
+        yield imports
+        intact = started and imports.tracer.intact()
+        seen = {path: dict(codes) for path, codes in {"": {}, **imports.seen}.items()}
+        imports.tracer.stop()
         if intact:
-            self.report.tell("ran", ".", pack(numbers), "")
+            for path, codes in seen.items():
+                self.report.tell("ran", path or ".", pack(self.functions(codes)[0]), "")
 
     def take(self) -> tuple[dict[int, Any], bool]:
         """Return what was collected since the last call, and whether something ran that was not seen."""

@@ -7,8 +7,8 @@ The report (`channel.py`) has these lines, each a kind with its fields:
 - `command`, argument, ...: pytest starts with these arguments. If it starts again, the last such line counts.
 - `end`, exit status, "1" if the time was over before all tests had started.
 - `code`, path, first line, name: a function of the work tree; the first such line is number 0.
-- `ran`, id, packed numbers of functions, "1" if the test may have executed more. The framework collect has one such line,
-  with the id ".": what runs while the tests are imported.
+- `ran`, id, packed numbers of functions, "1" if the test may have executed more. The framework collect has such lines for
+  what runs while the tests are imported, with the path of a test file as the id, or "." for what belongs to no single file.
 - `forged`, `plugin`, `reached`, `canaries`: what the guard found (`guard.py`).
 
 The request has these keys; all but the first two are optional:
@@ -283,7 +283,7 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
     def run(*others: str) -> tuple[int, bool]:
         guard = Guard(report.tell, **request["guard"]) if request.get("guard") and not collects else None
         plugin = PytestPlugin(report, selection, guard)
-        plugins = [plugin, guard, None if collects else recorder]
+        plugins = [plugin, guard, imports if collects else recorder]
         arguments = [*options, *others, *targets]
         report.tell("command", *arguments)
         status = pytest.main(arguments, plugins=[one for one in plugins if one is not None])
@@ -291,7 +291,7 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
 
     # results of tests in other processes would not arrive here
     serial = ["-n0"] if has_module("xdist") else []
-    with recorder.imports() if recorder is not None and collects else contextlib.nullcontext():
+    with recorder.imports() if recorder is not None and collects else contextlib.nullcontext() as imports:
         status, started = run(*serial)
         if status == 4 and serial:  # the repository's settings may turn the plugin xdist off
             status, started = run()

@@ -184,7 +184,7 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
             executed.functions,
             {full(ident): numbers for ident, numbers in executed.executed.items()},
             ids(executed.elsewhere),
-            executed.imported,
+            executed.imports,
         )
     return replace(
         report,

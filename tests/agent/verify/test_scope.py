@@ -31,6 +31,11 @@ WORDS = {"test_a.py::fix": "return 10", "test_a.py::near": "first", "test_b.py::
 """Each test and the text that the code must contain."""
 
 
+def at_import(executed: Mapping[str, Collection[int]]) -> ExecutionMap:
+    """Return what runs while tests are imported, by path."""
+    return ExecutionMap(FUNCTIONS, {path: pack(numbers) for path, numbers in executed.items()}, ())
+
+
 def suite_of(executed: Mapping[str, Collection[int]] | None = None, **changes: object) -> TestReport:
     """Return the result of all tests on the base tree, with what they execute."""
     ran = (
@@ -38,7 +43,9 @@ def suite_of(executed: Mapping[str, Collection[int]] | None = None, **changes: o
         if executed is None
         else executed
     )
-    known = ExecutionMap(FUNCTIONS, {ident: pack(numbers) for ident, numbers in ran.items()}, ())
+    known = ExecutionMap(
+        FUNCTIONS, {ident: pack(numbers) for ident, numbers in ran.items()}, (), at_import({".": []})
+    )
     report = TestReport(
         passed=("test_a.py::near", "test_b.py::far"),
         failed=("test_a.py::fix",),
@@ -255,16 +262,33 @@ def test_tests_that_start_other_processes_are_always_selected(tmp_path: Path) ->
     assert "test_b.py::far" in selected_tests(workspace, patch.base, patch.tree, known)[0]
 
 
-def test_a_function_that_runs_at_import_selects_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("executed", "selected", "why"),
+    [
+        ({".": [1]}, "fix near", ""),
+        ({".": [1, 0]}, "fix near far", "first in code.py runs while the tests are imported"),
+        (
+            {".": [1], "conftest.py": [0]},
+            "fix near far",
+            "first in code.py runs while the tests are imported",
+        ),
+        ({".": [1], "test_b.py": [0]}, "fix near far", ""),
+        ({".": [1], "test_b.py": [1]}, "fix near", ""),
+        (None, "fix near far", "it is not known which tests execute which code"),
+    ],
+)
+def test_a_function_that_runs_at_import(
+    tmp_path: Path, executed: Mapping[str, Collection[int]] | None, selected: str, why: str
+) -> None:
+    """The tests of a file depend on what it calls while it is imported, and all tests on what other modules call."""
     workspace, patch = patched(tmp_path, CONFIG, {"code.py": FIXED})
     known = suite_of()
     assert known.executed is not None
-    for functions, why in (
-        (FUNCTIONS[1:], ""),
-        (FUNCTIONS, "first in code.py runs while the tests are imported"),
-    ):
-        report = replace(known, executed=replace(known.executed, imported=functions))
-        assert selected_tests(workspace, patch.base, patch.tree, report)[1] == why
+    imports = executed if executed is None else at_import(executed)
+    report = replace(known, executed=replace(known.executed, imports=imports))
+    found, everything = selected_tests(workspace, patch.base, patch.tree, report)
+    assert {ident.partition("::")[2] for ident in found} == set(selected.split())
+    assert everything == why
 
 
 def test_a_mode_that_changes_selects_all(tmp_path: Path) -> None:
