@@ -269,8 +269,12 @@ class Settings:
     ] = None
     thinking: Annotated[
         Literal["enabled", "disabled", "adaptive"],
-        Setting("M3's thinking mode.", panel="The model", repository="unset"),
-    ] = "adaptive"
+        Setting(
+            "M3's thinking mode.",
+            panel="The model",
+            more="See [Thinking](servers.md#thinking).",
+        ),
+    ] = "enabled"
     image: Annotated[
         str | None,
         Setting(

@@ -137,6 +137,17 @@ def cached_tokens(wanted: ChangeRequest, flag: str, source: str) -> list[RecipeC
     )
 
 
+def default_thinking(wanted: ChangeRequest, source: str) -> list[RecipeChange]:
+    """Make a request that names no thinking mode mean `enabled`, as `Settings.thinking` does for m3agent's own."""
+    return wanted.change(
+        "thinking",
+        "A request without a thinking mode then thinks: the prompt ends with the opening think tag, so no closing tag that "
+        "a file or an earlier turn quotes ends the reasoning before it begins.",
+        source,
+        ("--default-chat-template-kwargs", '{"thinking_mode":"enabled"}'),
+    )
+
+
 def kv_dtype(wanted: ChangeRequest, fp8: str, reason: str, source: str) -> list[RecipeChange]:
     """Set the type of the KV cache that the user wants; `fp8` is the engine's name for that type."""
     if wanted.kv_dtype is None:

@@ -8,6 +8,7 @@ from m3agent.serving.plan.change import (
     RecipeChange,
     Rule,
     cached_tokens,
+    default_thinking,
     kv_dtype,
     only_here,
     remote_code,
@@ -61,6 +62,10 @@ def _prefix_cache(wanted: ChangeRequest) -> list[RecipeChange]:
         _SGLANG,
         drop=["--disable-radix-cache"],
     )
+
+
+def _thinking(wanted: ChangeRequest) -> list[RecipeChange]:
+    return default_thinking(wanted, _SGLANG)
 
 
 def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
@@ -191,6 +196,7 @@ RULES: tuple[Rule, ...] = (
     _names,
     _prefix_cache,
     _parsers,
+    _thinking,
     _cached_tokens,
     _metrics,
     _fast_tokens,

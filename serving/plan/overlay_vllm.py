@@ -10,6 +10,7 @@ from m3agent.serving.plan.change import (
     RecipeChange,
     Rule,
     cached_tokens,
+    default_thinking,
     kv_dtype,
     only_here,
     remote_code,
@@ -58,6 +59,10 @@ def _parsers(wanted: ChangeRequest) -> list[RecipeChange]:
         ("--reasoning-parser", "minimax_m3"),
         ("--enable-auto-tool-choice",),
     )
+
+
+def _thinking(wanted: ChangeRequest) -> list[RecipeChange]:
+    return default_thinking(wanted, "vllm-project/vllm#46042 and #50594")
 
 
 def _cached_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
@@ -249,6 +254,7 @@ RULES: tuple[Rule, ...] = (
     _block,
     _prefix_cache,
     _parsers,
+    _thinking,
     _cached_tokens,
     _metrics,
     _fast_tokens,

@@ -19,6 +19,7 @@ from m3agent.agent.loop.prompt import (
     MOST_DIFF,
     SYSTEM,
     first_messages,
+    summary,
     where_it_stands,
 )
 from m3agent.sandbox.network.allow_list import parse_hosts
@@ -69,6 +70,34 @@ def test_an_issue_cannot_leave_its_place(context: Context, hostile: str) -> None
     assert task.count("</issue>") == 1
     assert task.endswith("after\n</issue>\n")
     assert hostile not in task.removesuffix("</issue>\n")
+
+
+def test_no_text_of_ours_has_a_think_tag_that_the_repository_quotes() -> None:
+    """A server takes a closing tag for the end of the reasoning, wherever in the prompt it stands."""
+    tags = ("<mm:think>", "</mm:think>", "<think>", "</think>")
+    files = [
+        ("parser.py", f"TAGS = {tags}\n".encode()),
+        *((f"docs/{tag}/AGENTS.md", "".join(tags).encode()) for tag in tags),
+        *((f"{tag}.md", b"x\n") for tag in ("<mm:think>", "a</mm:think>")),
+    ]
+    context = pack_files(files)
+    messages = first_messages(
+        context,
+        with_images(*tags),
+        HEAD,
+        1,
+        suites=" ".join(tags),
+        not_importable=tags,
+        images=True,
+    )
+    later = [
+        where_it_stands({"passed": [], "failed": list(tags), "errored": []}, "+" + " ".join(tags)),
+        summary(" ".join(tags), "No tests have run so far."),
+        missing(text=" ".join(tags), changed=True, tested_since_change=True, broken=tags, added=tags),
+    ]
+    sent = json.dumps([*messages, later, [tool.schema() for tool in TOOLS]], ensure_ascii=False)
+    assert "AGENTS.md" in sent and "parser.py" in sent
+    assert not [tag for tag in tags if tag in sent]
 
 
 def with_images(*names: str) -> Issue:

@@ -17,11 +17,22 @@ FILES = (".m3agent.toml", "pyproject.toml")
 HOST = {
     *("endpoint", "engine", "api_key", "key_over_http", "server_price", "github_api"),
     *("image", "environment", "dockerfile", "sandbox", "allow_net", "mcp"),
-    *("yes", "tokenizer", "prefix", "instructions", "probe", "training", "seed", "attempts", "candidates"),
+    *(
+        "yes",
+        "tokenizer",
+        "prefix",
+        "instructions",
+        "thinking",
+        "probe",
+        "training",
+        "seed",
+        "attempts",
+        "candidates",
+    ),
     *("reruns", "verify_rounds", "verify_minutes", "baseline_minutes"),  # they decide what counts as evidence
 }
 """Settings that a repository may not set at all."""
-CHOICES = {"model": ("mine", "theirs"), "thinking": ("enabled", "disabled")}
+CHOICES = {"model": ("mine", "theirs")}
 """Settings that a repository may set if the user's file does not: the user's value, and the repository's."""
 LIMITS = {
     "context_budget": (1000, 5000, 9000),

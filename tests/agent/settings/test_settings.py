@@ -55,12 +55,12 @@ def test_defaults(layers: Layers) -> None:
     assert loaded.settings == Settings()
     assert set(loaded.origins.values()) == {"default"}
     settings = loaded.settings
-    assert (settings.thinking, settings.max_turns, settings.max_minutes) == ("adaptive", 100, 60.0)
+    assert (settings.thinking, settings.max_turns, settings.max_minutes) == ("enabled", 100, 60.0)
     assert (settings.memory, settings.cpus, settings.yes) == ("4g", 2.0, False)
 
 
 def test_each_layer_beats_the_next(layers: Layers) -> None:
-    layers.own.write_text("max_turns = 3\nmax_tokens = 3\ncpus = 3\nthinking = 'enabled'\n")
+    layers.own.write_text("max_turns = 3\nmax_tokens = 3\ncpus = 3\n")
     layers.user.write_text("max_turns = 4\nmax_tokens = 4\ncpus = 4\nmodel = 'm'\n")
     loaded = layers.load({"max_turns": 1, "max_tokens": None}, M3AGENT_MAX_TURNS="2", M3AGENT_MAX_TOKENS="2")
     settings, origins = loaded.settings, loaded.origins
@@ -116,7 +116,7 @@ def test_unknown_names_in_a_repository_are_refused(layers: Layers, text: str) ->
         ("max_minutes = inf", "max_minutes cannot be inf"),
         ("cpus = -1", "cpus cannot be -1"),
         ("memory = '4 gigs'", "with the unit k, m or g"),
-        ("thinking = 'hard'", "'enabled', 'disabled' or 'adaptive'"),
+        ("thinking = 'hard'", "may not set thinking"),
         ("model = ''", "not empty"),
         ("max-turns = 5", "did you mean max_turns?"),
         ("max_turnz = 5", "did you mean max_turns?"),
@@ -144,6 +144,7 @@ def test_files_that_are_no_text(layers: Layers) -> None:
     [
         ("M3AGENT_MAX_TURN", "5", "not a setting (did you mean M3AGENT_MAX_TURNS?)"),
         ("M3AGENT_MAX_TURNS", "many", "M3AGENT_MAX_TURNS cannot be 'many'"),
+        ("M3AGENT_THINKING", "hard", "'enabled', 'disabled' or 'adaptive'"),
         ("M3AGENT_YES", "perhaps", "M3AGENT_YES cannot be 'perhaps'"),
         ("M3AGENT_ENDPOINT", "localhost", "an address like http://host:8000/v1"),
         ("M3AGENT_ENDPOINT", "http://host:port/v1", "M3AGENT_ENDPOINT cannot be"),

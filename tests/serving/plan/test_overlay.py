@@ -115,6 +115,7 @@ def test_vllm_gets_what_agents_need() -> None:
         "--tool-call-parser",
         "--reasoning-parser",
         "--enable-auto-tool-choice",
+        "--default-chat-template-kwargs",
         "--enable-prompt-tokens-details",
         "--language-model-only",
         "--host",
@@ -238,3 +239,9 @@ def test_json_has_the_result_beside_the_documented_command() -> None:
     assert parsers["changed"] == [
         [["--tool-call-parser", "minimax-m3-nom"], ["--tool-call-parser", "minimax-m3"]]
     ]
+
+
+def test_a_request_without_a_thinking_mode_thinks() -> None:
+    for known in ENGINES_OWN:
+        _, result = with_overlay(known)
+        assert value(result, "--default-chat-template-kwargs") == '{"thinking_mode":"enabled"}', known.name
