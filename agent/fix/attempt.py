@@ -41,6 +41,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
+from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
@@ -67,6 +68,8 @@ class Attempt:
     say: Callable[[str], None]
     on_delta: Callable[[Delta], None]
     started: float = field(default_factory=time.monotonic)
+    group: str = ""
+    """Id of the session whose prompt this session's begins with; empty if that is this session."""
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     """Closes the sandbox, the client and the conversation."""
     workspace: Workspace | None = None
@@ -108,6 +111,7 @@ class Attempt:
         self.workspace = Workspace(store, point.started["tree"])
         self.messages = self.stack.enter_context(contextlib.closing(Conversation.read(folder)))
         self.pending = point.pending(self.messages)
+        self.group = point.group
         self.rounds, self.named_red = point.rounds, dict(point.named_red)
         self.returned_tree = point.returned.get("tree")
         self.session.write(session_events.session_resumed(point, self.messages, self.pending))
@@ -163,6 +167,7 @@ class Attempt:
                     api_key=run_context.key,
                     on_retry=lambda note: self.session.write(session_events.retry(note)),
                     recorded=self.request.settings.training,
+                    affinity=Affinity(self.group or self.session.id, run_context.ranks),
                 )
             )
             if self.messages is None:

@@ -179,6 +179,7 @@ def _further_attempts(
         limits = dataclasses.replace(first.limits, used=Totals())
         attempt = Attempt(first.request, session, limits, variation, first.say, listener(session.id))
         attempt.started, attempt.other_tools = first.started, first.other_tools
+        attempt.group = first.session.id
         yield attempt
 
 

@@ -41,6 +41,7 @@ class RunContext:
         dirty: Number of files that differ from the commit.
         not_importable: Sentences that say which test files cannot be imported in the sandbox, with the errors.
         suites: The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`).
+        ranks: Number of the server's data-parallel ranks.
     """
 
     endpoint: Endpoint
@@ -50,6 +51,7 @@ class RunContext:
     dirty: int = 0
     not_importable: Sequence[str] = ()
     suites: str = ""
+    ranks: int = 1
 
 
 async def prepare(
@@ -86,7 +88,7 @@ async def prepare(
     log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
     for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
         say(advice)
-    return RunContext(endpoint, server.key, prices, context)
+    return RunContext(endpoint, server.key, prices, context, ranks=findings.ranks)
 
 
 async def _endpoint(server: ModelServer, settings: Settings) -> Endpoint:

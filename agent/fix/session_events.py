@@ -96,6 +96,7 @@ def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> e
         prefix_caching=findings.prefix_caching,
         cached_tokens=findings.cached_tokens,
         tokenizer_seconds=findings.tokenizer_seconds,
+        ranks=findings.ranks,
         seconds=round(seconds, 3),
     )
 

@@ -14,6 +14,7 @@ from m3agent.agent.loop.completion_gate import accepts
 from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.session_tests import SessionTests
 from m3agent.agent.loop.tool_executor import PendingCall
+from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
 from m3agent.agent.session.usage import Totals
@@ -51,6 +52,8 @@ class ResumePoint:
         tell: The user's message to the model.
         used: Tokens and cost so far.
         tests: The outcomes of the session's test runs.
+        group: Id of the session whose prompt this session's begins with: that of the first attempt at the issue, or the
+            one that it was forked from; empty if that is the session itself.
         variation: What distinguishes this attempt from others.
         tools: Schemas of the MCP tools that the session offers.
         stall: A detector that has received all earlier answers and finished calls.
@@ -70,6 +73,7 @@ class ResumePoint:
     tell: str = ""
     used: Totals = field(default_factory=Totals)
     tests: SessionTests = field(default_factory=SessionTests)
+    group: str = ""
     variation: Variation = Variation()  # noqa: RUF009  # it is frozen
     tools: list[dict[str, Any]] = field(default_factory=list)
     stall: StallDetector = field(default_factory=StallDetector)
@@ -116,6 +120,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         started,
         started["tree"],
         seconds=sum(_seconds(begin, end) for begin, end in record.stretches),
+        group=_group(started, lines),
         variation=_variation(started),
         tools=record.other_tools,
         turns=record.turns,
@@ -192,6 +197,13 @@ def _variation(started: Line) -> Variation:
     if attempt is None:
         return Variation()
     return Variation(hint=attempt["hint"], temperature=attempt["temperature"], seed=attempt["seed"])
+
+
+def _group(started: Line, lines: Sequence[Line]) -> str:
+    """Return the id of the first session with the same prompt, or an empty string."""
+    if attempt := started.get("attempt"):
+        return str(attempt["group"])
+    return next((str(line["source"]) for line in lines if line["type"] == SessionForked.type), "")
 
 
 def _seconds(begin: str, end: str) -> float:

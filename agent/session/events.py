@@ -205,6 +205,7 @@ class EndpointProbed(Event):
         cached_tokens: Whether the usage contains the number of cached tokens.
         tokenizer_seconds: Time of the server's tokenizer for a million tokens.
         seconds: Time of the probe.
+        ranks: Number of data-parallel ranks, each with its own cache; 1 if it is not known.
     """
 
     type = "endpoint.probed"
@@ -219,6 +220,7 @@ class EndpointProbed(Event):
     cached_tokens: bool | None
     tokenizer_seconds: float | None
     seconds: float
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

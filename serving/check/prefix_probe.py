@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from m3agent.serving.check.engine_state import engine_state
 from m3agent.serving.check.metrics import parse_metrics, total
 from m3agent.serving.client.endpoint import Endpoint, Flavour, get, post
 from m3agent.serving.client.http import open_client
@@ -68,11 +69,13 @@ class Findings:
         prefix_caching: Whether the server reused the beginning of a prompt.
         cached_tokens: Whether the usage reports how many prompt tokens came from the cache.
         tokenizer_seconds: Seconds per million tokens, without the network round trip.
+        ranks: Number of data-parallel ranks, each with its own cache; 1 if unknown.
     """
 
     prefix_caching: bool | None = None
     cached_tokens: bool | None = None
     tokenizer_seconds: float | None = None
+    ranks: int = 1
 
     def advice(self, endpoint: Endpoint, prompt_tokens: int) -> list[str]:
         """Return one sentence per server setting worth changing, for prompts of `prompt_tokens` tokens."""
@@ -102,11 +105,12 @@ async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _
         asking = _Questions(client, endpoint, api_key)
         try:
             async with asyncio.timeout(timeout):
+                await asking.about_ranks()
                 await asking.about_prefixes()
                 await asking.about_the_tokenizer()
         except TimeoutError:
             pass
-    return Findings(asking.prefix_caching, asking.cached_tokens, asking.tokenizer_seconds)
+    return Findings(asking.prefix_caching, asking.cached_tokens, asking.tokenizer_seconds, asking.ranks)
 
 
 class _Questions:
@@ -116,12 +120,18 @@ class _Questions:
         self.prefix_caching: bool | None = None
         self.cached_tokens: bool | None = None
         self.tokenizer_seconds: float | None = None
+        self.ranks = 1
         self._client = client
         self._endpoint = endpoint
         self._api_key = api_key
         self._root = endpoint.url.removesuffix("/v1")
         # The context window may be small, and source code has at least about two characters per token.
         self._most_characters = 2 * (endpoint.max_model_len or 1_000_000)
+
+    async def about_ranks(self) -> None:
+        """Count the ranks that report a cache."""
+        state = await engine_state(self._endpoint, api_key=self._api_key)
+        self.ranks = max(1, len(state.kv_tokens))
 
     async def about_prefixes(self) -> None:
         """Send the same beginning twice. A random number at its start ensures that no cache has it yet."""

@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
+from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.http import open_client, post_chat, translate
 from m3agent.serving.client.idle_timeout import Watch
@@ -77,7 +78,9 @@ class Client:
         retry_seconds: Seconds after the first failure, after which no new attempt begins.
         backoff: Seconds of the first wait.
         recorded: Whether a program records the conversation to train a model with it. Then each request for the same
-            answer has the same `Idempotency-Key`, and the answer's tokens are requested.
+            answer has the same `Idempotency-Key`, by which a server recognises a request that is sent again, and the
+            answer's tokens are requested.
+        affinity: The session of the requests; None for requests that belong together in no way.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Client:
         retry_seconds: float = 300,
         backoff: float = 1,
         recorded: bool = False,
+        affinity: Affinity | None = None,
     ) -> None:
         self.endpoint = endpoint
         self._api_key = api_key
@@ -101,6 +105,7 @@ class Client:
         self._retry_seconds = retry_seconds
         self._backoff = backoff
         self._recorded = recorded
+        self._affinity = affinity
         self._key: str | None = None
         self._body = RequestBody()
         self._choice = StreamChoice()
@@ -171,6 +176,7 @@ class Client:
             thinking=thinking,
             sampling=sampling,
             tokens=self._recorded,
+            affinity=self._affinity,
         )
         self._key = uuid.uuid4().hex if self._recorded else None
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
@@ -371,7 +377,10 @@ class Client:
             # No read timeout here: `_events` measures silence between events, and bytes that complete no
             # event do not count.
             self._openai = open_client(self.endpoint.url, self._api_key, connect=_CONNECT_SECONDS, read=None)
-        return await post_chat(self._openai, body, self._api_key, self._key)
+        headers = {} if self._affinity is None else self._affinity.headers(self.endpoint)
+        if self._key is not None:
+            headers["Idempotency-Key"] = self._key
+        return await post_chat(self._openai, body, self._api_key, headers)
 
     async def _within(
         self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None

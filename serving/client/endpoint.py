@@ -30,6 +30,7 @@ class _Kind:
         domains: The domains of a hosted API.
         version_paths: The pages with the version, beside /v1.
         takes_template: Whether it passes `chat_template_kwargs` to M3's template; such servers also know `top_k`.
+        session_headers: The headers from which a router in front of it reads a request's session. Hosted APIs get none.
     """
 
     reasoning_field: ReasoningField
@@ -37,16 +38,35 @@ class _Kind:
     domains: tuple[str, ...] = ()
     version_paths: tuple[str, ...] = ()
     takes_template: bool = False
+    session_headers: tuple[str, ...] = ()
 
+
+# vllm-router reads the first one (policy consistent_hash), Dynamo the second one. vllm-router passes on the workers' list of
+# models, so it looks like vLLM; Dynamo has a list of its own, so it is an unknown server.
+_ROUTERS = ("X-Session-ID", "x-dynamo-session-id")
 
 _KINDS: dict[Flavour, _Kind] = {
-    "vllm": _Kind("reasoning", "vllm", version_paths=("/version",), takes_template=True),
-    "sglang": _Kind("reasoning_content", "sglang", version_paths=SGLANG_INFO_PATHS, takes_template=True),
-    "trtllm": _Kind("reasoning_content", "tensorrt_llm", version_paths=("/version",), takes_template=True),
+    "vllm": _Kind(
+        "reasoning", "vllm", version_paths=("/version",), takes_template=True, session_headers=_ROUTERS
+    ),
+    "sglang": _Kind(
+        "reasoning_content",
+        "sglang",
+        version_paths=SGLANG_INFO_PATHS,
+        takes_template=True,
+        session_headers=_ROUTERS,
+    ),
+    "trtllm": _Kind(
+        "reasoning_content",
+        "tensorrt_llm",
+        version_paths=("/version",),
+        takes_template=True,
+        session_headers=_ROUTERS,
+    ),
     "minimax": _Kind("reasoning_details", domains=("minimax.io", "minimaxi.com", "minimax.chat")),
     "openrouter": _Kind("reasoning", domains=("openrouter.ai",)),
     "embedded": _Kind("reasoning", "m3agent", takes_template=True),
-    "unknown": _Kind("reasoning_content"),
+    "unknown": _Kind("reasoning_content", session_headers=_ROUTERS),
 }
 _LENGTH_KEYS = ("max_model_len", "context_length", "context_window", "max_context_length")
 _MOST_LENGTH = 2**53  # larger numbers may not even fit into a float
@@ -92,6 +112,11 @@ class Endpoint:
     def takes_template(self) -> bool:
         """Whether the server passes `chat_template_kwargs` to M3's template, and knows `top_k`."""
         return _KINDS[self.flavour].takes_template
+
+    @property
+    def session_headers(self) -> tuple[str, ...]:
+        """The headers that may name a request's session."""
+        return _KINDS[self.flavour].session_headers
 
 
 async def probe(

@@ -7,6 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -130,7 +131,10 @@ def request_headers(api_key: str | None) -> "dict[str, str | openai.Omit]":
 
 
 async def post_chat(
-    client: "openai.AsyncOpenAI", body: bytes, api_key: str | None, key: str | None = None
+    client: "openai.AsyncOpenAI",
+    body: bytes,
+    api_key: str | None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> "httpx2.Response":
     """Send an encoded chat completion request; return once the response headers have arrived.
 
@@ -138,7 +142,7 @@ async def post_chat(
         client: The connections.
         body: The encoded request.
         api_key: The key to send, or None.
-        key: The `Idempotency-Key`, by which a server recognises a request that is sent again; None for none.
+        more: Further headers.
 
     Raises:
         openai.APIError: The SDK's errors, not translated.
@@ -146,9 +150,7 @@ async def post_chat(
     import httpx2
     import openai
 
-    headers = {"Content-Type": "application/json", **request_headers(api_key)}
-    if key is not None:
-        headers["Idempotency-Key"] = key
+    headers = {"Content-Type": "application/json", **request_headers(api_key), **more}
     try:
         return await client.post(
             "/chat/completions",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.wire import ThinkingMode
 
@@ -43,6 +44,7 @@ def request_parameters(
     sampling: Sampling,
     stream: bool = True,
     tokens: bool = False,
+    affinity: Affinity | None = None,
 ) -> dict[str, Any]:
     """Return the parameters that follow the messages, in a fixed order.
 
@@ -55,6 +57,7 @@ def request_parameters(
         sampling: How tokens are drawn.
         stream: Whether the answer streams.
         tokens: Whether the answer should have the ids of its tokens, and their log probabilities. vLLM has them.
+        affinity: The session of the request.
     """
     hosted_by_minimax = endpoint.flavour == "minimax"
     parameters: dict[str, Any] = {"model": endpoint.model, "stream": stream}
@@ -82,4 +85,6 @@ def request_parameters(
         parameters["reasoning_split"] = True
     if tokens and endpoint.flavour == "vllm":
         parameters |= {"logprobs": True, "return_token_ids": True}
+    if affinity is not None:
+        parameters |= affinity.parameters(endpoint)
     return parameters

@@ -30,6 +30,7 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import Delta
@@ -69,6 +70,7 @@ class World:
     script: Script = field(default_factory=lambda: Suite(sums))
     clients: list[ScriptedClient] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    affinities: list[Affinity] = field(default_factory=list)
     on_retry: list[Callable[[RetryNote], None]] = field(default_factory=list)
     sandboxes: list[tuple[Backend, SandboxSpec, Sandbox]] = field(default_factory=list)
     on_request: list[Callable[[NetworkRequest], None]] = field(default_factory=list)
@@ -85,11 +87,13 @@ class World:
         api_key: str | None,
         on_retry: Callable[[RetryNote], None],
         recorded: bool,
+        affinity: Affinity,
     ) -> ScriptedClient:
         """Replaces `Client`."""
         self.clients.append(ScriptedClient(self.answers, endpoint))
         self.keys.append(api_key)
         self.on_retry.append(on_retry)
+        self.affinities.append(affinity)
         return self.clients[-1]
 
     def new_sandbox(

@@ -31,6 +31,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.git import UNFINISHED
+from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall
 from m3agent.serving.client.parameters import Sampling
@@ -153,6 +154,14 @@ async def test_a_request_that_is_sent_again_is_logged(world: World) -> None:
     world.on_retry[0](RetryNote(2, 1.5, "it broke off"))
     [retry] = world.log("retry")
     assert (retry["attempt"], retry["wait"], retry["reason"]) == (2, 1.5, "it broke off")
+
+
+async def test_requests_name_the_session_or_the_one_that_it_shares_a_prompt_with(world: World) -> None:
+    await work(world.attempt(NO_CHANGE))
+    shared = world.attempt(NO_CHANGE, name="another")
+    shared.group = "session"
+    await work(shared, dataclasses.replace(RUN_CONTEXT, ranks=4))
+    assert world.affinities == [Affinity("session"), Affinity("session", 4)]
 
 
 async def test_variation_of_an_attempt(world: World) -> None:
@@ -353,12 +362,13 @@ async def test_a_session_is_taken_up(world: World, trees: None) -> None:
     folder = attempt.session.folder / TREES
     folder.mkdir()
     (folder / f"{UNFINISHED}1").mkdir()
-    point = ResumePoint({"tree": "base"}, "last", turn=1, turns=[begun(1, 1)])
+    point = ResumePoint({"tree": "base"}, "last", turn=1, group="first", turns=[begun(1, 1)])
     async with attempt.stack:
         attempt.go_on(point)
         assert attempt.workspace is not None
         assert (attempt.workspace.base, attempt.workspace.store.git_dir) == ("base", folder)
         assert list(folder.iterdir()) == [], "what was being made is gone"
+        assert attempt.group == "first"
         assert attempt.messages is not None
         assert len(attempt.messages) == 3
         assert [each.call for each in attempt.pending] == [dataclasses.replace(WRITE, arguments_text="")]

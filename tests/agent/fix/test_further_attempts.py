@@ -38,6 +38,7 @@ def test_each_further_attempt_has_its_own_session_and_limits(world: World) -> No
     with contextlib.ExitStack() as sessions:
         further = list(flow._further_attempts(first, prepared(world), sessions, lambda _: lambda _: None))
         assert [attempt.session.id for attempt in further] == ["session-2", "session-3"]
+        assert {attempt.group for attempt in further} == {first.session.id}
         assert [attempt.variation for attempt in further] == variations(3, None)[1:]
         for attempt in further:
             assert attempt.limits.used is not first.limits.used

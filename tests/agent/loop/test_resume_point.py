@@ -122,3 +122,10 @@ def test_a_session_that_had_not_begun_is_not_resumed() -> None:
     for written in ([], [events.Error("UsageError", "no", 2), finished("error")]):
         with pytest.raises(UsageError, match="ended before it began"):
             point_of(*written)
+
+
+def test_a_session_shares_the_prompt_of_its_first_attempt_or_of_what_it_was_forked_from() -> None:
+    attempt = {"number": 2, "of": 3, "hint": "", "temperature": 1.0, "seed": None, "group": "first"}
+    assert point_of(BASE).group == ""
+    assert point_of(BASE, FORKED, FORKED).group == FORKED.source
+    assert point_of(started(tree="base", attempt=attempt), FORKED).group == "first"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from m3agent.serving.check.prefix_probe import Findings, examine
@@ -51,6 +53,17 @@ async def test_it_touches_no_conversation() -> None:
         assert "/v1/chat/completions" not in server.paths
         assert len(server.prompts) == 2
         assert server.prompts[0].splitlines()[0] == server.prompts[1].splitlines()[0]
+
+
+async def test_the_ranks_with_a_cache_of_their_own() -> None:
+    with EngineServer() as server:
+        assert (await examine(endpoint(server.url), api_key=None)).ranks == 1
+        page = "".join(
+            f'vllm:cache_config_info{{engine="{rank}",block_size="128",num_gpu_blocks="9"}} 1.0\n'
+            for rank in range(4)
+        )
+        with mock.patch.object(server, "get", lambda path, _: page if path == "/metrics" else None):
+            assert (await examine(endpoint(server.url), api_key=None)).ranks == 4
 
 
 async def test_the_speed_of_the_tokenizer() -> None:
