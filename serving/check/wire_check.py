@@ -93,7 +93,7 @@ async def wire_check(
         detail = f"not tried: {endpoint.host} is not vLLM, SGLang or TensorRT-LLM"
         checks += [Check(name, None, detail) for name, _ in _MODES]
     else:
-        bias = await _bias(endpoint, api_key)
+        bias = await marker_bias(endpoint, api_key)
         async with Client(endpoint, api_key=api_key, attempts=1) as client:
             silent = False
             for name, thinking in _MODES:
@@ -126,7 +126,7 @@ def context_check(endpoint: Endpoint, context: int | None) -> Check:
     return Check(name, False, f"{length:,} tokens, {context:,} were requested", fix)
 
 
-async def _bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
+async def marker_bias(endpoint: Endpoint, api_key: str | None) -> dict[str, float]:
     """Return a logit bias for the tokens of M3's markers; empty if the server does not report token ids.
 
     Random weights may spell a marker with other tokens, and parsers recognise only the marker's own token id.

@@ -34,6 +34,8 @@ Fault = Literal[
     "cut",  # no finish reason
     "no grammar",
     "refuses grammars",
+    "quoted tags",  # a think tag in the prompt ends the reasoning, unless thinking is enabled, as in vLLM up to 0.33
+    "quoted tags always",  # the same although thinking is enabled, as with a template that does not open the tag
     "draft",  # takes no logit bias, as vLLM 0.24 with a draft
     "free first token",  # as if the prompt did not already contain the end of thinking
 ]
@@ -203,6 +205,11 @@ class ForcedServer(EngineServer):
         reasoning, content = "", text
         leaks = "leaks when streamed" in self.faults and body["stream"] and thinking == "adaptive"
         spelt = self._pattern(body) is not None and not self._favours(body, END)
+        if END in str(body["messages"][0]["content"]) and (
+            "quoted tags always" in self.faults or ("quoted tags" in self.faults and thinking != "enabled")
+        ):
+            content = text.replace(THINK, "").replace(END, "")
+            leaks = True
         if "no reasoning parser" not in self.faults and not leaks:
             if thinking == "enabled":
                 reasoning, _, content = (text, "", "") if spelt else text.partition(END)

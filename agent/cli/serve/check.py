@@ -94,6 +94,7 @@ async def _check(
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
     from m3agent.serving.check.prefix_probe import examine
+    from m3agent.serving.check.reasoning_check import reasoning_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
     context, concurrency, typical = work
@@ -112,6 +113,8 @@ async def _check(
         listen=_listen,
         findings=findings,
     )
+    _listen("the end of the reasoning")
+    found += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)
     found += await model_check(endpoint, api_key=key, listen=_listen)
     _listen("the draft, if there is one")
     found += await draft_check(endpoint, api_key=key)

@@ -29,7 +29,7 @@ def test_a_server_is_checked_and_each_name_comes_once(tmp_path: Path) -> None:
         done = run(tmp_path, "check", "--endpoint", server.url, "--context", "131072", "--json")
     found = {check["name"]: check for check in json.loads(done.stdout)}
     assert len(found) == len(json.loads(done.stdout))
-    assert {"no thinking", "token ids", "tool call", "workload", "key"} <= found.keys()
+    assert {"no thinking", "token ids", "reasoning end", "tool call", "workload", "key"} <= found.keys()
     assert found["context"]["ok"] and found["tool call"]["ok"] and found["thinking enabled"]["ok"]
     failed = [name for name, check in found.items() if check["ok"] is False]
     assert done.returncode == (4 if failed else 0)
