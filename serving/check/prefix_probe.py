@@ -136,7 +136,7 @@ class _Questions:
     async def about_prefixes(self) -> None:
         """Send the same beginning twice. A random number at its start ensures that no cache has it yet."""
         size = min(_PREFIX_CHARACTERS, self._most_characters)
-        beginning = secrets.token_hex(16) + "\n" + (await asyncio.to_thread(_sample))[:size]
+        beginning = secrets.token_hex(16) + "\n" + (await asyncio.to_thread(sample_text))[:size]
         if await self._complete(beginning + "\n1") is None:
             return
         hits = await self._hits()
@@ -156,7 +156,7 @@ class _Questions:
         The minimum of each counts: the first request may cause start-up work, and other load on either
         machine can delay any request.
         """
-        text = (await asyncio.to_thread(_sample))[: min(_SAMPLE_CHARACTERS, self._most_characters)]
+        text = (await asyncio.to_thread(sample_text))[: min(_SAMPLE_CHARACTERS, self._most_characters)]
         least_short = least_long = math.inf
         for _ in range(_MOST_TIMES):
             short = await self._tokenize("x")
@@ -210,7 +210,7 @@ class _Questions:
         return answer if isinstance(answer, dict) else None
 
 
-def _sample() -> str:
+def sample_text() -> str:
     """Return source code that is not secret: files of Python's standard library."""
     folder = Path(sysconfig.get_path("stdlib"))
     names = ("argparse.py", "typing.py", "inspect.py", "tarfile.py")

@@ -45,6 +45,13 @@ def check(
     prometheus: Annotated[
         str | None, typer.Option(help="A Prometheus that should read the server's metrics.", metavar="URL")
     ] = None,
+    evict: Annotated[
+        bool,
+        typer.Option(
+            "--evict",
+            help="Evict the GPUs' cache to check the host cache; other requests become slower for a while.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a running server: its parsers, tokenizer, cache and settings, and whether its model answers sensibly.
@@ -54,7 +61,7 @@ def check(
     with faults():
         from m3agent.agent.cli import check_table
 
-        found = run(_check(endpoint, model, (context, concurrency, typical), prometheus))
+        found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
         text = check_table.as_json(found) if as_json else check_table.table(found, failed="failed")
         print_bytes(text.encode())
         raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
@@ -88,13 +95,17 @@ async def _check(
     model: str | None,
     work: tuple[int | None, int | None, int | None],
     prometheus: str | None,
+    *,
+    evict: bool,
 ) -> list[Check]:
     """Run all checks; each name appears once."""
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
+    from m3agent.serving.check.partial_prefix import partial_prefix_check
     from m3agent.serving.check.prefix_probe import examine
     from m3agent.serving.check.reasoning_check import reasoning_check
+    from m3agent.serving.check.restored_prefix import restored_prefix_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
     context, concurrency, typical = work
@@ -118,6 +129,11 @@ async def _check(
     found += await model_check(endpoint, api_key=key, listen=_listen)
     _listen("the draft, if there is one")
     found += await draft_check(endpoint, api_key=key)
+    _listen("prefixes that end inside a block")
+    found += await partial_prefix_check(endpoint, api_key=key)
+    if evict:
+        _listen("a prefix that leaves the GPUs")
+        found += await restored_prefix_check(endpoint, api_key=key)
     _listen("settings and metrics")
     found += await checklist(
         endpoint, api_key=key, workload=workload, prometheus=prometheus, findings=findings

@@ -1,0 +1,83 @@
+"""Check that a cached prefix which ends inside a block gives the same answer as a computed one.
+
+Caches keep whole blocks, so a conversation that grows by a few tokens reuses all but its last, incomplete block. Engines
+that get this wrong answer rightly when a prefix ends with a block, and wrongly when it does not; no error shows it.
+"""
+
+from __future__ import annotations
+
+from packaging.version import InvalidVersion, Version
+
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.engine_state import EngineState, engine_state
+from m3agent.serving.check.prompt_reader import BLOCK, Comparison, NotComparable, PromptReader
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.client.http import open_client
+from m3agent.serving.errors import ModelServerError
+
+NAME = "partial prefix"
+BLOCKS = 3
+"""Whole blocks of the shortest prompt: the one that ends inside the fourth is the smallest with a block to replace."""
+STEPS = (1, 63, 64, 127, 128, 128, 129)
+"""Tokens beyond `BLOCKS` blocks of 128: around the middle and the ends of a block. Each prompt continues the one before."""
+LOOKAHEAD = Version("0.33")
+"""First vLLM that keeps the last matched block although it has a draft."""
+_SECONDS = 120.0
+_FIX = "start it with --no-enable-prefix-caching until the engine is mended, and look for a proxy that changes prompts"
+
+
+async def partial_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]:
+    """Check a running vLLM; never raise because of the server's answers.
+
+    Returns:
+        One check; none for other engines, which have no salt for their cache in the same form.
+    """
+    if endpoint.flavour != "vllm":
+        return []
+    state = await engine_state(endpoint, api_key=api_key)
+    async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
+        reader = PromptReader(client, endpoint, api_key, state.block_size or BLOCK)
+        try:
+            return [await _compare(reader, state)]
+        except NotComparable as error:
+            return [Check(NAME, None, f"not compared: {error}")]
+        except ModelServerError as error:
+            return [Check(NAME, None, f"not compared: {error}")]
+
+
+async def _compare(reader: PromptReader, state: EngineState) -> Check:
+    block = reader.block
+    lengths = [block * BLOCKS + step * block // BLOCK for step in STEPS]
+    ids, salt, before, reused = await reader.text(max(lengths) + 1), reader.salt(), 0, 0
+    for length in lengths:
+        found = await reader.compare(ids[:length], salt)
+        whole = min(before, length - 1) // block * block
+        if fault := found.fault or _too_many(found, whole):
+            return Check(NAME, False, fault, _FIX)
+        if found.undecided:
+            return Check(NAME, None, f"not compared: {found.undecided}")
+        least = max(0, whole - block) if drops_a_block(reader.endpoint, state) else whole
+        if found.warm.cached is not None and found.warm.cached < least:
+            detail = f"not compared: {found.warm.cached:,} of {least:,} tokens came from the cache; it may be full or off"
+            return Check(NAME, None, detail)
+        before, reused = length, reused + (found.warm.cached or 0)
+    counted = f", {reused:,} tokens from the cache" if reused else ""
+    return Check(
+        NAME,
+        True,
+        f"{len(lengths)} prefixes that end inside and between blocks give the same answers{counted}",
+    )
+
+
+def _too_many(found: Comparison, whole: int) -> str:
+    if found.warm.cached is None or found.warm.cached <= whole:
+        return ""
+    return f"{found.warm.cached:,} tokens came from the cache, which can have only {whole:,} of this prompt"
+
+
+def drops_a_block(endpoint: Endpoint, state: EngineState) -> bool:
+    """Return whether the engine computes the last matched block again: vLLM before 0.33 with a draft."""
+    try:
+        return state.drafts is not None and Version(endpoint.version or "") < LOOKAHEAD
+    except InvalidVersion:
+        return state.drafts is not None
