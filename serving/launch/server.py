@@ -15,6 +15,7 @@ from m3agent.serving.check.model_check import model_check
 from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.errors import ModelServerError
+from m3agent.serving.launch.dense_check import dense_check
 from m3agent.serving.launch.engine import EngineProcess
 from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.fault_rows import LaunchContext
@@ -216,13 +217,13 @@ class Server:
                     max_model_len=endpoint.max_model_len,
                     version=endpoint.version or engine.log.facts.version,
                 )
-                await self._checks(endpoint)
+                await self._checks(endpoint, engine)
         except (ModelServerError, TimeoutError) as error:
             said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
             failed = Check("checks", False, said, "see the engine's log: m3agent serve logs")
             self._found([failed], wire_ok=False)
 
-    async def _checks(self, endpoint: Endpoint) -> None:
+    async def _checks(self, endpoint: Endpoint, engine: EngineProcess) -> None:
         launch, looking = self._launch, self._watcher.checking
         wire = await wire_check(
             endpoint, api_key=launch.key, context=launch.context, tokenizer=launch.tokenizer, listen=looking
@@ -233,6 +234,7 @@ class Server:
             self._found(model, model_ok=_passed(model))
             looking("the draft, if there is one")
             self._found(await draft_check(endpoint, api_key=launch.key))
+            self._found(dense_check(self._record, engine.log.facts, self._environ))
 
     def _found(self, checks: list[Check], **update: object) -> None:
         """Report the results of checks and store them in the record."""

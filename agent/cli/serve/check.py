@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -129,6 +130,7 @@ async def _check(
     found += await model_check(endpoint, api_key=key, listen=_listen)
     _listen("the draft, if there is one")
     found += await draft_check(endpoint, api_key=key)
+    found += await asyncio.to_thread(_sparse_attention, server)
     _listen("prefixes that end inside a block")
     found += await partial_prefix_check(endpoint, api_key=key)
     if evict:
@@ -139,6 +141,19 @@ async def _check(
         endpoint, api_key=key, workload=workload, prometheus=prometheus, findings=findings
     )
     return list({one.name: one for one in found}.values())
+
+
+def _sparse_attention(server: ChosenServer) -> list[Check]:
+    """Check a server that runs here by its config and its log."""
+    from m3agent.agent.settings.settings import state_dir
+    from m3agent.serving.launch.dense_check import dense_check, facts_of
+    from m3agent.serving.launch.record import live_servers
+
+    running = live_servers(state_dir(os.environ))
+    folder = next((folder for folder, record in running if record == server.record), None)
+    if server.record is None or folder is None:
+        return []
+    return dense_check(server.record, facts_of(folder, server.record.engine), os.environ)
 
 
 async def _chosen(url: str | None, model: str | None) -> ChosenServer:

@@ -21,7 +21,7 @@ from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
 from tests import command_line
 from tests.command_line import Process, run
 from tests.conftest import later
-from tests.serving.launch.test_checkpoint import CONFIG, folder_of
+from tests.serving.launch.test_checkpoint import folder_of, with_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.linux]
 
@@ -65,7 +65,8 @@ class Machine:
         script = ROOT / "tests" / "servers" / "vllm_program.py"
         self.program("vllm", f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {script} "$@"\n')
         self.model = folder_of(
-            folder, {**CONFIG, "text_config": {**CONFIG["text_config"], "moe_layer_freq": [0, 1]}}
+            folder,
+            with_text(moe_layer_freq=[0, 1], sparse_attention_config={"sparse_attention_freq": [0, 1]}),
         )
         self.port = free_port()
         self.play: dict[str, Any] = {"log": str(LOGS / "vllm-good-run.log")}

@@ -1,0 +1,131 @@
+"""Check that an engine chooses blocks with M3's sparse attention, and has not silently built every layer dense.
+
+vLLM builds a layer dense if the checkpoint's config does not list it as sparse (models/minimax_m3/nvidia/model.py), and writes
+nothing about it. M3 was trained with sparse attention: its answers become worse, and time alone does not show the fault. The
+config tells; so does the engine's log, because a dense layer has no index keys in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from m3agent.serving.check.check import Check
+from m3agent.serving.launch.checkpoint import CheckpointError, read_checkpoint
+from m3agent.serving.launch.engine_log import LogReader
+from m3agent.serving.launch.load_signs import EngineFacts
+from m3agent.serving.launch.record import LOG, ServerRecord
+from m3agent.serving.plan.command import LaunchCommand
+from m3agent.serving.plan.gpus import GIB
+from m3agent.serving.plan.memory_model import (
+    HEAD,
+    KV_HEADS,
+    KvDtype,
+    LayerCounts,
+    kv_bytes_per_token,
+    possible_tp,
+)
+
+NAME = "sparse attention"
+_MOST_LOG = 8 << 20  # bytes of a log to read; the engine reports its memory while it starts
+_FIX = "download the checkpoint's config.json again, and start it without --hf-overrides that replace sparse_attention_config"
+
+
+def facts_of(folder: Path, engine: str) -> EngineFacts:
+    """Return what the log in a server's folder reports; nothing if there is no log."""
+    reader = LogReader(engine)
+    try:
+        with (folder / LOG).open("rb") as log:
+            reader.feed(log.read(_MOST_LOG))
+    except OSError:
+        pass
+    return reader.facts
+
+
+def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, str]) -> list[Check]:
+    """Check a server of this machine, by its checkpoint's config and by its log.
+
+    Args:
+        record: The server's record.
+        facts: What its log reports.
+        environ: Environment that locates the Hugging Face cache.
+
+    Returns:
+        One check; none for engines other than vLLM.
+    """
+    if record.engine != "vllm" or record.checkpoint is None:
+        return []
+    try:
+        checkpoint = read_checkpoint(record.checkpoint, environ, weights=False)
+        text = _text_config(checkpoint.folder)
+    except (CheckpointError, OSError, ValueError):
+        text = None
+    if text is None:
+        return [Check(NAME, None, "not known: the checkpoint's config is not on this machine")]
+    sparse = _sparse_layers(text)
+    if not sparse:
+        detail = "the config has no sparse_attention_freq: the engine builds every layer with dense attention"
+        return [Check(NAME, False, f"{detail}, and answers become worse", _FIX)]
+    shape = LayerCounts(checkpoint.shape.layers - sparse, sparse)
+    layout = _layout(LaunchCommand.of(record.argv)) if record.argv else None
+    if layout is None or not facts.cache_gib or not facts.kv_tokens or not _has_m3_heads(text):
+        return [Check(NAME, True, f"{sparse} of {shape.layers} layers, by the config")]
+    found = facts.cache_gib * GIB / facts.kv_tokens
+    tp, kv, index = layout
+    wanted = kv_bytes_per_token(shape, tp, kv, index)
+    dense = kv_bytes_per_token(LayerCounts(shape.layers, 0), tp, kv, index)
+    if found < (wanted + dense) / 2:
+        detail = (
+            f"a token takes {found:,.0f} bytes of the cache; with the index keys of {sparse} layers it takes {wanted:,}, "
+            f"without them {dense:,}: the engine computes dense attention, and answers become worse"
+        )
+        return [Check(NAME, False, detail, _FIX)]
+    return [
+        Check(
+            NAME,
+            True,
+            f"{sparse} of {shape.layers} layers; the cache has index keys ({found:,.0f} bytes a token)",
+        )
+    ]
+
+
+def _text_config(folder: Path | None) -> dict[str, Any] | None:
+    if folder is None:
+        return None
+    config = json.loads((folder / "config.json").read_bytes())
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
+
+
+def _sparse_layers(text: Mapping[str, Any]) -> int:
+    """Return how many layers the config lists as sparse."""
+    config = text.get("sparse_attention_config")
+    listed = config.get("sparse_attention_freq") if isinstance(config, dict) else None
+    return sum(map(bool, listed)) if isinstance(listed, list) else 0
+
+
+def _has_m3_heads(text: Mapping[str, Any]) -> bool:
+    """Return whether the arithmetic of M3's cache applies."""
+    return text.get("num_key_value_heads") == KV_HEADS and text.get("head_dim", HEAD) == HEAD
+
+
+def _layout(command: LaunchCommand) -> tuple[int, KvDtype, KvDtype] | None:
+    """Return tensor-parallel size, type of keys and values, and type of the index keys.
+
+    None if the layers are spread over GPUs: then the cache of a GPU does not have all of them.
+    """
+
+    def value(*flags: str) -> str:
+        given: Sequence[str] = next(filter(None, map(command.option, flags)), ())
+        return given[1] if len(given) > 1 else ""
+
+    tp = value("--tensor-parallel-size", "-tp") or "1"
+    if value("--pipeline-parallel-size", "-pp") not in ("", "1") or not (
+        tp.isdecimal() and possible_tp(int(tp))
+    ):
+        return None
+    kv = KvDtype.FP8 if value("--kv-cache-dtype").startswith("fp8") else KvDtype.BF16
+    fp8_index = '"indexer_kv_dtype":"fp8"' in value("--attention-config").replace(" ", "")
+    return int(tp), kv, KvDtype.FP8 if fp8_index else KvDtype.BF16
