@@ -44,7 +44,7 @@ def main() -> int:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
         commit_all(repo, "ferry 0.3.0")
-        code, events = run_fix(repo, proxy.url, "--attempts", str(options.attempts))
+        code, events = run_fix(repo, proxy.url, "--thinking", "adaptive", "--attempts", str(options.attempts))
     numbers = {e["session"]: e["attempt"]["number"] for e in events if e["type"] == "session.started"}
     rows = [
         {"attempt": numbers[event["session"]]}

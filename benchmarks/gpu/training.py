@@ -99,7 +99,9 @@ def main() -> int:
         shutil.copytree(FERRY, repo)
         commit_all(repo, "ferry 0.3.0")
         os.environ["M3AGENT_STATE"] = f"{folder}/state"
-        code, events = run_fix(repo, proxy.url, "--training", "--sandbox", options.sandbox)
+        code, events = run_fix(
+            repo, proxy.url, "--thinking", "adaptive", "--training", "--sandbox", options.sandbox
+        )
         turns = read_tokens(Path(folder) / "state" / "sessions" / events[0]["session"])
     rows = compared([turns[number] for number in sorted(turns)], options.tokenizer)
     print("| turn | tokens | text | spelled |\n|---:|---|---|---|")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,12 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.gpu.appliance import unexpected
+from benchmarks.gpu.planted import FAULTS, PlantingProxy
 from benchmarks.gpu.proxy import ScriptingProxy
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from m3agent.serving.check.partial_prefix import partial_prefix_check
+from m3agent.serving.check.reasoning_check import reasoning_check
 from m3agent.serving.check.script import expression
+from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.wire import Call, write
+from tests.agent.cli.test_serve import Machine
+from tests.servers.forced import ForcedServer
 from tests.servers.loopback import LoopbackServer, QuietHandler
+from tests.servers.prefixes import PrefixServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu"
 
@@ -195,3 +204,63 @@ def test_prompts_of_a_fix_only_grow(tmp_path: Path, byte_tokenizer: Tokenizer, f
     assert done.returncode == (0 if faithful else 1), done.stdout + done.stderr
     assert "10 of 10 turns have tokens" in done.stdout
     assert done.stdout.count("| equal | equal | equal |") == (9 if faithful else 8)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", FAULTS)
+async def test_each_planted_fault_fails_its_check(name: str) -> None:
+    check, path, change = FAULTS[name]
+    servers = {"partial prefix": PrefixServer(), "reasoning end": ForcedServer("quoted tags", mind="random")}
+    with servers[check] as server, PlantingProxy(server.url, path, change) as proxy:
+        at = [
+            Endpoint(url, "m3", "vllm", "0.33.0", 131_072, "reasoning", local=True)
+            for url in (server.url, proxy.url)
+        ]
+        run = partial_prefix_check if check == "partial prefix" else reasoning_check
+        (sound,), (planted,) = [await run(endpoint, api_key=None) for endpoint in at]
+    assert sound.ok, sound
+    assert planted.ok is False and planted.fix, planted
+    assert proxy.planted
+
+
+def result(**checks: bool | None) -> dict[str, Any]:
+    named = {name.replace("_", " "): ok for name, ok in checks.items()}
+    rows = {name: {"ok": ok, "detail": "why", "fix": "" if ok else "do so"} for name, ok in named.items()}
+    return {"exit": 0, "seconds": 1.0, "said": "", "planted": 3, "checks": rows}
+
+
+def test_what_an_appliance_run_does_not_expect() -> None:
+    good = result(reasoning_end=True, partial_prefix=True, restored_prefix=True, tool_call=False)
+    faults = {name: result(**{check.replace(" ", "_"): False}) for name, (check, _, _) in FAULTS.items()}
+    found = {"sound": good, "faults": faults}
+    assert unexpected(found, evict=True) == []
+    assert unexpected({**found, "sound": None}, evict=False)
+    bad = result(reasoning_end=False, partial_prefix=None)
+    assert unexpected({**found, "sound": bad}, evict=False) == [
+        "reasoning end failed on the sound engine: why",
+        "partial prefix was not decided on the sound engine: why",
+    ]
+    missed = {"a block wrong": None, "a block dropped": good, "thinking adaptive": good | {"planted": 0}}
+    wrong = unexpected({**found, "faults": missed}, evict=False)
+    assert [line.partition(":")[0] for line in wrong] == list(FAULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_an_appliance_run_from_start_to_end(tmp_path: Path) -> None:
+    machine, out = Machine(tmp_path), tmp_path / "out"
+    machine.play |= {"prefixes": True, "faults": ["quoted tags"], "mind": "random"}
+    words = ["--out", str(out), "--seconds", "170", "--", *machine.words()[1:]]
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "appliance.py"), *words],
+        env={**os.environ, **machine.env()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((out / "appliance.json").read_text())
+    assert found["unexpected"] == []
+    assert found["faults"]["a block wrong"]["checks"]["partial prefix"]["ok"] is False
+    assert (out / "engine.log").stat().st_size and (out / "serve.log").stat().st_size
+    assert not machine.holders(), "the engine has ended"

@@ -45,8 +45,9 @@ class PrefixServer(EngineServer):
         draft: bool = False,
         window: int = 131_072,
         noise: float = NOISE,
+        **engine: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(**engine)
         self.wrong = frozenset(faults)
         self.host_cache = host_cache
         self.dev = dev

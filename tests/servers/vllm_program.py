@@ -2,7 +2,7 @@
 
 The variable `PLAY` says in JSON what happens. `log` is written first, with `pause` seconds between lines. Then the
 program ends with the exit code `exit`, or serves. `last words` are printed when its core dies. `faults`, `mind` and
-`tokenizer_seconds` go to `forced.ForcedServer`. With `deaf` it ignores SIGTERM. The variable `GPU` names a folder: each
+`tokenizer_seconds` go to `forced.ForcedServer`; with `prefixes` it is a `prefixes.PrefixServer` as well. With `deaf` it ignores SIGTERM. The variable `GPU` names a folder: each
 process that holds the GPU's memory has a file there, named by its pid.
 """
 
@@ -57,8 +57,12 @@ def main() -> None:
         start_new_session=True,
     )
     from tests.servers.forced import ForcedServer
+    from tests.servers.prefixes import PrefixServer
 
-    with ForcedServer(
+    class WholeServer(ForcedServer, PrefixServer):
+        """Writes messages, and reads prompts of token ids."""
+
+    with (WholeServer if play.get("prefixes") else ForcedServer)(
         *play.get("faults", ()),
         in_reasoning=True,
         mind=play.get("mind", "sensible"),
