@@ -188,6 +188,9 @@ class Updates:
     def _on_retry(self, line: Line) -> None:
         self.note(words.retry(line))
 
+    def _on_cache_lost(self, line: Line) -> None:
+        self.note(words.cache_lost(line))
+
     def _on_gate(self, line: Line) -> None:
         if missing := words.not_done(line):
             self.note(missing)

@@ -42,7 +42,7 @@ from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 from m3agent.serving.client.affinity import Affinity
-from m3agent.serving.client.client import Client
+from m3agent.serving.client.client import Client, RetryNote
 from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
@@ -165,7 +165,7 @@ class Attempt:
                 Client(
                     run_context.endpoint,
                     api_key=run_context.key,
-                    on_retry=lambda note: self.session.write(session_events.retry(note)),
+                    on_retry=self._note_retry,
                     recorded=self.request.settings.training,
                     affinity=Affinity(self.group or self.session.id, run_context.ranks),
                 )
@@ -193,6 +193,11 @@ class Attempt:
         finally:
             cache_is_warm.set()
             await self.stack.aclose()
+
+    def _note_retry(self, note: RetryNote) -> None:
+        self.session.write(session_events.retry(note))
+        if self.loop is not None:
+            self.loop.model.failure = note.reason
 
     async def _take_patch(self) -> Patch:
         """Set `patch` to the present change; forget the evidence if it belongs to another change."""

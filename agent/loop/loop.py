@@ -254,6 +254,7 @@ class Loop:
         )
         self.messages.summarise(text, kept)
         self.window.forget()
+        self.model.forget_prompt()
 
     async def _at_limit(self, limit: str) -> Outcome:
         """Ask the model for a last summary, without calls. The tools stay in the prompt, to keep its prefix equal."""

@@ -21,6 +21,10 @@ from m3agent.serving.client.prices import Prices
 from m3agent.serving.wire import ThinkingMode
 
 SAID = frozenset({"reasoning", "text"})
+LEAST_KEPT = 0.5
+"""Share of the last prompt that a cache must still have. Blocks at its end are missing now and then, but not half of it."""
+LONG_PROMPT = 10_000
+"""Tokens of the last prompt from which it matters that it is read again: shorter ones take a second or less."""
 
 
 class RepetitiveStream(Exception):
@@ -47,6 +51,7 @@ class Model:
         sampling: Sampling parameters of every request.
         on_delta: Receives the stream's deltas.
         turn: Number of the last request, from 1; 0 before the first.
+        failure: Why the present request had to be sent again; empty if it had not.
         tokens: Keeps the tokens of each turn; None if nobody needs them.
     """
 
@@ -57,10 +62,12 @@ class Model:
     stall: StallDetector
     tools: Sequence[dict[str, Any]]
     prices: Prices | None = None
-    thinking: ThinkingMode = "adaptive"
+    thinking: ThinkingMode = "enabled"
     sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
     on_delta: Callable[[Delta], None] = lambda _: None
     turn: int = 0
+    failure: str = ""
+    _read: int | None = None  # tokens of the last prompt, with which the next one begins
     tokens: TokenLog | None = None
 
     async def ask(
@@ -81,6 +88,7 @@ class Model:
             ModelServerError: There was no answer.
         """
         self.turn += 1
+        self.failure = ""
         digest = self.messages.digest()
         self.session.write(events.TurnStarted(turn=self.turn, messages=len(self.messages), digest=digest))
         answer = None
@@ -107,9 +115,31 @@ class Model:
         self.limits.add(answer, price)
         self.session.write(turn_events.message(self.turn, answer))
         self.session.write(turn_events.turn_finished(self.turn, answer, price))
+        self._note_cache(answer)
         if self.tokens is not None and answer.tokens is not None:
             kept, expected = self.tokens.add(self.turn, answer.tokens)
             if kept < expected:
                 self.session.write(events.TokensDiffer(turn=self.turn, kept=kept, expected=expected))
         self.messages.append(answer.message.to_request(self.client.reasoning_field))
         return answer
+
+    def forget_prompt(self) -> None:
+        """Forget the last prompt, because the next one does not begin with it."""
+        self._read = None
+
+    def _note_cache(self, answer: Turn) -> None:
+        """Log what it cost if the cache no longer had the last prompt."""
+        expected, self._read = self._read, answer.usage.prompt
+        cached = answer.usage.cached
+        if expected is None or cached is None or expected <= LONG_PROMPT or cached >= LEAST_KEPT * expected:
+            return
+        self.session.write(
+            events.CacheLost(
+                turn=self.turn,
+                expected=expected,
+                cached=cached,
+                read_again=expected - cached,
+                seconds=answer.first_token_seconds,
+                reason=self.failure,
+            )
+        )

@@ -210,6 +210,8 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
             case "feedback":
                 said = f"{words.sent_back(line)}:\n{text(line, 'text')}"
                 shown.incidents.append(Incident("verdict", said))
+            case "cache.lost":
+                shown.incidents.append(Incident("cache", words.cache_lost(line)))
             case "context.summarised":
                 shown.incidents.append(_summary(line))
             case "file.changed":

@@ -93,6 +93,15 @@ def retry(line: Line) -> str:
     return f"asking again in {number(line, 'wait') or 0:.0f} s: {text(line, 'reason')}"
 
 
+def cache_lost(line: Line) -> str:
+    """Return what it cost that the server's cache no longer had the conversation, and why that may be."""
+    again, expected = whole(line, "read_again") or 0, whole(line, "expected") or 0
+    seconds, reason = number(line, "seconds"), text(line, "reason")
+    time = "" if seconds is None else f", first token after {seconds:.1f} s"
+    why = f"a request failed ({reason})" if reason else "another server answered, or the cache was full"
+    return f"{again:,} of {expected:,} tokens had left the cache and were read again{time}: {why}"
+
+
 def not_done(gate: Line) -> str:
     """Return what is missing although the model said that it is done; empty if nothing is."""
     missing = text(gate, "missing")

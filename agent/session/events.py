@@ -547,6 +547,30 @@ class Retry(Event):
 
 
 @dataclass(frozen=True)
+class CacheLost(Event):
+    """The server's cache no longer had most of the conversation, so the server read it again.
+
+    The server was lost and another one answered, or the cache was full.
+
+    Attributes:
+        turn: Number of the turn.
+        expected: Tokens of the last prompt, which the server had read.
+        cached: Tokens of them that a cache still had.
+        read_again: Tokens that had to be read again.
+        seconds: Time to the first token; None if unknown.
+        reason: Why a request of this turn failed before; empty if none failed.
+    """
+
+    type = "cache.lost"
+    turn: int
+    expected: int
+    cached: int
+    read_again: int
+    seconds: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
 class TokensDiffer(Event):
     """The tokens of a prompt do not begin with those of the last prompt and its answer.
 

@@ -385,6 +385,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "network.request": _Reader._network,
     "stall": _Reader._stall,
     "gate": _Reader._of_turn,
+    "cache.lost": _Reader._of_turn,
     "context.summarised": _Reader._of_turn,
     "feedback": _Reader._of_turn,
     "verify": _Reader._verify,

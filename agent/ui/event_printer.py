@@ -33,7 +33,6 @@ from m3agent.serving.client.messages import Delta
 HANDED_OVER = (Status.VERIFIED, Status.UNVERIFIED)
 """The statuses with which a patch is applied or committed if the user asked for that."""
 MOST_TOLD = 20  # most different network requests that are shown
-LOW_SHARE, LONG_PROMPT = 0.5, 10_000  # least cached share of a prompt with more than these tokens
 SAID = 300  # most characters of what the model says between two calls
 LAST_WORDS = 4000  # most characters of what the model says when it is done
 BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
@@ -282,12 +281,9 @@ class Screen:
             used := closing.used(line, rates=not self._now.facts.is_embedded)
         ):
             self._print(f"turn {line['turn']}", used, "dim")
-        share, prompt = line["cached_share"], line["prompt_tokens"] or 0
-        if line["turn"] > 1 and share is not None and share < LOW_SHARE and prompt > LONG_PROMPT:
-            lost = (
-                f"the server's cache had {share:.0%} of a prompt that only grew: the rest is computed again"
-            )
-            self._mark("!", lost, "yellow")
+
+    def _on_cache_lost(self, line: Line) -> None:
+        self._mark("!", printable_line(words.cache_lost(line), 400), "yellow")
 
     def _on_network_request(self, line: Line) -> None:
         what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"

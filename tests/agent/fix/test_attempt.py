@@ -150,10 +150,13 @@ async def test_tools_of_others_are_offered_behind_ours(world: World) -> None:
 
 
 async def test_a_request_that_is_sent_again_is_logged(world: World) -> None:
-    await work(world.attempt(NO_CHANGE))
+    attempt = world.attempt(NO_CHANGE)
+    await work(attempt)
     world.on_retry[0](RetryNote(2, 1.5, "it broke off"))
     [retry] = world.log("retry")
     assert (retry["attempt"], retry["wait"], retry["reason"]) == (2, 1.5, "it broke off")
+    assert attempt.loop is not None
+    assert attempt.loop.model.failure == "it broke off", "an event about a lost cache names it"
 
 
 async def test_requests_name_the_session_or_the_one_that_it_shares_a_prompt_with(world: World) -> None:

@@ -65,10 +65,10 @@ async def test_reasoning_goes_back_under_the_server_s_name(tmp_path: Path) -> No
         assert it.messages[-1] == {"role": "assistant", "content": "Done.", "reasoning_content": "because"}
 
 
-async def test_thinking_is_adaptive_by_default(tmp_path: Path) -> None:
+async def test_thinking_is_enabled_by_default(tmp_path: Path) -> None:
     async with core(tmp_path, says("a")) as it:
         await it.model.ask()
-        assert (it.asked[0].thinking, it.asked[0].sampling) == ("adaptive", Sampling())
+        assert (it.asked[0].thinking, it.asked[0].sampling) == ("enabled", Sampling())
 
 
 async def test_parameters_of_every_request(tmp_path: Path) -> None:

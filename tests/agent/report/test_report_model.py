@@ -124,6 +124,7 @@ def a_fix() -> list[Event]:
         turn_started(2),
         message(2, "The boundary is compared with `<`. I look at how a lane is filled."),
         turn_finished(2),
+        events.CacheLost(2, 411_900, 128, 411_772, 61.4, "it answers 502"),
         call_started(2, 2, "code_exec", {"code": "from ferry.deck import Lane\nprint(Lane(24).fill([6] * 4))"}),
         call_finished(2, 2, "exit code: 0\nstdout:\nlane 1: 18.0 of 24.0 m"),
         turn_started(3),
@@ -193,7 +194,7 @@ def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
     assert facts["Model"] == "MiniMax-M3 (vllm 0.11.2), window of 1,048,576 tokens"
     assert dict(report.settings) == {"thinking": "adaptive", "max_turns": "100"}
     assert [turn.anchor for turn in report.turns] == [f"turn-{n}" for n in range(1, 7)]
-    assert [turn.marks for turn in report.turns] == [["retry"], [], ["stall"], [], ["gate"], []]
+    assert [turn.marks for turn in report.turns] == [["retry"], ["cache"], ["stall"], [], ["gate"], []]
     one = report.turns[0].calls[0]
     assert (one.title, one.outcome) == ("test everything", "1 passed, 1 failed")
     assert one.bad

@@ -201,9 +201,21 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
         ),
         (events.Error(kind="ImageMissing", text="there is no image", exit=3), ["✗ there is no image"]),
         (turn_ended(), []),
+        (turn_ended(cached_share=0.01), []),
         (
-            turn_ended(cached_share=0.01),
-            ["! the server's cache had 1% of a prompt that only grew: the rest is computed again"],
+            events.CacheLost(3, 21_000, 128, 20_872, 2.5, ""),
+            [
+                (
+                    "! 20,872 of 21,000 tokens had left the cache and were read again, first token after 2.5 s: another server "
+                    "answered, or the cache was full"
+                )
+            ],
+        ),
+        (
+            events.CacheLost(3, 21_000, 0, 21_000, None, "it answers 502"),
+            [
+                "! 21,000 of 21,000 tokens had left the cache and were read again: a request failed (it answers 502)"
+            ],
         ),
         (
             ended(notes=["read conftest.py"], patch="/s/patch.diff", paths=["a.py", "b.py", "c.py", "d.py"]),
