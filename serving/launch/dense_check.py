@@ -30,6 +30,7 @@ from m3agent.serving.plan.memory_model import (
 
 NAME = "sparse attention"
 _MOST_LOG = 8 << 20  # bytes of a log to read; the engine reports its memory while it starts
+_UNKNOWN = "not known: the checkpoint's config is not on this machine"
 _FIX = "download the checkpoint's config.json again, and start it without --hf-overrides that replace sparse_attention_config"
 
 
@@ -61,9 +62,9 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
         checkpoint = read_checkpoint(record.checkpoint, environ, weights=False)
         text = _text_config(checkpoint.folder)
     except (CheckpointError, OSError, ValueError):
-        text = None
+        return [Check(NAME, None, _UNKNOWN)]
     if text is None:
-        return [Check(NAME, None, "not known: the checkpoint's config is not on this machine")]
+        return [Check(NAME, None, _UNKNOWN)]
     sparse = _sparse_layers(text)
     if not sparse:
         detail = "the config has no sparse_attention_freq: the engine builds every layer with dense attention"
