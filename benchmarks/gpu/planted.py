@@ -75,7 +75,7 @@ def _with_a_wrong_block(request: dict[str, Any], cached: bool) -> dict[str, Any]
     if not cached:
         return request
     ids, end = request["prompt"], (len(request["prompt"]) - 1) // BLOCK * BLOCK
-    return request | {"prompt": [*ids[: end - BLOCK], *reversed(ids[end - BLOCK : end]), *ids[end:]]}
+    return request | {"prompt": [*ids[: end - BLOCK], *ids[:BLOCK], *ids[end:]]}
 
 
 FAULTS: Mapping[str, tuple[str, str, Change]] = {

@@ -61,12 +61,12 @@ async def _compare(reader: PromptReader, state: EngineState) -> Check:
             detail = f"not compared: {found.warm.cached:,} of {least:,} tokens came from the cache; it may be full or off"
             return Check(NAME, None, detail)
         before, reused = length, reused + (found.warm.cached or 0)
-    counted = f", {reused:,} tokens from the cache" if reused else ""
-    return Check(
-        NAME,
-        True,
-        f"{len(lengths)} prefixes that end inside and between blocks give the same answers{counted}",
-    )
+    if not reused:
+        return Check(
+            NAME, None, "not compared: no tokens came from the cache, or the server does not report them"
+        )
+    detail = f"{len(lengths)} prefixes that end inside and between blocks give the same answers"
+    return Check(NAME, True, f"{detail}, {reused:,} tokens from the cache")
 
 
 def _too_many(found: Comparison, whole: int) -> str:

@@ -29,6 +29,8 @@ BLOCK = 128
 """Tokens of a block, if the server does not report their number; M3's sparse attention needs this one."""
 MOST_DIFFERENCE = 0.5
 """Mean difference of log probabilities (nat) that no change of the batch's shape explains."""
+LEAST_SCALE = 0.001
+"""Least difference (nat) that a wrong block must make to be told from rounding: bf16 logits have steps of this size."""
 _CANDIDATES = 20  # most likely next tokens to compare; vLLM's default limit
 _CHARACTERS = 24_000  # of the text that is tokenized; about 6,000 tokens
 
@@ -80,6 +82,7 @@ class PromptReader:
         self._api_key = api_key
         self._run = secrets.token_hex(8)
         self._salts = 0
+        self._other: list[int] = []
 
     def salt(self) -> str:
         """Return a new salt: no cache has a prefix with it."""
@@ -99,6 +102,7 @@ class PromptReader:
         ids = await token_ids(self._client, self.endpoint, sample_text()[:_CHARACTERS], self._api_key)
         if not ids:
             raise NotComparable("the server does not return token ids")
+        self._other = ids[-self.block :]
         return (ids * (tokens // len(ids) + 1))[:tokens]
 
     async def read(self, ids: Sequence[int], salt: str) -> Reading:
@@ -142,9 +146,12 @@ class PromptReader:
         return Comparison(len(ids), warm, cold, await self.read(self._with_a_wrong_block(ids), self.salt()))
 
     def _with_a_wrong_block(self, ids: Sequence[int]) -> list[int]:
-        """Return the prompt with its last whole block before the last token turned round."""
+        """Return the prompt with other text in place of its last whole block before the last token.
+
+        The same tokens in another order would not do: random weights attend to all of them alike.
+        """
         end = (len(ids) - 1) // self.block * self.block
-        return [*ids[: end - self.block], *reversed(ids[end - self.block : end]), *ids[end:]]
+        return [*ids[: end - self.block], *self._other, *ids[end:]]
 
     async def counter(self, name: str) -> float | None:
         """Return the total of a counter in the server's metrics; None without it."""
@@ -181,6 +188,8 @@ class Comparison:
         """What is wrong with the answer from the cache; empty if nothing is."""
         if self.warm.prompt != self.length:
             return f"the server counted {self.warm.prompt:,} of {self.length:,} tokens of the prompt"
+        if self.undecided:
+            return ""
         if (gap := self.cold.difference(self.warm)) > min(self.scale / 2, MOST_DIFFERENCE):
             return (
                 f"after {self.length:,} tokens the answer from the cache differs by {gap:.3g} nat from the computed one; "
@@ -193,6 +202,6 @@ class Comparison:
         """Why the answers cannot be judged; empty if they can be."""
         if self.cold.cached:
             return "the server ignores cache_salt, so no answer is computed without its cache"
-        if not self.scale:
-            return "the next token does not depend on the prompt"
+        if self.scale < LEAST_SCALE:
+            return f"a wrong block changes the next token's log probabilities by only {self.scale:.1g} nat"
         return ""

@@ -22,6 +22,7 @@ PrefixFault = Literal[
     "wrong tail",  # a prefix that ended inside a block gives back wrong tokens
     "reuses too much",  # the incomplete block counts as cached
     "no salt",  # prefixes with different salts are shared
+    "silent",  # the usage says nothing about cached tokens
     "deaf",  # the next token does not depend on the prompt
     "no logprobs",
     "wrong restore",  # the host cache gives back wrong tokens
@@ -41,7 +42,7 @@ class PrefixServer(EngineServer):
         *faults: PrefixFault,
         host_cache: bool = False,
         dev: bool = False,
-        capacity: int = 6_000,
+        capacity: int = 2_000,
         draft: bool = False,
         window: int = 131_072,
         noise: float = NOISE,
@@ -102,7 +103,8 @@ class PrefixServer(EngineServer):
         if inside and "reuses too much" in self.wrong:
             cached = len(ids) - 1
         self._keep(ids, salt)
-        usage = {"prompt_tokens": counted, "prompt_tokens_details": {"cached_tokens": cached}}
+        details = None if "silent" in self.wrong else {"cached_tokens": cached}
+        usage = {"prompt_tokens": counted, "prompt_tokens_details": details}
         heard = [] if "deaf" in self.wrong else believed
         chances = {
             f"token_id:{n}": _chance(heard, n) + (self.noise if cached else 0) for n in range(CANDIDATES)
