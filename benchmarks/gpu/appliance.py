@@ -64,7 +64,7 @@ class Deadline:
 def main(words: Sequence[str]) -> int:
     """Run the whole measurement; return the exit status."""
     own, serve = _parted(words)
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--evict", action="store_true", help="also check the host cache")
     parser.add_argument("--seconds", type=float, default=480.0, help="limit of the whole run")
