@@ -61,9 +61,14 @@ class Pair:
         before, after = await all_of(run_old(), self.run_new(self.selection))
         return before, after
 
-    async def run_new(self, selection: Selection) -> TestReport:
-        """Run tests of the new tree, unless their result is known."""
-        return await self._run("after", selection)
+    async def run_new(self, selection: Selection, part: int = 0) -> TestReport:
+        """Run tests of the new tree, unless their result is known.
+
+        Args:
+            selection: The tests.
+            part: Number of the part, if the tests are divided among several sandboxes; each part has a log.
+        """
+        return await self._run(f"after-{part}" if part else "after", selection)
 
     async def find_flaky(
         self,

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.verify import suite
 from m3agent.agent.verify.feedback import feedback_on
 from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
+from m3agent.agent.verify.suite import divided
 from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
@@ -252,6 +254,30 @@ def test_which_tests_are_selected(
     assert {ident.partition("::")[2] for ident in found} == set(selected.split())
     assert why in everything
     assert bool(why) == bool(everything)
+
+
+@pytest.mark.parametrize(
+    ("idents", "number", "parts"),
+    [
+        (["a::1", "a::2", "b::1"], 2, [{"a::1", "a::2"}, {"b::1"}]),
+        (["a::1", "b::1", "b::2", "c::1"], 2, [{"b::1", "b::2"}, {"a::1", "c::1"}]),
+        (["a::1", "a::2"], 2, [{"a::1", "a::2"}]),
+        (["a::1", "b::1"], 1, [{"a::1", "b::1"}]),
+        ([], 2, []),
+    ],
+)
+def test_the_tests_of_a_file_stay_together(idents: list[str], number: int, parts: list[set[str]]) -> None:
+    assert divided(idents, number) == parts
+
+
+async def test_files_run_beside_each_other(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that is red only in its part is red in the end, too, unless it is green when all run again."""
+    monkeypatch.setattr(suite, "PARTS", 2)
+    found = await trial({"code.py": FIXED.replace("2", "3")}, suite_of())
+    assert found.broken == ("test_b.py::far",)
+    assert found.scope == Scope(3, 3, 3, 0)
+    first = [selection["only"] for selection in trial.selections[:2]]
+    assert sorted(map(str, first)) == ["['test_a.py::fix', 'test_a.py::near']", "['test_b.py::far']"]
 
 
 def test_tests_that_start_other_processes_are_always_selected(tmp_path: Path) -> None:
