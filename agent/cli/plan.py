@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,31 +13,16 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.util.sanitize import print_text
-from m3agent.agent.util.table import columns
 
 if TYPE_CHECKING:
-    from m3agent.serving.plan.gpus import Fleet
+    from m3agent.agent.ui.layout import Block
+    from m3agent.serving.plan.gpus import Fleet, UnknownGpu
     from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, Refusal
 
-COLUMNS = (
-    "",
-    "ENGINE",
-    "RECIPE",
-    "WEIGHTS",
-    "GPUS",
-    "TP",
-    "DP",
-    "KV",
-    "UTIL",
-    "A GPU: WEIGHTS",
-    "CACHE",
-    "SPARE",
-    "AT ONCE",
-    "$/H",
-)
 SHOWN = 8
 """Number of plans in the table; `--json` prints all."""
+NEAREST = 4
+"""Number of kinds of GPUs that a refusal names."""
 
 
 class PlanPrecision(StrEnum):
@@ -93,6 +81,15 @@ def plan(
             metavar="SPEC",
         ),
     ] = None,
+    gpu_memory: Annotated[
+        int | None,
+        typer.Option(
+            help="Memory of each GPU, for GPUs that m3agent does not know.",
+            min=1,
+            max=10_000,
+            metavar="GB",
+        ),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -131,14 +128,15 @@ def plan(
             _print_recipe(recipe, context, vision=vision, as_json=as_json)
             return
         from m3agent.serving.plan.draft import DraftUse
-        from m3agent.serving.plan.gpus import parse_gpus
+        from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
         from m3agent.serving.plan.host_cache import GIGABYTE
         from m3agent.serving.plan.known_issues import EngineKind
         from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
         from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
         try:
-            fleet = parse_gpus(gpus) if gpus is not None else _here()
+            if gpus is None and gpu_memory is not None:
+                raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
             wish = PlanRequest(
                 context=NATIVE_CONTEXT if context is None else context,
                 concurrency=concurrency,
@@ -150,6 +148,9 @@ def plan(
                 host_cache=host_cache * GIGABYTE,
             )
             prices = HardwarePrices(gpu_price, throughput)
+            fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
+        except UnknownGpu as error:
+            raise UsageError(unknown_gpu(error, wish)) from None
         except ValueError as error:
             raise UsageError(str(error)) from None
         raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
@@ -162,13 +163,79 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
     if as_json:
         _print_json(fleet, wish, found, refused)
     elif found:
-        rows = [_row(number, plan) for number, plan in enumerate(found[:SHOWN], start=1)]
-        print_text(columns([COLUMNS, *rows]), end="")
-        print_text(plan_details(found[0]), end="")
+        _show(fleet, wish, found, serve_options(fleet, wish, local=local))
     if found:
         return 0
     fault = EnvironmentFault if local else UsageError
     raise fault(refusal(fleet, wish, refused))
+
+
+def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str]) -> None:
+    from rich.text import Text
+
+    from m3agent.agent.ui.layout import in_order
+    from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
+    from m3agent.serving.plan.gpus import GPUS
+
+    known = fleet.gpu.name in GPUS
+    command = shlex.join(["m3agent", "serve", *options])
+    next_step = [labelled("next", f"{command}   (--dry-run shows what it starts)")] if known else []
+    several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
+    at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
+    said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
+    print_block(
+        in_order(
+            paragraph(Text(said, "bold")),
+            paragraph(Text()),
+            overview(found[:SHOWN]),
+            paragraph(Text()),
+            paragraph(Text("Plan 1", "bold")),
+            described(found[0]),
+            *next_step,
+        )
+    )
+
+
+def serve_options(fleet: Fleet, wish: PlanRequest, *, local: bool) -> list[str]:
+    """Return the options of `m3agent serve` that ask for the same plan."""
+    from m3agent.serving.plan.draft import DraftUse
+    from m3agent.serving.plan.host_cache import GIGABYTE
+    from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+
+    given = {
+        "--gpus": None if local else str(fleet),
+        "--context": None if wish.context == NATIVE_CONTEXT else wish.context,
+        "--concurrency": None if wish.concurrency == 1 else wish.concurrency,
+        "--typical": wish.typical,
+        "--precision": wish.precision,
+        "--engine": wish.engine,
+        "--draft": None if wish.draft_use is DraftUse.AUTO else wish.draft_use,
+        "--host-cache": wish.host_cache // GIGABYTE or None,
+    }
+    options = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    return [*options, *(["--vision"] if wish.vision else [])]
+
+
+def print_block(block: Block) -> None:
+    """Print lines to standard output: in colours and as wide as a terminal, or plain to a file or a pipe."""
+    from rich.console import Console
+
+    from m3agent.agent.ui.layout import in_ascii, shows_unicode
+    from m3agent.agent.util.sanitize import columns_of, print_text
+
+    terminal = columns_of(sys.stdout)
+    lines = block(max(1, terminal - 1) if terminal else None)
+    for line in lines:
+        line.rstrip()
+    if not shows_unicode(getattr(sys.stdout, "encoding", None) or ""):
+        for line in lines:
+            line.plain = in_ascii(line.plain)
+    if not terminal:
+        print_text("".join(f"{line.plain}\n" for line in lines), end="")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line)
 
 
 def _here() -> Fleet:
@@ -184,66 +251,11 @@ def _here() -> Fleet:
     return detected.fleet
 
 
-def _row(number: int, plan: Plan) -> tuple[str, ...]:
-    from m3agent.agent.report import text
-    from m3agent.serving.plan.gpus import gib
-
-    return (
-        str(number),
-        plan.engine,
-        plan.recipe,
-        plan.precision,
-        plan.gpus,
-        f"{plan.tp}{' ep' if plan.ep else ''}",
-        str(plan.dp),
-        plan.kv_cache_dtype + (" index" if plan.index_dtype == "fp8" else ""),
-        f"{plan.utilisation:g}",
-        gib(plan.memory.weights),
-        gib(plan.memory.kv),
-        gib(plan.memory.kv_spare),
-        f"{plan.concurrency:.1f}",
-        text.price(plan.cost.dollars_per_hour),
-    )
-
-
 def plan_details(plan: Plan) -> str:
-    """Describe the first plan, why it is the first, and its pitfalls."""
-    import json
+    """Describe a plan, why it is the first, and its pitfalls: one label and its text on each line."""
+    from m3agent.agent.ui.plan_view import facts
 
-    from m3agent.agent.report import text
-    from m3agent.serving.plan.gpus import gib
-
-    memory, cost = plan.memory, plan.cost
-    settings = (
-        f"--max-model-len {plan.max_model_len} --max-num-batched-tokens {plan.max_num_batched_tokens} "
-        f"--max-num-seqs {plan.max_num_seqs}{' --language-model-only' if plan.text_only else ''}"
-    )
-    spot = "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
-    speed = f"{text.speed(cost.tokens_per_second)} tokens/s" if cost.tokens_per_second else "tokens/s unknown"
-    known = {
-        "checkpoint": plan.checkpoint or f"yours, in {plan.precision.upper()}",
-        "engine": f"{plan.engine} {plan.versions}",
-        "settings": settings if plan.engine == "vllm" else "",
-        "draft": ""
-        if plan.draft is None
-        else f"{plan.draft.model}, {plan.draft_tokens} tokens at a time, attention {plan.draft_backend}",
-        "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
-        "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
-        "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} cache, "
-        f"{gib(memory.other)} other, {gib(memory.outside_spare)} never requested",
-        "cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}, {plan.sequences} whole "
-        f"sequence{'' if plan.sequences == 1 else 's'} at a time",
-        "cost": f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot}); {speed} ({cost.throughput_source}); "
-        f"{text.price(cost.dollars_per_million)} for a million output tokens",
-        "break-even": ""
-        if cost.breakeven_tokens_per_second is None
-        else f"{text.speed(cost.breakeven_tokens_per_second)} output tokens/s against the hosted API's "
-        f"{text.price(cost.hosted_dollars_per_million)} a million, not counting its price for prompts",
-    }
-    lines = [f"{name:<12} {value}" for name, value in known.items() if value]
-    lines += [f"{'why':<12} {reason}" for reason in plan.reasons]
-    lines += [f"{'warning':<12} {warning}" for warning in plan.warnings]
-    return "\n" + "".join(line + "\n" for line in lines)
+    return "".join(f"{name:<12} {said}\n" for name, said in facts(plan))
 
 
 def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
@@ -258,10 +270,35 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     reasons = [f"{refusal.precision.upper()}: {refusal.reason}" for refusal in refused]
     if not reasons:
         reasons = [f"no way to serve it with {wish.engine} is known"]
-    elif not advice and not all(refusal.trap for refusal in refused):
-        advice = ["take GPUs with more memory"]
+    lacking = not all(refusal.trap for refusal in refused)
     said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
-    return "\n  ".join([f"{said}: {' or '.join(advice)}" if advice else said, *reasons])
+    first = f"{said}: {' or '.join(advice)}" if advice else said
+    return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
+
+
+def unknown_gpu(error: UnknownGpu, wish: PlanRequest) -> str:
+    """Say what M3 needs where the named GPU is not a known one."""
+    hint = f"; did you mean {', '.join(error.near)}?" if error.near else ""
+    return (
+        f"{error.name} is not a known GPU{hint}{'' if hint else '.'} {needed(wish)}. If it has enough memory, give its "
+        "size with --gpu-memory"
+    )
+
+
+def needed(wish: PlanRequest) -> str:
+    """Say what M3 needs at least, the GPUs with the least memory that have it, and the way without GPUs."""
+    from m3agent.serving.plan.gpus import GIB
+    from m3agent.serving.plan.planner import nearest
+
+    hosted = "a hosted API (`m3agent fix --endpoint URL`)"
+    fleets = nearest(wish)
+    if not fleets:
+        return f"No known GPUs serve this, not even 16 of a kind: lower --context, or use {hosted}"
+    named = [f"{fleet} ({fleet.memory / GIB:,.0f} GiB)" for fleet in fleets[:NEAREST]]
+    return (
+        f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {wish.context:,} tokens of context; nearest "
+        f"that fits: {', '.join(named)}; or {hosted}"
+    )
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:

@@ -21,7 +21,7 @@ FRAMES = Spinner("dots").frames
 _CONSOLE = Console(file=io.StringIO())  # wrapping needs one, and ignores its width
 
 _ASCII = str.maketrans(
-    dict(zip("✓✗•·…→≈│━–—−×", "+x*-.>~|=---x", strict=True))  # noqa: RUF001
+    dict(zip("✓✗•·…→≈│━–—−×█▓▒░", "+x*-.>~|=---x#@=+", strict=True))  # noqa: RUF001
     | {frame: "|/-\\"[number % 4] for number, frame in enumerate(FRAMES)}
 )
 

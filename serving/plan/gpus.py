@@ -167,6 +167,11 @@ class Fleet:
         """Number of GPUs in all machines."""
         return self.nodes * self.per_node
 
+    @property
+    def memory(self) -> int:
+        """Memory of all GPUs in bytes."""
+        return self.count * self.gpu.usable_bytes
+
     def __str__(self) -> str:
         nodes = f"{self.nodes}x" if self.nodes > 1 else ""
         return f"{nodes}{self.per_node}x{self.gpu.name}"
@@ -181,16 +186,38 @@ class Fleet:
         return replace(self, per_node=count // nodes, nodes=nodes)
 
 
-_SPEC = re.compile(r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z]+[0-9]+[a-z]*)(?:[- ]?([0-9]{2,3})(?:gb)?)?")
+_SPEC = re.compile(
+    r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z]+(?:[- ][a-z]+)*[- ]?[0-9]+[a-z]*)(?:[- ]?([0-9]{2,3})(?:gb)?)?"
+)
 
 
-def parse_gpus(text: str) -> Fleet:
+class UnknownGpu(ValueError):
+    """The table has no such GPU.
+
+    Attributes:
+        near: Names of known GPUs that are spelt alike.
+    """
+
+    def __init__(self, name: str, near: tuple[str, ...]) -> None:
+        hint = f"did you mean {', '.join(near)}?" if near else f"known GPUs are {', '.join(GPUS)}"
+        super().__init__(f"{name} is not a known GPU; {hint}")
+        self.name = name
+        self.near = near
+
+
+def parse_gpus(text: str, memory: int | None = None) -> Fleet:
     """Parse a number of GPUs: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
     More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`.
 
+    Args:
+        text: The number of GPUs.
+        memory: Nominal memory of each GPU in GB (as sold, so in units of 2^30 bytes); then the GPU need not be a
+            known one. None takes the table's memory.
+
     Raises:
-        ValueError: The text is not a number of known GPUs; the message is one sentence.
+        UnknownGpu: The table has no such GPU.
+        ValueError: The text is not a number of GPUs; the message is one sentence.
     """
     spec = re.sub(r"\s*[x×*]\s*", "x", text.strip().lower())  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
@@ -203,7 +230,7 @@ def parse_gpus(text: str) -> Fleet:
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
     if not (nodes and per_node and nodes * per_node <= MOST_GPUS):
         raise ValueError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
-    fleet = Fleet(_named(model, size), per_node, nodes)
+    fleet = Fleet(_named(model, size) if memory is None else _of_memory(model, size, memory), per_node, nodes)
     return fleet if second else fleet.of(per_node)
 
 
@@ -229,13 +256,21 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
     return None
 
 
+def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
+    """Return a GPU of a given memory. What is unknown about it is assumed to be as on a Hopper GPU."""
+    usable = _gib(memory * 0.99)
+    source = "given with --gpu-memory, less 1% for the driver"
+    try:
+        return replace(_named(model, size), usable_bytes=usable, measured=False, source=source)
+    except UnknownGpu as unknown:
+        assumed = f"{source}; whether M3's kernels run on it is unknown, and the plan assumes a GPU like H200"
+        return Gpu(unknown.name, _NVIDIA, _HOPPER, usable, False, assumed)
+
+
 def _named(model: str, size: str | None) -> Gpu:
-    name = model.upper() + (f"-{size}" if size else "")
+    name = model.upper().replace(" ", "-") + (f"-{size}" if size else "")
     found = GPUS.get(ALIASES.get(name, name))
     if found is not None:
         return found
     near = difflib.get_close_matches(name, [*GPUS, *ALIASES], n=3, cutoff=0.6)
-    if not near:
-        raise ValueError(f"{name} is not a known GPU; known GPUs are {', '.join(GPUS)}")
-    meant = ", ".join(dict.fromkeys(ALIASES.get(kind, kind) for kind in near))
-    raise ValueError(f"{name} is not a known GPU; did you mean {meant}?")
+    raise UnknownGpu(name, tuple(dict.fromkeys(ALIASES.get(kind, kind) for kind in near)))

@@ -22,7 +22,7 @@ from m3agent.serving.plan.draft import (
     DraftUse,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import PRICES_OF, Architecture, Fleet, Vendor, gib
+from m3agent.serving.plan.gpus import GPUS, PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
     GIGABYTE,
@@ -207,7 +207,8 @@ class Memory:
         other: Activations, CUDA graphs and buffers.
         kv: KV cache.
         kv_spare: Part of `kv` that one sequence as long as the context does not use.
-        outside_spare: Memory that stays free beyond everything in the estimate.
+        free: Memory that the engine does not use.
+        outside_spare: Part of `free` that nothing in the estimate needs.
         measured_total: True if we measured `total` on this kind of GPU.
     """
 
@@ -217,6 +218,7 @@ class Memory:
     other: int
     kv: int
     kv_spare: int
+    free: int
     outside_spare: int
     measured_total: bool
 
@@ -387,6 +389,16 @@ def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
         if any(plan.sequences >= wish.concurrency for plan in plans(fewest, wish)):
             return fewest
     return None
+
+
+def nearest(wish: PlanRequest) -> list[Fleet]:
+    """Return the fewest GPUs of each known kind that serve the wish, those with the least memory in all first.
+
+    Of kinds with equal memory the result contains one.
+    """
+    found = [enough for gpu in GPUS.values() if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
+    by_memory = {fleet.memory: fleet for fleet in reversed(found)}
+    return [by_memory[memory] for memory in sorted(by_memory)]
 
 
 def longest_context(fleet: Fleet, wish: PlanRequest) -> int:
@@ -561,6 +573,7 @@ class _Candidate:
             room.other,
             room.kv,
             spare,
+            room.total - room.allowed,
             self.unasked - self.outside,
             self.fleet.gpu.measured,
         )

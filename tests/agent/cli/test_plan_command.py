@@ -59,6 +59,17 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it with trtllm is known"),
         (["--gpus", "8xH200", "--precision", "nvfp4"], "vllm#49070"),
         (["--gpus", "8xH2000"], "did you mean H200"),
+        (
+            ["--gpus", "2xRTX4090"],
+            "RTX4090 is not a known GPU. M3 needs at least 507 GiB of GPU memory for 524,288 tokens",
+        ),
+        (
+            ["--gpus", "2xRTX4090"],
+            "nearest that fits: 2xMI325X (507 GiB), 2xB300 (531 GiB), 4xH20-141 (558 GiB), 4xH200",
+        ),
+        (["--gpus", "2xRTX4090"], "or a hosted API (`m3agent fix --endpoint URL`)"),
+        (["--gpus", "2xRTX4090", "--gpu-memory", "24"], "nearest that fits: 2xMI325X"),
+        (["--gpu-memory", "24"], "give both"),
         (["--gpus", "eight"], "write it like 8xH200"),
         (["--gpus", "8xH200", "--context", "3000000"], "3,000,000 tokens is out of range"),
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
@@ -103,3 +114,19 @@ def test_this_machine(tmp_path: Path) -> None:
     done = run(PATH=path)
     assert done.returncode == 3
     assert "--gpus 8xH200" in done.stderr
+
+
+def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
+    done = run("--gpus", "8xRTX PRO 6000", "--gpu-memory", "96")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "1  vllm    mxfp8    8xRTXPRO-6000  TP8 " in done.stdout
+    assert "whether M3's kernels run on it is unknown" in done.stdout
+    assert "next         m3agent serve" not in done.stdout, "serve has no --gpu-memory"
+
+
+def test_the_next_step_asks_for_the_same_plan() -> None:
+    done = run("--gpus", "8xH200", "--concurrency", "4", "--typical", "131072", "--vision", "--draft", "off")
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(
+        "next         m3agent serve --gpus 8xH200 --concurrency 4 --typical 131072 --draft off --vision "
+    )

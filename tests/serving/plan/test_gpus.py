@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.plan.gpus import ALIASES, GIB, GPUS, Fleet, gpu_of_product, parse_gpus
+from m3agent.serving.plan.gpus import ALIASES, GIB, GPUS, Fleet, UnknownGpu, gpu_of_product, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -107,3 +107,14 @@ def test_a_smaller_sibling_counts_with_its_own_memory() -> None:
     found = gpu_of_product("NVIDIA H200", 100 * GIB)
     assert found is not None
     assert found.usable_bytes == 100 * GIB
+
+
+def test_memory_that_is_given_replaces_the_table_s() -> None:
+    known = parse_gpus("8xH100", 94).gpu
+    assert (known.name, known.measured) == ("H100-80", False)
+    assert known.usable_bytes == int(94 * 0.99 * GIB)
+    unknown = parse_gpus("4x RTX PRO 6000", 96)
+    assert (str(unknown), unknown.gpu.usable_bytes) == ("4xRTXPRO-6000", int(96 * 0.99 * GIB))
+    with pytest.raises(UnknownGpu) as caught:
+        parse_gpus("4xH201")
+    assert "H200" in caught.value.near

@@ -1,0 +1,187 @@
+"""Show plans for a server: a table, a bar of each GPU's memory, and the first plan in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from m3agent.agent.report import text
+from m3agent.agent.ui.layout import Block, beside, in_order
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.table import columns
+from m3agent.serving.plan.gpus import GIB, gib
+
+if TYPE_CHECKING:
+    from m3agent.serving.plan.planner import Memory, Plan
+
+IN_PIPES = 80
+"""Width in cells of what is drawn for a pipe or a file."""
+COLUMNS = ("#", "ENGINE", "WEIGHTS", "GPUS", "LAYOUT", "KV CACHE", "KV TOKENS", "SEQUENCES", "$/HOUR")
+_DROPPED = ("KV CACHE", "KV TOKENS", "WEIGHTS", "ENGINE", "GPUS")
+"""Columns that a narrow terminal lacks, the first to go first."""
+_LABEL = 12  # cells of a label in the description of a plan
+_PARTS = (
+    ("█", "weights", "blue"),
+    ("▒", "KV cache", "green"),
+    ("░", "activations", "yellow"),
+    ("·", "free", "dim"),
+)
+
+
+def overview(plans: Sequence[Plan]) -> Block:
+    """Return the table of plans and the bars of their memory.
+
+    Args:
+        plans: The plans, best first; at least one.
+    """
+    return in_order(_table(plans), paragraph(Text()), _bars(plans))
+
+
+def paragraph(said: Text) -> Block:
+    """Return a text that wraps at the width of the terminal."""
+    return beside(Text(), said)
+
+
+def described(plan: Plan) -> Block:
+    """Return what a plan is, why it is the first, and its pitfalls, one label on each line."""
+    return in_order(*(labelled(name, said) for name, said in facts(plan)))
+
+
+def labelled(name: str, said: str) -> Block:
+    """Return a label with its text beside it."""
+    return beside(Text.assemble((f"{name:<{_LABEL}} ", _style(name))), Text(said))
+
+
+def facts(plan: Plan) -> list[tuple[str, str]]:
+    """Return the description of a plan: pairs of a label and a sentence."""
+    memory, cost = plan.memory, plan.cost
+    settings = (
+        f"--max-model-len {plan.max_model_len} --max-num-batched-tokens {plan.max_num_batched_tokens} "
+        f"--max-num-seqs {plan.max_num_seqs}{' --language-model-only' if plan.text_only else ''}"
+    )
+    spot = "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
+    known = {
+        "checkpoint": plan.checkpoint or f"yours, in {plan.precision.upper()}",
+        "engine": f"{plan.engine} {plan.versions}",
+        "layout": f"{layout(plan)} on {plan.gpus} (recipe {plan.recipe})",
+        "settings": settings if plan.engine == "vllm" else "",
+        "draft": ""
+        if plan.draft is None
+        else f"{printable_line(plan.draft.model)}, {plan.draft_tokens} tokens at a time, attention {plan.draft_backend}",
+        "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
+        "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
+        "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} KV cache, "
+        f"{gib(memory.other)} activations and buffers, {gib(memory.free)} free",
+        "KV cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}: {plan.sequences} whole "
+        f"sequence{'' if plan.sequences == 1 else 's'} at a time",
+        "speed": "not measured"
+        if cost.tokens_per_second is None
+        else f"{text.speed(cost.tokens_per_second)} output tokens/s ({cost.throughput_source})",
+        "cost": "unknown: give the price of a GPU-hour with --gpu-price"
+        if cost.dollars_per_hour is None
+        else f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot})"
+        + (
+            ""
+            if cost.dollars_per_million is None
+            else f"; {text.price(cost.dollars_per_million)} for a million output tokens"
+        ),
+        "break-even": ""
+        if cost.breakeven_tokens_per_second is None
+        else f"{text.speed(cost.breakeven_tokens_per_second)} output tokens/s against the hosted API's "
+        f"{text.price(cost.hosted_dollars_per_million)} a million, not counting its price for prompts",
+    }
+    found = [(name, said) for name, said in known.items() if said]
+    found += [("why", reason) for reason in plan.reasons]
+    found += [("warning", warning) for warning in plan.warnings]
+    return found
+
+
+def layout(plan: Plan) -> str:
+    """Return how a plan spreads the model, in the field's abbreviations: TP, DP and EP."""
+    parts = [f"TP{plan.tp}", *([f"DP{plan.dp}"] if plan.dp > 1 else []), *(["EP"] if plan.ep else [])]
+    return " ".join(parts)
+
+
+def kv_types(plan: Plan) -> str:
+    """Return the types of the KV cache and, if they differ from it, of the index keys."""
+    kv = "bf16" if plan.kv_cache_dtype == "auto" else "fp8"
+    return kv if plan.index_dtype != "fp8" else f"{kv}+index"
+
+
+def bar(parts: Sequence[tuple[str, int, str]], width: int) -> Text:
+    """Return a bar of exactly `width` cells whose parts have the shares of their sizes.
+
+    Args:
+        parts: Symbol, size and style of each part. A part that is not empty has at least one cell.
+        width: Cells; at least as many as there are parts.
+    """
+    whole = sum(size for _, size, _ in parts) or 1
+    cells = [max(bool(size), size * width // whole) for _, size, _ in parts]
+    while (lacking := width - sum(cells)) != 0:
+        errors = [size * width / whole - cell for (_, size, _), cell in zip(parts, cells, strict=True)]
+        if lacking > 0:
+            cells[errors.index(max(errors))] += 1
+        else:
+            cells[cells.index(max(cells))] -= 1
+    return Text.assemble(
+        *((symbol * cell, style) for (symbol, _, style), cell in zip(parts, cells, strict=True))
+    )
+
+
+def _style(label: str) -> str:
+    return "yellow" if label == "warning" else "bold"
+
+
+def _table(plans: Sequence[Plan]) -> Block:
+    rows = [_row(number, plan) for number, plan in enumerate(plans, start=1)]
+
+    def lines(width: int | None) -> list[Text]:
+        shown = list(COLUMNS)
+        for dropped in ("", *_DROPPED):
+            shown = [name for name in shown if name != dropped]
+            picked = [[row[COLUMNS.index(name)] for name in shown] for row in (COLUMNS, *rows)]
+            head, *body = columns(picked).splitlines()
+            if width is None or max(map(len, (head, *body))) <= width:
+                break
+        return [Text(head, "bold"), *map(Text, body)]
+
+    return lines
+
+
+def _row(number: int, plan: Plan) -> tuple[str, ...]:
+    return (
+        str(number),
+        plan.engine,
+        plan.precision,
+        plan.gpus,
+        layout(plan),
+        kv_types(plan),
+        f"{plan.kv_tokens * plan.dp:,}",
+        f"{plan.concurrency:.1f}",
+        text.UNKNOWN if plan.cost.dollars_per_hour is None else f"{plan.cost.dollars_per_hour:,.2f}",
+    )
+
+
+def _bars(plans: Sequence[Plan]) -> Block:
+    def lines(width: int | None) -> list[Text]:
+        memories = [_sizes(plan.memory) for plan in plans]
+        sums = [f"{' + '.join(f'{size / GIB:.1f}' for size in sizes)} GiB" for sizes in memories]
+        room = max(len(_PARTS), min(width or IN_PIPES, IN_PIPES) - 5 - max(map(len, sums)))
+        found = [Text("Memory of each GPU", "bold"), *paragraph(_legend())(width)]
+        for number, (sizes, summed) in enumerate(zip(memories, sums, strict=True), start=1):
+            parts = [(symbol, size, style) for (symbol, _, style), size in zip(_PARTS, sizes, strict=True)]
+            found.append(Text(f"{number}  ") + bar(parts, room) + Text(f"  {summed}"))
+        return found
+
+    return lines
+
+
+def _sizes(memory: Memory) -> tuple[int, int, int, int]:
+    return memory.weights, memory.kv, memory.other, memory.free
+
+
+def _legend() -> Text:
+    return Text("   ").join(Text.assemble((symbol, style), f" {name}") for symbol, name, style in _PARTS)

@@ -1,0 +1,63 @@
+"""What `m3agent plan` draws: the table and the bars, at several widths."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.agent.ui.layout import Block, in_ascii
+from m3agent.agent.ui.plan_view import bar, described, overview
+from m3agent.serving.plan.gpus import parse_gpus
+from m3agent.serving.plan.planner import PlanRequest, plans
+
+FOUND = plans(parse_gpus("4xH200"), PlanRequest())
+
+
+def lines(block: Block, width: int | None) -> list[str]:
+    return [line.plain.rstrip() for line in block(width)]
+
+
+def test_the_plans_of_four_h200_at_80_columns() -> None:
+    assert lines(overview(FOUND), 79) == [
+        "#  ENGINE  WEIGHTS  GPUS    LAYOUT      KV CACHE   KV TOKENS  SEQUENCES  $/HOUR",
+        "1  vllm    mxfp8    4xH200  TP4         bf16       545,408    1.0        19.36",
+        "2  vllm    mxfp8    4xH200  TP2 DP2 EP  fp8+index  1,050,624  2.0        19.36",
+        "",
+        "Memory of each GPU",
+        "█ weights   ▒ KV cache   ░ activations   · free",
+        "1  █████████████████████████████████▒▒▒▒▒▒▒░····  103.1 + 23.0 + 2.5 + 11.2 GiB",
+        "2  ██████████████████████████████████▒▒▒▒▒▒░····  106.8 + 18.6 + 3.2 + 11.2 GiB",
+    ]
+
+
+def test_a_narrow_terminal_lacks_columns_and_keeps_the_numbers() -> None:
+    shown = lines(overview(FOUND), 59)
+    assert shown[:2] == [
+        "#  ENGINE  WEIGHTS  GPUS    LAYOUT      SEQUENCES  $/HOUR",
+        "1  vllm    mxfp8    4xH200  TP4         1.0        19.36",
+    ]
+    assert shown[6] == "1  ██████████████████▒▒▒▒░··  103.1 + 23.0 + 2.5 + 11.2 GiB"
+
+
+@pytest.mark.parametrize("width", [40, 59, 79, 119])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    shown = [
+        *lines(overview(plans(parse_gpus("8xH200"), PlanRequest())), width),
+        *lines(described(FOUND[0]), width),
+    ]
+    assert max(map(len, shown)) <= width
+
+
+def test_without_unicode_the_parts_still_differ() -> None:
+    shown = [in_ascii(line) for line in lines(overview(FOUND), None)]
+    assert "# weights   = KV cache   + activations   - free" in shown
+    assert all(line.isascii() for line in shown)
+
+
+def test_a_bar_has_its_width_and_shows_each_part() -> None:
+    parts = (("a", 1, ""), ("b", 10**9, ""), ("c", 0, ""), ("d", 10**9, ""))
+    for width in (4, 10, 57):
+        drawn = bar(parts, width).plain
+        assert len(drawn) == width
+        assert drawn.count("a") == 1
+        assert "c" not in drawn
+    assert bar((("a", 1, ""), ("b", 3, "")), 8).plain == "aabbbbbb"
