@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
@@ -90,6 +91,23 @@ def plan(
             metavar="GB",
         ),
     ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            help="Plan for a team: this many agents at once, on the repository that --repository-tokens measures.",
+            min=1,
+            max=1024,
+            metavar="N",
+        ),
+    ] = None,
+    repository_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the packed repository, as `m3agent context --stats` counts them.",
+            min=1,
+            metavar="T",
+        ),
+    ] = None,
     context: Annotated[
         int | None,
         typer.Option(
@@ -135,6 +153,14 @@ def plan(
         from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
         try:
+            if (agents is None) != (repository_tokens is None):
+                raise UsageError("--agents and --repository-tokens belong together: give both")
+            if agents is not None and not (context is None and typical is None and concurrency == 1):
+                raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
+            if agents is not None and engine is PlanEngine.trtllm:
+                raise UsageError(
+                    "--agents is for servers that keep prefixes, and the plans for trtllm keep none: leave out --engine"
+                )
             if gpus is None and gpu_memory is not None:
                 raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
             wish = PlanRequest(
@@ -153,6 +179,10 @@ def plan(
             raise UsageError(unknown_gpu(error, wish)) from None
         except ValueError as error:
             raise UsageError(str(error)) from None
+        if agents is not None and repository_tokens is not None:
+            raise typer.Exit(
+                _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
+            )
         raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
 
 
@@ -168,6 +198,48 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
         return 0
     fault = EnvironmentFault if local else UsageError
     raise fault(refusal(fleet, wish, refused))
+
+
+def _team(
+    fleet: Fleet,
+    wish: PlanRequest,
+    prices: HardwarePrices,
+    agents: int,
+    repository: int,
+    *,
+    local: bool,
+    as_json: bool,
+) -> int:
+    """Answer for a team: how many agents at once, how fast, at what cost, and what to add."""
+    from m3agent.serving.plan.agents import session_tokens, team_plan
+    from m3agent.serving.plan.gpus import GPUS
+    from m3agent.serving.plan.planner import refusals
+
+    try:
+        wish = dataclasses.replace(wish, context=session_tokens(repository))
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    answer = team_plan(fleet, wish, agents, repository, prices)
+    if answer is None:
+        fault = EnvironmentFault if local else UsageError
+        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
+    if as_json:
+        import json
+
+        print_bytes(json.dumps({"gpus": str(fleet), **answer.json()}, indent=2).encode() + b"\n")
+        return 0
+    from m3agent.agent.ui.agents_view import team_block
+    from m3agent.agent.ui.layout import in_order
+    from m3agent.agent.ui.plan_view import labelled
+
+    added = answer.additions[0].options if answer.additions else ()
+    served = dataclasses.replace(
+        wish, concurrency=min(agents, answer.plan.sequences), host_cache=0 if added else wish.host_cache
+    )
+    command = shlex.join(["m3agent", "serve", *serve_options(fleet, served, local=local), *added])
+    next_step = [labelled("next", command)] if fleet.gpu.name in GPUS else []
+    print_block(in_order(team_block(str(fleet), answer), *next_step))
+    return 0
 
 
 def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str]) -> None:
@@ -321,7 +393,6 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
 
 
 def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
-    import dataclasses
     import json
 
     value = {

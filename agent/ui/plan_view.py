@@ -37,7 +37,7 @@ def overview(plans: Sequence[Plan]) -> Block:
     Args:
         plans: The plans, best first; at least one.
     """
-    return in_order(_table(plans), paragraph(Text()), _bars(plans))
+    return in_order(_table(plans), paragraph(Text()), memory_bars(plans))
 
 
 def paragraph(said: Text) -> Block:
@@ -165,7 +165,9 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _bars(plans: Sequence[Plan]) -> Block:
+def memory_bars(plans: Sequence[Plan]) -> Block:
+    """Return a bar for each plan that shows how the memory of each GPU divides."""
+
     def lines(width: int | None) -> list[Text]:
         memories = [_sizes(plan.memory) for plan in plans]
         sums = [f"{' + '.join(f'{size / GIB:.1f}' for size in sizes)} GiB" for sizes in memories]

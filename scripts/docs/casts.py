@@ -127,6 +127,7 @@ RECORDINGS = {
         (FIX, "m3agent sessions resume last", "m3agent apply"), repository(ferry), interrupt="measure which"
     ),
     "plan": Recording(("m3agent plan --gpus 8xH200",)),
+    "team": Recording(("m3agent plan --agents 10 --gpus 8xH200 --repository-tokens 700000",)),
     "serve": Recording(("m3agent serve --gpus 8xH200 --dry-run",)),
     "eval": Recording(("m3agent eval run rows -o run --engine embedded",), written(BENCHMARK)),
 }

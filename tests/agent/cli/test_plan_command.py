@@ -70,6 +70,17 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "2xRTX4090"], "or a hosted API (`m3agent fix --endpoint URL`)"),
         (["--gpus", "2xRTX4090", "--gpu-memory", "24"], "nearest that fits: 2xMI325X"),
         (["--gpu-memory", "24"], "give both"),
+        (["--gpus", "8xH200", "--agents", "4"], "--agents and --repository-tokens belong together"),
+        (
+            ["--gpus", "8xH200", "--agents", "4", "--repository-tokens", "9", "--context", "9"],
+            "leave these out",
+        ),
+        (["--gpus", "8xH200", "--agents", "4", "--repository-tokens", "1000000"], "give 1 to 917,504"),
+        (
+            ["--gpus", "8xGB200", "--agents", "4", "--repository-tokens", "9", "--engine", "trtllm"],
+            "keep none",
+        ),
+        (["--gpus", "1xH200", "--agents", "4", "--repository-tokens", "9"], "take 4xH200"),
         (["--gpus", "eight"], "write it like 8xH200"),
         (["--gpus", "8xH200", "--context", "3000000"], "3,000,000 tokens is out of range"),
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
@@ -130,3 +141,14 @@ def test_the_next_step_asks_for_the_same_plan() -> None:
     assert last.startswith(
         "next         m3agent serve --gpus 8xH200 --concurrency 4 --typical 131072 --draft off --vision "
     )
+
+
+def test_a_plan_for_a_team_ends_with_the_command_that_has_the_addition() -> None:
+    team = ("--gpus", "8xH200", "--agents", "10", "--repository-tokens", "700000")
+    done = run(*team)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == (
+        "next         m3agent serve --gpus 8xH200 --context 831104 --concurrency 8 --host-cache 754"
+    )
+    told = json.loads(run(*team, "--json").stdout)
+    assert (told["gpus"], told["kept"], told["additions"][0]["name"]) == ("8xH200", 8, "--host-cache 754")

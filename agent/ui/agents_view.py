@@ -1,0 +1,161 @@
+"""Show a plan for a team: the answer in one sentence, numbers, the timeline of cached turns, and what to add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from m3agent.agent.report import text
+from m3agent.agent.ui.layout import Block, beside, in_order
+from m3agent.agent.ui.plan_view import IN_PIPES, kv_types, labelled, layout, memory_bars, paragraph
+from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
+
+if TYPE_CHECKING:
+    from m3agent.serving.plan.agents import Segment, Simulation, TeamPlan
+
+MOST_ROWS = 12
+"""Agents whose timelines are drawn."""
+LEAST_CELLS = 10
+_SIGNS = {Activity.WHOLE: ("█", "red"), Activity.CACHED: ("▒", "green"), Activity.WAITS: ("·", "dim")}
+_LEGEND = (
+    (Activity.WHOLE, "computes the whole prompt"),
+    (Activity.CACHED, "turns with a cached prefix"),
+    (Activity.WAITS, "waits"),
+)
+
+
+def team_block(gpus: str, answer: TeamPlan) -> Block:
+    """Return the whole view.
+
+    Args:
+        gpus: The GPUs, as the user named them.
+        answer: The answer.
+    """
+    head = f"{_agents(answer.agents)} at once on {gpus}, {answer.repository_tokens:,} tokens of repository"
+    parts = [
+        paragraph(Text(head, "bold")),
+        paragraph(Text()),
+        *(paragraph(line) for line in verdict(gpus, answer)),
+        paragraph(Text()),
+        *(labelled(name, said) for name, said in numbers(answer)),
+        paragraph(Text()),
+        timeline(answer.as_planned, "as planned"),
+    ]
+    if answer.additions and answer.with_addition is not None:
+        parts += [
+            paragraph(Text()),
+            timeline(answer.with_addition, f"with {answer.additions[0].name}"),
+            paragraph(Text()),
+            paragraph(Text("What to add, one of these", "bold")),
+            *(addition for number in range(len(answer.additions)) for addition in _addition(answer, number)),
+        ]
+    return in_order(*parts, paragraph(Text()), memory_bars([answer.plan]), paragraph(Text()))
+
+
+def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
+    """Return the answer: how many sessions stay cached, and what to do about the others."""
+    kept = f"{gpus} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
+    if answer.kept >= answer.agents:
+        first = f"Enough for {_agents(answer.agents)}: {kept}"
+        found = [Text(first, "bold green")]
+        if answer.fewer:
+            found.append(Text(f"{answer.fewer} is enough as well."))
+        return found
+    first = (
+        f"Not enough for {_agents(answer.agents)}: {kept} With all {answer.agents} at once a turn takes "
+        f"{text.duration(answer.as_planned.turn_seconds)}, because prompts are computed again."
+    )
+    addition = answer.additions[0]
+    faster = (
+        ""
+        if answer.with_addition is None
+        else f", and a turn takes {text.duration(answer.with_addition.turn_seconds)}"
+    )
+    last = f"Add {addition.name}: then {addition.agents} sessions stay cached{faster}. Or work with {answer.kept} at once."
+    return [Text(first, "bold yellow"), Text(last, "bold")]
+
+
+def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
+    """Return how many, how fast and at what cost: pairs of a label and a sentence."""
+    plan = answer.plan
+    hour = plan.cost.dollars_per_hour
+    ranks = (
+        ""
+        if plan.dp == 1
+        else f"; each of the {plan.dp} ranks has its own cache, so a session has to stay with its rank"
+    )
+    cost = (
+        "unknown: give the price of a GPU-hour with --gpu-price"
+        if hour is None or answer.dollars_per_agent_hour is None
+        else f"{text.price(hour)} an hour for all GPUs, {text.price(answer.dollars_per_agent_hour)} for each agent; about "
+        f"{text.price(answer.dollars_per_fix)} for a session of {TURNS} turns ({plan.cost.price_source})"
+    )
+    at_once = f"{_agents(answer.kept)} with packs of their own; {answer.kept_shared} if all sessions begin with the same pack{ranks}"
+    speed = (
+        f"first turn {text.duration(answer.first_seconds)}; later turns {text.duration(answer.turn_seconds)} each: first "
+        f"token after {text.duration(answer.cached_seconds)}, then {answer.tokens_per_second:.0f} tokens/s for one stream "
+        f"({answer.speed_source})"
+    )
+    session = (
+        f"{answer.session_tokens:,} tokens: the repository and {CONVERSATION:,} for {TURNS} turns of {OUTPUT_TOKENS} "
+        f"tokens written, with {TOOL_SECONDS:.0f} s of tools between them (assumed)"
+    )
+    server = (
+        f"{plan.engine} {plan.versions}, {plan.precision}, {layout(plan)} on {plan.gpus}, {kv_types(plan)} KV cache of "
+        f"{plan.kv_tokens * plan.dp:,} tokens"
+    )
+    return [("at once", at_once), ("how fast", speed), ("cost", cost), ("session", session), ("plan", server)]
+
+
+def timeline(simulation: Simulation, title: str) -> Block:
+    """Return the timeline of the agents: a row for each, from the common start."""
+
+    def lines(width: int | None) -> list[Text]:
+        rows = simulation.agents[:MOST_ROWS]
+        label = len(str(len(rows))) + 2
+        cells = max(LEAST_CELLS, min(width or IN_PIPES, IN_PIPES) - label)
+        said = f"The first {simulation.seconds / 60:.0f} minutes {title}: {simulation.cached_share:.0%} of later prompts cached"
+        found = [
+            *paragraph(Text(said, "bold"))(width),
+            *paragraph(_legend())(width),
+            *(
+                Text(f"{number:<{label}}") + _row(row, simulation.seconds, cells)
+                for number, row in enumerate(rows, start=1)
+            ),
+        ]
+        if (more := len(simulation.agents) - len(rows)) > 0:
+            found.append(Text(f"and {more} more", "dim"))
+        return found
+
+    return lines
+
+
+def _row(segments: Sequence[Segment], seconds: float, cells: int) -> Text:
+    """Return a row of cells; each shows what the session does for most of its time."""
+    shown: list[Activity] = []
+    for number in range(cells):
+        start, end = number * seconds / cells, (number + 1) * seconds / cells
+        times = dict.fromkeys(Activity, 0.0)
+        for segment in segments:
+            times[segment.activity] += max(0.0, min(segment.end, end) - max(segment.start, start))
+        shown.append(max(times, key=lambda activity: times[activity]))
+    runs = [(_SIGNS[activity], len(list(run))) for activity, run in groupby(shown)]
+    return Text.assemble(*((sign * length, style) for (sign, style), length in runs))
+
+
+def _addition(answer: TeamPlan, number: int) -> list[Block]:
+    addition = answer.additions[number]
+    price = "" if addition.dollars_per_hour is None else f", {text.price(addition.dollars_per_hour)} an hour"
+    head = Text.assemble(f"{number + 1}  ", (addition.name, "bold"), f": {_agents(addition.agents)}{price}")
+    return [beside(Text(), head), beside(Text("   "), Text(addition.why))]
+
+
+def _legend() -> Text:
+    return Text("   ").join(Text.assemble(_SIGNS[activity], f" {name}") for activity, name in _LEGEND)
+
+
+def _agents(number: int) -> str:
+    return f"{number} agent{'' if number == 1 else 's'}"

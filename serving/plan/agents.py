@@ -1,0 +1,425 @@
+"""Plan a server for a team: how many agents at once, how fast, at what cost, and what to add next.
+
+An agent sends its whole conversation each turn. If the server still has the KV cache of the last turn, it computes the new
+tokens only. Otherwise it computes the whole prompt again. So what counts is how many sessions the cache keeps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+
+from m3agent.serving.plan.gpus import Fleet
+from m3agent.serving.plan.host_cache import GIGABYTE
+from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
+from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
+
+TURNS = 50
+"""Turns of a session (assumed)."""
+OUTPUT_TOKENS = 600
+"""Tokens that the model writes in a turn (assumed)."""
+RESULT_TOKENS = 2000
+"""Tokens of tool results in a turn (assumed)."""
+TOOL_SECONDS = 10.0
+"""Seconds that tools run between two turns (assumed)."""
+CONVERSATION = 131_072
+"""Room in tokens for what a session adds to the repository: `TURNS` turns, in whole blocks."""
+LONGEST_REPOSITORY = LONGEST_CONTEXT - CONVERSATION
+LINK = 25e9
+"""Bytes a second from the machine's memory to one GPU (assumed: half of what PCIe 5 has)."""
+MEASURED_TP = 4
+HORIZON = 1800.0
+"""Shortest time in seconds that the timeline shows."""
+
+_LENGTHS = (8192, 32_768, 131_072, 1_000_000)
+_COLD = (0.61, 2.47, 10.7, 183.0)
+_CACHED = (0.109, 0.147, 0.254, 1.51)
+_BETWEEN = (0.0085, 0.0087, 0.0092, 0.0135)
+"""Seconds on four H200 (vLLM 0.24, MXFP8, TP4) for prompts of `_LENGTHS` tokens: to the first token if nothing is cached,
+to the first token if all is, and between two tokens of one stream. Measured; docs/benchmarks.md describes how."""
+SPEED_SOURCE = "measured with one stream on four H200, TP4, vLLM 0.24"
+
+
+class Activity(StrEnum):
+    """What an agent's session does."""
+
+    WAITS = "waits"
+    WHOLE = "whole"
+    CACHED = "cached"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of an agent's timeline.
+
+    Attributes:
+        activity: `waits` for the GPUs; the `whole` prompt is computed; `cached`: a turn whose prefix is there, or the
+            model writes, or tools run.
+        start: Beginning in seconds.
+        end: End in seconds.
+    """
+
+    activity: Activity
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What happens if all agents start at the same time.
+
+    Attributes:
+        seconds: Simulated time.
+        agents: Segments of each agent, in order and without gaps.
+        cached_share: Share of the prompt tokens that were cached, without each agent's first turn.
+        turn_seconds: Mean seconds from a request to the end of the answer, without each agent's first turn.
+    """
+
+    seconds: float
+    agents: tuple[tuple[Segment, ...], ...]
+    cached_share: float
+    turn_seconds: float
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Something to add, and what it gives.
+
+    Attributes:
+        name: The option, or the things to buy.
+        why: What it does, in one sentence.
+        agents: Number of agents whose sessions stay cached with it.
+        dollars_per_hour: Price of all GPUs with it; None if unknown.
+        options: Options of `m3agent serve` that it takes.
+    """
+
+    name: str
+    why: str
+    agents: int
+    dollars_per_hour: float | None
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TeamPlan:
+    """The answer for a team.
+
+    Attributes:
+        agents: Wanted number of agents at once.
+        repository_tokens: Tokens of the packed repository.
+        session_tokens: Tokens of a session at its end; also the context window.
+        plan: The plan that keeps the most sessions, and of these the best.
+        kept: Sessions that stay cached if each has its own pack.
+        kept_shared: Sessions that stay cached if all begin with the same pack.
+        first_seconds: Seconds to the first token of a session.
+        cached_seconds: Seconds to the first token of a later turn whose prefix is cached.
+        tokens_per_second: Output tokens a second of one stream.
+        turn_seconds: Seconds of a turn with a cached prefix, without tools.
+        speed_source: Where the times come from.
+        dollars_per_agent_hour: Price of an hour for each agent; None if unknown.
+        dollars_per_fix: Price of a session of `TURNS` turns whose prefixes stay cached; None if unknown.
+        as_planned: The timeline.
+        additions: What to add, the first first; empty if nothing is lacking.
+        with_addition: The timeline with the first addition; None without one.
+        fewer: Fewer GPUs of this kind that keep all sessions; None if there are none.
+    """
+
+    agents: int
+    repository_tokens: int
+    session_tokens: int
+    plan: Plan
+    kept: int
+    kept_shared: int
+    first_seconds: float
+    cached_seconds: float
+    tokens_per_second: float
+    turn_seconds: float
+    speed_source: str
+    dollars_per_agent_hour: float | None
+    dollars_per_fix: float | None
+    as_planned: Simulation
+    additions: tuple[Addition, ...]
+    with_addition: Simulation | None
+    fewer: str | None
+
+    def json(self) -> dict[str, object]:
+        """Return the answer as JSON types."""
+        return {**asdict(self), "plan": self.plan.json()}
+
+
+def session_tokens(repository: int) -> int:
+    """Return the tokens of a session at its end, in whole blocks.
+
+    Raises:
+        ValueError: The repository leaves no room for a conversation.
+    """
+    if not 1 <= repository <= LONGEST_REPOSITORY:
+        raise ValueError(
+            f"a repository of {repository:,} tokens is out of range: M3 reads {LONGEST_CONTEXT:,} tokens, and a session needs "
+            f"{CONVERSATION:,} of them for its conversation, so give 1 to {LONGEST_REPOSITORY:,}"
+        )
+    return math.ceil((repository + CONVERSATION) / BLOCK) * BLOCK
+
+
+def team_plan(
+    fleet: Fleet, wish: PlanRequest, agents: int, repository: int, prices: HardwarePrices | None = None
+) -> TeamPlan | None:
+    """Plan a server for a team.
+
+    Args:
+        fleet: The GPUs.
+        wish: What else is wanted of the server; its window, its number of sequences and their length do not matter.
+        agents: Number of agents at once.
+        repository: Tokens of the packed repository.
+        prices: Prices of the GPUs.
+
+    Returns:
+        The answer; None if no plan holds even one session.
+
+    Raises:
+        ValueError: The repository is too large.
+    """
+    session = session_tokens(repository)
+    wish = replace(wish, context=session, typical=None, concurrency=1)
+    plan = _most(fleet, wish, agents, prices)
+    if plan is None:
+        return None
+    speed = Speed(plan)
+    kept = plan.sequences
+    if plan.host_cache is not None:
+        kept = max(kept, plan.host_cache.tokens // session)
+    host = kept >= agents > plan.sequences
+    # Each rank has the shared pack once, and every session's own conversation.
+    shared = plan.dp * max(1, (plan.kv_tokens - repository) // (session - repository))
+    turn = speed.cached(session) + OUTPUT_TOKENS * speed.between(session)
+    hour = plan.cost.dollars_per_hour
+    fix = speed.cold(repository) + TURNS * (turn + TOOL_SECONDS)
+    additions = tuple(_additions(fleet, wish, plan, agents, kept, shared, repository))
+    return TeamPlan(
+        agents=agents,
+        repository_tokens=repository,
+        session_tokens=session,
+        plan=plan,
+        kept=kept,
+        kept_shared=max(shared, kept),
+        first_seconds=speed.cold(repository),
+        cached_seconds=speed.cached(session),
+        tokens_per_second=1 / speed.between(session),
+        turn_seconds=turn,
+        speed_source=speed.source(fleet),
+        dollars_per_agent_hour=None if hour is None else hour / agents,
+        dollars_per_fix=None if hour is None else hour * fix / 3600 / min(agents, max(kept, 1)),
+        as_planned=simulate(speed, agents, repository, plan.sequences, host=host),
+        additions=additions,
+        with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
+        fewer=_fewer(fleet, wish, agents),
+    )
+
+
+def _most(fleet: Fleet, wish: PlanRequest, agents: int, prices: HardwarePrices | None) -> Plan | None:
+    """Return the best plan of those that keep the most sessions, but no more than one for each agent."""
+    best, low, high = None, 1, agents
+    while low <= high:  # more sessions never fit where fewer do not
+        middle = (low + high + 1) // 2
+        found = plans(fleet, replace(wish, concurrency=middle), prices)
+        if found and found[0].sequences >= middle:
+            best, low = found[0], middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+class Speed:
+    """Times of a plan, from those that were measured. A prompt is computed by the GPUs of one rank."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scale = MEASURED_TP / plan.tp
+
+    def cold(self, tokens: int) -> float:
+        """Return the seconds to the first token if nothing is cached."""
+        # interpolated are the seconds a token, because they grow evenly with the length
+        each = [seconds / length for length, seconds in zip(_LENGTHS, _COLD, strict=True)]
+        return self.scale * tokens * _between(tokens, each)
+
+    def cached(self, tokens: int) -> float:
+        """Return the seconds to the first token if all but the results of tools is cached."""
+        new = self.cold(tokens) - self.cold(max(1, tokens - RESULT_TOKENS))
+        return _between(tokens, _CACHED) + new
+
+    def reload(self, tokens: int) -> float:
+        """Return the seconds to bring a session back from the machine's memory."""
+        return tokens * (self.plan.memory.kv / self.plan.kv_tokens) / LINK
+
+    def between(self, tokens: int) -> float:
+        """Return the seconds between two tokens of one stream."""
+        return _between(tokens, _BETWEEN)
+
+    def source(self, fleet: Fleet) -> str:
+        """Return where the times come from, and whether they hold for these GPUs."""
+        same = fleet.gpu.name == "H200" and self.plan.tp == MEASURED_TP and self.plan.dp == 1
+        if same:
+            return SPEED_SOURCE
+        ranks = "" if self.plan.tp == MEASURED_TP else f", scaled to TP{self.plan.tp}"
+        return f"{SPEED_SOURCE}{ranks}; not measured on {fleet}"
+
+
+def _between(tokens: int, values: Sequence[float]) -> float:
+    """Interpolate between the measured lengths; beyond them the nearest two continue."""
+    at = min(max(1, bisect_left(_LENGTHS, tokens)), len(_LENGTHS) - 1)
+    low, high = _LENGTHS[at - 1], _LENGTHS[at]
+    share = max(0.0, (tokens - low) / (high - low))
+    return values[at - 1] + share * (values[at] - values[at - 1])
+
+
+def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bool) -> Simulation:
+    """Simulate agents that start at the same time, each with its own pack.
+
+    A rank computes one prompt at a time and drops the session that was used least recently. Sessions stay with their rank.
+    The model writes for all sessions at the speed of one stream.
+
+    Args:
+        speed: Times of the plan.
+        agents: Number of agents.
+        repository: Tokens of the packed repository.
+        slots: Sessions that the cache of all ranks keeps.
+        host: Whether the machine's memory keeps all sessions.
+    """
+    ranks = speed.plan.dp
+    room = max(1, slots // ranks)
+    seconds = max(HORIZON, 2 * math.ceil(agents / ranks) * speed.cold(repository))
+    free = [0.0] * ranks
+    kept: list[list[int]] = [[] for _ in range(ranks)]  # the least recently used first
+    busy = [0.0] * agents
+    tokens = [repository] * agents
+    seen = [False] * agents
+    found: list[list[Segment]] = [[] for _ in range(agents)]
+    asked, cached, turns, took = 0, 0, 0, 0.0
+    queue = [(0.0, agent) for agent in range(agents)]
+    while queue:
+        ready, agent = heapq.heappop(queue)
+        if ready >= seconds:
+            continue
+        rank = agent % ranks
+        mine, start = kept[rank], max(ready, free[rank])
+        hit = agent in mine
+        if not hit and len(mine) >= room:
+            start = max(
+                start, min(busy[one] for one in mine)
+            )  # a session whose answer is being written stays
+            mine.remove(next(one for one in mine if busy[one] <= start))
+        known = hit or (host and seen[agent])
+        work = speed.cached(tokens[agent]) if known else speed.cold(tokens[agent])
+        work += speed.reload(tokens[agent]) if known and not hit else 0.0
+        answered = start + work + OUTPUT_TOKENS * speed.between(tokens[agent])
+        if seen[agent]:
+            asked += tokens[agent]
+            cached += tokens[agent] - RESULT_TOKENS if known else 0
+            turns, took = turns + 1, took + answered - ready
+        rest = answered + TOOL_SECONDS
+        found[agent] += [
+            Segment(Activity.WAITS, ready, start),
+            Segment(Activity.CACHED if known else Activity.WHOLE, start, start + work),
+            Segment(Activity.CACHED, start + work, rest),
+        ]
+        if hit:
+            mine.remove(agent)
+        mine.append(agent)
+        free[rank], busy[agent], seen[agent] = start + work, answered, True
+        tokens[agent] = min(tokens[agent] + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        heapq.heappush(queue, (rest, agent))
+    return Simulation(
+        seconds,
+        tuple(tuple(_merged(segments, seconds)) for segments in found),
+        round(cached / asked, 4) if asked else 0.0,
+        round(took / turns, 1) if turns else 0.0,
+    )
+
+
+def _merged(segments: Sequence[Segment], end: float) -> Iterator[Segment]:
+    """Join neighbours with the same activity, and cut what comes after the end."""
+    last: Segment | None = None
+    for segment in segments:
+        part = replace(segment, end=min(segment.end, end))
+        if part.end <= part.start:
+            continue
+        if last is not None and last.activity is part.activity:
+            last = replace(last, end=part.end)
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last
+
+
+def _additions(
+    fleet: Fleet, wish: PlanRequest, plan: Plan, agents: int, kept: int, shared: int, repository: int
+) -> Iterator[Addition]:
+    """Yield what makes room for all agents: first what makes the most difference for the least money."""
+    hour = plan.cost.dollars_per_hour
+    if kept >= agents:
+        return
+    session = wish.context
+    if plan.engine == "vllm":
+        # What is in the GPUs' cache is in the host cache too, so it has to have room for all sessions.
+        each = session * plan.memory.kv / plan.kv_tokens * plan.tp / plan.nodes
+        size = math.ceil(agents * each / GIGABYTE)
+        yield Addition(
+            f"--host-cache {size}",
+            f"{size:,} GB of each machine's memory keep all sessions; one comes back in seconds and is not computed again",
+            agents,
+            hour,
+            ("--host-cache", str(size)),
+        )
+    if shared >= agents:
+        yield Addition(
+            "the same commit for all",
+            "sessions then begin with the same pack, and each rank has it once (--prefix frozen, if commits differ a little)",
+            shared,
+            hour,
+        )
+    servers = math.ceil(agents / kept)
+    yield Addition(
+        f"{servers} servers of {fleet}",
+        "a router sends each session to the server that has its prefix",
+        servers * kept,
+        None if hour is None else hour * servers,
+    )
+    budget = _budget(fleet, wish, agents, repository)
+    if budget:
+        yield Addition(
+            f"--context-budget {budget}",
+            f"`m3agent fix` then packs {budget:,} tokens of the repository, and leaves the rest to the tools",
+            agents,
+            hour,
+        )
+
+
+def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> int:
+    """Return the largest pack in thousands of tokens with which the GPUs keep all sessions; 0 if there is none."""
+    low, high = 0, repository // 1000
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = plans(
+            fleet, replace(wish, context=session_tokens(middle * 1000), concurrency=agents, typical=None)
+        )
+        if found and found[0].sequences >= agents:
+            low = middle
+        else:
+            high = middle - 1
+    return low * 1000
+
+
+def _with(addition: Addition, speed: Speed, agents: int, repository: int, slots: int) -> Simulation:
+    host = bool(addition.options)
+    return simulate(speed, agents, repository, slots if host else max(slots, addition.agents), host=host)
+
+
+def _fewer(fleet: Fleet, wish: PlanRequest, agents: int) -> str | None:
+    enough = smallest(fleet, replace(wish, concurrency=agents))
+    return str(enough) if enough is not None and enough.count < fleet.count else None

@@ -1,0 +1,60 @@
+"""What `m3agent plan --agents` shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.agent.ui.agents_view import team_block, timeline
+from m3agent.serving.plan.agents import TeamPlan, team_plan
+from m3agent.serving.plan.gpus import parse_gpus
+from m3agent.serving.plan.planner import PlanRequest
+
+
+def answer(gpus: str, agents: int, repository: int) -> TeamPlan:
+    found = team_plan(parse_gpus(gpus), PlanRequest(), agents, repository)
+    assert found is not None
+    return found
+
+
+TEN = answer("8xH200", 10, 700_000)
+
+
+def lines(found: TeamPlan, width: int | None, gpus: str = "8xH200") -> list[str]:
+    return [line.plain.rstrip() for line in team_block(gpus, found)(width)]
+
+
+def test_the_first_lines_say_what_to_add() -> None:
+    head, blank, verdict, addition, *_ = lines(TEN, None)
+    assert (head, blank) == ("10 agents at once on 8xH200, 700,000 tokens of repository", "")
+    assert verdict == (
+        "Not enough for 10 agents: 8xH200 keeps the prefixes of 8 sessions cached. With all 10 at once a turn takes "
+        "8 min 33 s, because prompts are computed again."
+    )
+    assert addition == (
+        "Add --host-cache 754: then 10 sessions stay cached, and a turn takes 13 s. Or work with 8 at once."
+    )
+    enough = lines(answer("8xH200", 1, 200_000), None)
+    assert enough[2] == "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached."
+    assert enough[3] == "4xH200 is enough as well."
+
+
+def test_the_timelines_before_and_after() -> None:
+    head = timeline(TEN.as_planned, "as planned")(79)[0].plain
+    assert head == "The first 30 minutes as planned: 0% of later prompts cached"
+    before = [line.plain for line in timeline(TEN.as_planned, "as planned")(79)][2:]
+    assert [row[:4] for row in before] == [f"{number:<4}" for number in range(1, 11)]
+    assert before[0][4:].startswith("████▒····")
+    assert before[9][4:].startswith("·········")
+    assert TEN.with_addition is not None
+    after = [line.plain for line in timeline(TEN.with_addition, "with it")(79)][2:]
+    assert all(row.endswith("▒" * 40) for row in after)
+
+
+def test_many_agents_are_drawn_in_part() -> None:
+    many = answer("4xH200", 40, 100_000)
+    assert [line.plain for line in timeline(many.as_planned, "x")(79)][-1] == "and 28 more"
+
+
+@pytest.mark.parametrize("width", [40, 59, 79, 119])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    assert max(map(len, lines(TEN, width))) <= width
