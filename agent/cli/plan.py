@@ -58,7 +58,7 @@ Drafting = Annotated[
     DraftChoice,
     typer.Option(
         "--draft",
-        help="A small model proposes tokens and M3 verifies them; auto uses it for few sequences at a time.",
+        help="A small model proposes tokens and M3 verifies them; auto uses one that is on this machine, on downloads it.",
     ),
 ]
 HostCacheGb = Annotated[

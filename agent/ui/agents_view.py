@@ -107,7 +107,14 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
         f"{plan.engine} {plan.versions}, {plan.precision}, {layout(plan)} on {plan.gpus}, {kv_types(plan)} KV cache of "
         f"{plan.kv_tokens * plan.dp:,} tokens"
     )
-    return [("at once", at_once), ("how fast", speed), ("cost", cost), ("session", session), ("plan", server)]
+    found = [
+        ("at once", at_once),
+        ("how fast", speed),
+        ("cost", cost),
+        ("session", session),
+        ("plan", server),
+    ]
+    return found + [("advice", advice) for advice in plan.advice]
 
 
 def timeline(simulation: Simulation, title: str) -> Block:

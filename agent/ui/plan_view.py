@@ -96,6 +96,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     found = [(name, said) for name, said in known.items() if said]
     found += [("why", reason) for reason in plan.reasons]
     found += [("warning", warning) for warning in plan.warnings]
+    found += [("advice", printable_line(advice, 400)) for advice in plan.advice]
     return found
 
 

@@ -168,7 +168,12 @@ def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[
 
 def lacking_download(model: str, environ: Mapping[str, str]) -> bool:
     """Return whether a model would have to be downloaded, and the environment forbids that."""
-    return _offline(environ) and not Path(model).expanduser().is_dir() and _cached(model, environ) is None
+    return _offline(environ) and not is_here(model, environ)
+
+
+def is_here(model: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a model is on this machine, as a folder or in Hugging Face's cache."""
+    return Path(model).expanduser().is_dir() or _cached(model, environ) is not None
 
 
 def _offline(environ: Mapping[str, str]) -> bool:

@@ -107,8 +107,10 @@ class PlanRequest:
         engine: Engine; None allows any.
         vision: Whether the server must accept images.
         shape: Layers of the checkpoint, if they differ from M3's.
-        draft_use: Whether the server uses a draft; "auto" means if it pays and nothing else gets worse.
+        draft_use: Whether the server uses a draft; "auto" means if it pays, nothing else gets worse, and it needs no
+            download. A draft is a third party's, so only the user decides about its download.
         draft: The draft.
+        draft_here: Whether the draft is on the machine.
         host_cache: Size in bytes of a KV cache in each machine's memory; 0 for none.
         version: Installed version of vLLM, whose features the plan may use; None allows those of any version.
 
@@ -125,6 +127,7 @@ class PlanRequest:
     shape: LayerCounts = M3
     draft_use: DraftUse = DraftUse.OFF
     draft: Draft = GQA_DRAFT
+    draft_here: bool = False
     host_cache: int = 0
     version: str | None = None
 
@@ -269,6 +272,7 @@ class Plan:
         setup: The plan as the table of traps reads it.
         reasons: Why the plan has this place in the order; one sentence each.
         warnings: What to know before the start; one sentence each.
+        advice: What would make the server better, and needs the user's decision; one sentence each.
     """
 
     engine: EngineKind
@@ -311,6 +315,7 @@ class Plan:
     setup: Setup
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -358,16 +363,20 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
     """
     prices = prices or HardwarePrices()
     best: dict[tuple[object, ...], _Candidate] = {}
-    drafting: set[tuple[object, ...]] = set()
+    drafting: dict[tuple[object, ...], _Candidate] = {}
+    only_advised = wish.draft_use is DraftUse.AUTO and not wish.draft_here
     for candidate in _candidates(fleet, wish):
         if candidate.fits and not candidate.barred:
             kind = candidate.kind
+            if candidate.draft is not None:
+                if candidate.enough and not candidate.profile.tight:
+                    drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda one: one.rank)
+                if only_advised:
+                    continue
             if kind not in best or candidate.rank < best[kind].rank:
                 best[kind] = candidate
-            if candidate.draft is not None and candidate.enough and not candidate.profile.tight:
-                drafting.add(kind)
     found = sorted(best.values(), key=lambda one: one.rank)
-    return [candidate.plan(prices, could_draft=candidate.kind in drafting) for candidate in found]
+    return [candidate.plan(prices, drafting.get(candidate.kind)) for candidate in found]
 
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
@@ -563,7 +572,8 @@ class _Candidate:
             self.barred[0].name if self.barred else None,
         )
 
-    def plan(self, prices: HardwarePrices, *, could_draft: bool) -> Plan:
+    def plan(self, prices: HardwarePrices, drafting: _Candidate | None) -> Plan:
+        """Return the plan. `drafting` is the best candidate of this kind with a draft, if one fits."""
         room, wish = self.room, self.wish
         spare = room.kv - room.token * wish.context
         memory = Memory(
@@ -616,8 +626,9 @@ class _Candidate:
             cost=_cost(self, prices),
             tight=self.profile.tight,
             setup=self.setup,
-            reasons=tuple(self.reasons(could_draft=could_draft)),
+            reasons=tuple(self.reasons(could_draft=wish.draft_here and drafting is not None)),
             warnings=tuple(self.warnings()),
+            advice=tuple(self.advice(drafting)),
         )
 
     def reasons(self, *, could_draft: bool) -> Iterator[str]:
@@ -670,6 +681,18 @@ class _Candidate:
             )
         if self.split.gpus < self.fleet.count:
             yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay unused"
+
+    def advice(self, drafting: _Candidate | None) -> Iterator[str]:
+        """Yield what would make the server better, and needs the user's decision."""
+        wish = self.wish
+        if drafting is None or drafting.draft is None or self.draft is not None or wish.draft_here:
+            return
+        fp8 = "an fp8 cache and " if drafting.cache.kv is not self.cache.kv else ""
+        yield (
+            f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
+            f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
+            "are left"
+        )
 
     def warnings(self) -> Iterator[str]:
         """Yield what the user should know before the start."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-LABELLED = re.compile(r"# [a-z-]+ {2,}(?=\S)")
+LABELLED = re.compile(r"# [A-Za-z-]+(?: [a-z]+)? {2,}(?=\S)")
 """A label with its text beside it, such as `# memory       of 139.8 GiB`."""
 NOTE = "#       "
 """Begins each line of the note below an option."""

@@ -12,6 +12,7 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.serving.launch.checkpoint import (
     Checkpoint,
     CheckpointError,
+    is_here,
     lacking_download,
     read_checkpoint,
     read_draft,
@@ -268,8 +269,8 @@ def _why_no_draft(
         return "no draft: the checkpoint does not have M3's sizes"
     if any(flag_of((word,)) in _SPECULATIVE for word in asked.options):
         return "no draft: the options after -- configure one"
-    if lacking_download(asked.draft_model or GQA_DRAFT.model, environ):
-        return "no draft: it is not on this machine, and HF_HUB_OFFLINE forbids the download"
+    if asked.draft_model is not None and not is_here(asked.draft_model, environ):
+        return f"no draft: {asked.draft_model} is not on this machine; --draft on downloads it"
     return None
 
 
@@ -286,6 +287,12 @@ def _plan(
     from m3agent.agent.cli.plan import refusal
 
     precision = asked.precision and Precision(asked.precision)
+    draft = asked.draft_model or GQA_DRAFT.model
+    if asked.draft == "on" and lacking_download(draft, environ):
+        raise UsageError(
+            f"the draft {draft} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give the draft's "
+            "folder with --draft-model"
+        )
     wish = PlanRequest(
         context=NATIVE_CONTEXT if asked.context is None else asked.context,
         concurrency=asked.concurrency,
@@ -294,9 +301,8 @@ def _plan(
         engine=None if asked.engine is None else EngineKind(asked.engine),
         vision=asked.vision,
         draft_use=DraftUse(asked.draft),
-        draft=read_draft(asked.draft_model or GQA_DRAFT.model, environ)
-        if asked.draft != "off"
-        else GQA_DRAFT,
+        draft=read_draft(draft, environ) if asked.draft != "off" else GQA_DRAFT,
+        draft_here=is_here(draft, environ),
         host_cache=asked.host_cache * GIGABYTE,
         version=version,
     )

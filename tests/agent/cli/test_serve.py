@@ -442,19 +442,56 @@ def test_a_draft_that_cannot_be_is_refused(machine: Machine, arguments: list[str
 @pytest.mark.parametrize(
     ("arguments", "drafts"),
     [
-        ([], True),
+        ([], False),
+        (["--draft", "on"], True),
         (["--draft", "off"], False),
-        (["--concurrency", "40", "--typical", "8192"], False),
-        (["--", "--load-format", "dummy"], False),
         (["--draft", "on", "--", "--load-format", "dummy"], True),
     ],
 )
-def test_a_draft_is_used_where_it_pays(machine: Machine, arguments: list[str], drafts: bool) -> None:
-    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", *arguments)
+def test_a_draft_is_not_downloaded_unless_the_user_says_so(
+    machine: Machine, arguments: list[str], drafts: bool
+) -> None:
+    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", *arguments, HOME="/nowhere")
     assert done.returncode == 0, done.stderr
     assert ('--speculative-config \'{"method":"eagle3"' in done.stdout) is drafts
-    offline = machine.run("serve", "--gpus", "8xH200", "--dry-run", HF_HUB_OFFLINE="1", HOME="/nowhere")
-    assert "--speculative-config" not in offline.stdout
+    assert ("# advice       a draft pays here: --draft on" in done.stdout) is (arguments == [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "drafts"),
+    [
+        ([], True),
+        (["--concurrency", "40", "--typical", "8192"], False),
+        (["--", "--load-format", "dummy"], False),
+    ],
+)
+def test_a_draft_on_this_machine_is_used_where_it_pays(
+    machine: Machine, tmp_path: Path, arguments: list[str], drafts: bool
+) -> None:
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    sizes = {
+        "hidden_size": 6144,
+        "intermediate_size": 8192,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 4,
+    }
+    (draft / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLMEagle3"], "head_dim": 128, **sizes})
+    )
+    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", "--draft-model", str(draft), *arguments)
+    assert done.returncode == 0, done.stderr
+    assert (f'"model":"{draft}"' in done.stdout) is drafts
+
+
+def test_a_draft_that_is_named_and_not_here_is_said_to_be_missing(machine: Machine) -> None:
+    named = ("serve", "--gpus", "8xH200", "--dry-run", "--draft-model", "Inferact/MiniMax-M3-EAGLE3-GQA")
+    done = machine.run(*named, HOME="/nowhere")
+    assert "is not on this machine; --draft on downloads it" in done.stdout
+    assert "--speculative-config" not in done.stdout
+    offline = machine.run(*named, "--draft", "on", HOME="/nowhere", HF_HUB_OFFLINE="1")
+    assert offline.returncode == 2
+    assert "HF_HUB_OFFLINE forbids the download" in offline.stderr
 
 
 def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machine) -> None:

@@ -121,7 +121,7 @@ def test_copies_of_heads_lose_to_ranks_where_many_work() -> None:
     assert (best("8xH200", PlanRequest()).tp, best("8xH200", PlanRequest()).dp) == (8, 1)
 
 
-DRAFTED = PlanRequest(draft_use=DraftUse.AUTO)
+DRAFTED = PlanRequest(draft_use=DraftUse.AUTO, draft_here=True)
 
 
 def test_a_draft_is_planned_for_few_sequences_with_its_memory() -> None:
@@ -147,6 +147,21 @@ def test_a_draft_is_not_planned_where_it_does_not_pay_or_anything_gets_worse() -
     assert plan.reasons[-1].endswith("a draft fits with an fp8 cache (--draft on)")
     (plan, *_) = plans(fleet, replace(DRAFTED, draft_use=DraftUse.ON))
     assert (plan.draft, plan.kv_cache_dtype) == (GQA_DRAFT, "fp8")
+
+
+def test_a_draft_that_would_have_to_be_downloaded_is_only_advised() -> None:
+    wish = replace(DRAFTED, draft_here=False)
+    plan = best("8xH200", wish)
+    assert (plan.draft, plan.kv_tokens) == (None, best("8xH200", PlanRequest()).kv_tokens)
+    (advice,) = plan.advice
+    assert advice.startswith(
+        "a draft pays here: --draft on uses Inferact/MiniMax-M3-EAGLE3-GQA, a third party's model"
+    )
+    assert f"{best('8xH200', DRAFTED).kv_tokens:,} tokens of cache are left" in advice
+    assert "uses an fp8 cache and Inferact" in best("4xH200", wish).advice[0]
+    assert best("8xH200", DRAFTED).advice == best("8xH200", PlanRequest()).advice == ()
+    assert best("8xH200", replace(wish, concurrency=32, typical=16_384)).advice == ()
+    assert best("8xH200", replace(wish, draft_use=DraftUse.ON)).draft == GQA_DRAFT
 
 
 def test_a_draft_that_is_asked_for_is_refused_where_it_is_broken() -> None:
