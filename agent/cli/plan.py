@@ -157,9 +157,10 @@ def plan(
                 raise UsageError("--agents and --repository-tokens belong together: give both")
             if agents is not None and not (context is None and typical is None and concurrency == 1):
                 raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
-            if agents is not None and engine is PlanEngine.trtllm:
+            if agents is not None and engine is PlanEngine.trtllm and precision is not PlanPrecision.nvfp4:
                 raise UsageError(
-                    "--agents is for servers that keep prefixes, and the plans for trtllm keep none: leave out --engine"
+                    "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
+                    "GB200: leave out --engine"
                 )
             if gpus is None and gpu_memory is not None:
                 raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
@@ -226,7 +227,11 @@ def _team(
     if as_json:
         import json
 
-        print_bytes(json.dumps({"gpus": str(fleet), **answer.json()}, indent=2).encode() + b"\n")
+        from m3agent.serving.plan.recipe import LICENCE
+
+        print_bytes(
+            json.dumps({"gpus": str(fleet), "licence": LICENCE, **answer.json()}, indent=2).encode() + b"\n"
+        )
         return 0
     from m3agent.agent.ui.agents_view import team_block
     from m3agent.agent.ui.layout import in_order
@@ -395,8 +400,11 @@ def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool
 def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
     import json
 
+    from m3agent.serving.plan.recipe import LICENCE
+
     value = {
         "gpus": str(fleet),
+        "licence": LICENCE,
         "wish": dataclasses.asdict(wish),
         "plans": [plan.json() for plan in found],
         "refusals": [dataclasses.asdict(refusal) for refusal in refused],

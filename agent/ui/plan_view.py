@@ -13,6 +13,7 @@ from m3agent.agent.ui.layout import Block, beside, in_order
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
 from m3agent.serving.plan.gpus import GIB, gib
+from m3agent.serving.plan.recipe import LICENCE
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Memory, Plan
@@ -65,6 +66,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     spot = "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
     known = {
         "checkpoint": plan.checkpoint or f"yours, in {plan.precision.upper()}",
+        "licence": LICENCE,
         "engine": f"{plan.engine} {plan.versions}",
         "layout": f"{layout(plan)} on {plan.gpus} (recipe {plan.recipe})",
         "settings": settings if plan.engine == "vllm" else "",

@@ -118,6 +118,7 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
         pp=given.number("--pipeline-parallel-size", 1),
         sequences=given.number("--max-num-seqs", 0) or None,
         random_weights=given.text("--load-format") == "dummy",
+        index_cache=_index_cache(given.group("--hf-overrides")),
     )
 
 
@@ -133,7 +134,20 @@ def _sglang(given: _Given, setup: Setup) -> Setup:
         pp=given.number("--pp-size", 1),
         tp=given.number("--tp-size", 1),
         trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
+        index_cache=_index_cache(given.group("--json-model-override-args")),
     )
+
+
+def _index_cache(overrides: Mapping[str, Any]) -> bool:
+    """Return whether overrides of the model's config let layers share their choice of blocks."""
+    for name, value in overrides.items():
+        if isinstance(value, dict) and _index_cache(value):
+            return True
+        if name == "use_index_cache" and value:
+            return True
+        if name == "index_topk_freq" and isinstance(value, int) and value > 1:
+            return True
+    return False
 
 
 def _rope(overrides: Mapping[str, Any]) -> Rope:

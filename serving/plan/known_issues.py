@@ -78,6 +78,8 @@ class Setup:
         pp: Pipeline-parallel size.
         sequences: Sequences in one step; None if unknown.
         random_weights: True if the engine makes up random weights.
+        msa: True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton.
+        index_cache: True if layers take over the choice of blocks of other layers.
         env: Environment variables.
     """
 
@@ -112,12 +114,19 @@ class Setup:
     pp: int = 1
     sequences: int | None = None
     random_weights: bool = False
+    msa: bool = False
+    index_cache: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def on_vllm(self) -> bool:
         """True if the engine is vLLM; most rows are about vLLM."""
         return self.engine is EngineKind.VLLM
+
+    @property
+    def on_trtllm(self) -> bool:
+        """True if the engine is TensorRT-LLM."""
+        return self.engine is EngineKind.TRTLLM
 
     @property
     def on_amd(self) -> bool:
@@ -353,20 +362,55 @@ TRAPS = (
         "SGLang 0.5.23, its options",
     ),
     KnownIssue(
-        "trtllm-bf16-only",
+        "trtllm-triton-bf16",
         _REFUSE,
-        lambda s: s.engine is EngineKind.TRTLLM and (s.precision is not Precision.BF16 or s.fp8_kv),
-        "TensorRT-LLM serves M3 in BF16 only",
-        "take BF16, or vLLM",
-        "TensorRT-LLM 1.3.0rc20, its guide to M3",
+        lambda s: s.on_trtllm and not s.msa and (s.precision is not Precision.BF16 or s.fp8_kv),
+        "without its msa kernels TensorRT-LLM serves M3 in BF16 only",
+        "take BF16; on one node of B200 the recipe trtllm-b200-1x4 with --precision nvfp4; or vLLM",
+        "TensorRT-LLM 1.3.0rc20, its guide to M3; InferenceX's script for one B200 node",
+    ),
+    KnownIssue(
+        "trtllm-msa-precision",
+        _REFUSE,
+        lambda s: s.on_trtllm and s.msa and s.precision in (Precision.MXFP4, Precision.INT4),
+        "TensorRT-LLM serves M3 in BF16, in MXFP8, and in MXFP8 with NVFP4 experts",
+        "take NVFP4, or vLLM",
+        "TensorRT-LLM 1.4.0rc1, its guide to M3",
+    ),
+    KnownIssue(
+        "trtllm-msa-off-blackwell",
+        _REFUSE,
+        lambda s: s.on_trtllm and s.msa and s.architecture is not Architecture.BLACKWELL,
+        "TensorRT-LLM's msa kernels exist for Blackwell (SM100) only",
+        "use vLLM",
+        "NVIDIA/TensorRT-LLM#18872",
     ),
     KnownIssue(
         "trtllm-no-prefix-reuse",
         _WARN,
-        lambda s: s.engine is EngineKind.TRTLLM,
-        "no prefix is reused for M3 (enable_block_reuse: false): each turn of an agent computes the whole prompt again",
-        "use vLLM or SGLang for agents",
+        lambda s: s.on_trtllm and not s.msa,
+        "without the msa kernels no prefix is reused for M3 (enable_block_reuse: false): each turn of an agent computes the "
+        "whole prompt again",
+        "use vLLM or SGLang for agents, or the recipe trtllm-b200-1x4",
         "TensorRT-LLM 1.3.0rc20, its guide to M3",
+    ),
+    KnownIssue(
+        "trtllm-reuse-undocumented",
+        _WARN,
+        lambda s: s.on_trtllm and s.msa,
+        "prefix reuse with the msa kernels ran in InferenceX, and the guide still wants it off; the names of its keys differ "
+        "by version",
+        "test cached against uncached prompts with m3agent serve check",
+        "InferenceX's script for one B200 node; TensorRT-LLM 1.4.0rc1, its guide to M3",
+    ),
+    KnownIssue(
+        "index-cache",
+        _REFUSE,
+        lambda s: s.index_cache,
+        "layers that share their choice of blocks (use_index_cache, index_topk_freq above 1) halve the accuracy at long "
+        "contexts",
+        "leave out use_index_cache and index_topk_freq",
+        "sgl-project/sglang#34583; InferenceX#2816, which bars it",
     ),
     KnownIssue(
         "no-prefix-caching",
@@ -385,6 +429,15 @@ TRAPS = (
         "vLLM's data parallelism",
     ),
     KnownIssue(
+        "data-parallel-million",
+        _WARN,
+        lambda s: s.on_vllm and s.dp >= 8 and s.context > NATIVE_CONTEXT,
+        "vLLM spreads requests over its ranks by load alone: with eight ranks a turn of a million tokens mostly meets a rank "
+        "without its prefix, and takes minutes",
+        "use TP4 with fewer ranks; or send X-data-parallel-rank, or run each rank as a server behind a router",
+        "vLLM 0.24 to 0.33, v1/engine/core_client.py",
+    ),
+    KnownIssue(
         "draft-sglang",
         _REFUSE,
         lambda s: s.engine is EngineKind.SGLANG and s.draft is not None,
@@ -396,7 +449,7 @@ TRAPS = (
     KnownIssue(
         "draft-trtllm",
         _REFUSE,
-        lambda s: s.engine is EngineKind.TRTLLM and s.draft is not None,
+        lambda s: s.on_trtllm and s.draft is not None and not s.msa,
         "in TensorRT-LLM drafts need its msa kernels, which the recipe for two nodes does not use",
         "use vLLM for the draft, or --draft off",
         "NVIDIA/TensorRT-LLM#18872",
@@ -482,9 +535,9 @@ TRAPS = (
     KnownIssue(
         "host-cache-trtllm",
         _REFUSE,
-        lambda s: s.engine is EngineKind.TRTLLM and s.offload is not None,
-        "the planned recipe reuses no prefix, so a host cache would stay empty",
-        "use vLLM, or the recipe for one node with msa in docs/engines/tensorrt-llm.md",
+        lambda s: s.on_trtllm and s.offload is not None and not s.msa,
+        "the recipe for two nodes reuses no prefix, so a host cache would stay empty",
+        "use vLLM, or the recipe trtllm-b200-1x4",
         "TensorRT-LLM's guide to M3",
     ),
     KnownIssue(

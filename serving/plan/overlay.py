@@ -13,7 +13,7 @@ from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
 from m3agent.serving.plan.change import ChangeRequest, KvCacheDtype, RecipeChange, Rule
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
-from m3agent.serving.plan.recipe import MXFP4, SLURM_SCRIPT, Recipe, slurm_script
+from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, SLURM_SCRIPT, Recipe, slurm_script
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan
@@ -110,8 +110,8 @@ def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:
 
 
 def _no_fp8(recipe: Recipe) -> str | None:
-    if recipe.engine == "trtllm":
-        return "TensorRT-LLM serves M3 in BF16 only"
+    if recipe.engine == "trtllm" and MSA_FILE not in recipe.files:
+        return "without its msa kernels TensorRT-LLM serves M3 in BF16 only"
     if recipe.checkpoint == MXFP4:
         return "that checkpoint has no calibrated KV scales, so vLLM would use 1.0 and lose accuracy"
     return None

@@ -66,10 +66,14 @@ ERROR = 0.03
 
 _VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
 _VERSIONS = {EngineKind.VLLM: ">=0.24", EngineKind.SGLANG: ">=0.5.23", EngineKind.TRTLLM: ">=1.3.0rc20"}
+_MSA_VERSIONS = ">=1.3.0rc23.post1"
+_MSA_GPUS = ("B200", "GB200")
+"""GPUs of SM100, for which TensorRT-LLM has msa kernels."""
 
 _OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
 
 _CHECKPOINTS = {
+    Precision.NVFP4: "nvidia/MiniMax-M3-NVFP4",
     Precision.BF16: "MiniMaxAI/MiniMax-M3",
     Precision.MXFP8: "MiniMaxAI/MiniMax-M3-MXFP8",
     Precision.MXFP4: "amd/MiniMax-M3-MXFP4",
@@ -88,10 +92,11 @@ MXFP8 halves the weights compared with BF16; CDNA3 has no hardware units for it.
 """
 
 _ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
-"""Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses no prefix."""
+"""Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses prefixes only with msa, undocumented."""
 
 _SGLANG_SHARE = 0.8  # --mem-fraction-static of its recipe: weights and KV cache, without activations
 _TRTLLM_SHARE = 0.9  # its default: share of the memory that weights and activations leave free
+_MSA_SHARE = 0.94  # the same in the recipe for one node
 
 
 @dataclass(frozen=True)
@@ -610,7 +615,9 @@ class _Candidate:
             encoder_parallel=self.setup.encoder_parallel,
             trust_remote_code=self.setup.trust_remote_code,
             rope=self.setup.rope,
-            hf_overrides=overrides(self.fleet.gpu.vendor, wish.context),
+            hf_overrides={}
+            if self.engine is EngineKind.TRTLLM
+            else overrides(self.fleet.gpu.vendor, wish.context),
             env=dict(self.setup.env),
             attention_backend=self.setup.attention_backend,
             moe_backend=self.setup.moe_backend,
@@ -649,9 +656,11 @@ class _Candidate:
                 f"it holds {self.concurrency:.1f} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
                 "a time; the others wait"
             )
-        if self.cache.kv is KvDtype.FP8:
+        if self.setup.msa:
+            yield "fp8 cache and fp8 index keys, as in the recipe"
+        elif self.cache.kv is KvDtype.FP8:
             yield "fp8 cache: in bf16 the workload does not fit into the same memory"
-        if self.cache.index is KvDtype.FP8:
+        if self.cache.index is KvDtype.FP8 and not self.setup.msa:
             wider = kv_bytes_per_token(wish.shape, self.split.tp, self.cache.kv)
             yield (
                 f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys the "
@@ -715,10 +724,13 @@ class _Candidate:
                 f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
                 "its shared memory, and more for reading the checkpoint"
             )
-        if self.precision not in _CHECKPOINTS:
-            yield (
-                f"no {self.precision.upper()} checkpoint is known, and which of its layers are in 16 bits is assumed"
+        if self.precision in (Precision.NVFP4, Precision.INT4):
+            unknown = (
+                ""
+                if self.precision in _CHECKPOINTS
+                else f"no {self.precision.upper()} checkpoint is known, and "
             )
+            yield f"{unknown}which layers of a {self.precision.upper()} checkpoint are in 16 bits is assumed"
         if self.wish.vision:
             yield "with images: the encoder's memory is assumed, not measured"
         for trap in met(self.setup, Severity.WARN):
@@ -729,8 +741,8 @@ def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
     offered = _OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
-            for split, nodes in _splits(engine, fleet):
-                for cache in _cache_types(fleet, wish, engine):
+            for split, nodes in _splits(engine, fleet, precision):
+                for cache in _cache_types(fleet, wish, engine, msa=_msa(engine, nodes)):
                     for draft in _drafts(wish, engine, split, nodes):
                         for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
                             yield _candidate(
@@ -749,18 +761,30 @@ def _drafts(wish: PlanRequest, engine: EngineKind, split: Split, nodes: int) -> 
         yield wish.draft
 
 
-def _cache_types(fleet: Fleet, wish: PlanRequest, engine: EngineKind) -> Iterator[_CacheTypes]:
+def _msa(engine: EngineKind, nodes: int) -> bool:
+    """Return whether TensorRT-LLM's msa kernels are planned: in its recipe for one node."""
+    return engine is EngineKind.TRTLLM and nodes == 1
+
+
+def _cache_types(fleet: Fleet, wish: PlanRequest, engine: EngineKind, *, msa: bool) -> Iterator[_CacheTypes]:
     """Yield the types of the cache that an engine has on these GPUs."""
+    if msa:
+        yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
+        return
     yield from (_CacheTypes(kv) for kv in KvDtype)
     if engine is EngineKind.VLLM and index_fp8_works(fleet.gpu.vendor, fleet.gpu.architecture, wish.version):
         yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
 
 
-def _splits(engine: EngineKind, fleet: Fleet) -> Iterator[tuple[Split, int]]:
+def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
         if fleet.gpu.vendor is Vendor.NVIDIA and fleet.per_node >= 8:
             yield Split(8, ep=True), 1
+        return
+    if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
+        if fleet.gpu.name in _MSA_GPUS:
+            yield from ((Split(tp), 1) for tp in (4, 8) if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM:
         if fleet.gpu.architecture is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
@@ -821,7 +845,7 @@ def _candidate(
         ),
     )
     if engine is not EngineKind.VLLM:
-        utilisation, found = _other_engine(engine, found, outside)
+        utilisation, found = _other_engine(engine, found, outside, msa=_msa(engine, nodes))
     barred = met(setup, Severity.REFUSE)
     return _Candidate(
         fleet,
@@ -841,7 +865,9 @@ def _candidate(
     )
 
 
-def _other_engine(engine: EngineKind, found: GpuMemory, outside: int) -> tuple[float, GpuMemory]:
+def _other_engine(
+    engine: EngineKind, found: GpuMemory, outside: int, *, msa: bool
+) -> tuple[float, GpuMemory]:
     """Return the share of memory for the engine's own option, and how its memory divides.
 
     Both follow the engine's documentation; they are assumed, not measured.
@@ -850,8 +876,8 @@ def _other_engine(engine: EngineKind, found: GpuMemory, outside: int) -> tuple[f
         kv = int(_SGLANG_SHARE * found.total) - found.weights
         share = _SGLANG_SHARE
     else:
-        kv = int(_TRTLLM_SHARE * (found.total - outside - found.weights - found.other))
-        share = _TRTLLM_SHARE
+        share = _MSA_SHARE if msa else _TRTLLM_SHARE
+        kv = int(share * (found.total - outside - found.weights - found.other))
     return share, GpuMemory(
         found.total, found.weights + found.other + kv, found.weights, found.other, kv, found.token
     )
@@ -899,6 +925,7 @@ def _setup(
         offload=_OFFLOADS[engine] if wish.host_cache else None,
         load_failure=RECOMPUTE if wish.host_cache and engine is EngineKind.VLLM else None,
         sequences=sequences,
+        msa=_msa(engine, nodes),
         env=env,
     )
 
@@ -908,7 +935,7 @@ def _recipe(candidate: _Candidate) -> str:
     if candidate.engine is EngineKind.SGLANG:
         return "sglang-8gpu"
     if candidate.engine is EngineKind.TRTLLM:
-        return "trtllm-gb200-2x4"
+        return "trtllm-b200-1x4" if _msa(candidate.engine, candidate.nodes) else "trtllm-gb200-2x4"
     amd = candidate.fleet.gpu.vendor is Vendor.AMD
     if candidate.precision is Precision.MXFP4:
         return "vllm-amd-mxfp4-emulation"
@@ -922,7 +949,7 @@ def _recipe(candidate: _Candidate) -> str:
 def _versions(candidate: _Candidate) -> str:
     """Return the versions of the engine that have what the candidate uses."""
     if candidate.engine is not EngineKind.VLLM:
-        return _VERSIONS[candidate.engine]
+        return _MSA_VERSIONS if _msa(candidate.engine, candidate.nodes) else _VERSIONS[candidate.engine]
     off_blackwell = candidate.fleet.gpu.architecture is not Architecture.BLACKWELL
     if off_blackwell and candidate.cache.index is KvDtype.FP8:
         return f">={FIRST_FP8_INDEX}"

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from m3agent.serving.plan.command import command_line
+from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
 
 Engine = Literal["vllm", "sglang", "trtllm", "dynamo"]
 Vendor = Literal["nvidia", "amd"]
@@ -17,6 +18,9 @@ BF16 = "MiniMaxAI/MiniMax-M3"
 MXFP8 = "MiniMaxAI/MiniMax-M3-MXFP8"
 MXFP4 = "amd/MiniMax-M3-MXFP4"
 NVFP4 = "nvidia/MiniMax-M3-NVFP4"
+
+LICENCE = f"https://huggingface.co/{BF16}/blob/main/LICENSE"
+"""The licence of the weights. Only the file itself says what it permits."""
 
 YARN = '{"text_config":{"rope_scaling":{"rope_type":"yarn","factor":2.0,"original_max_position_embeddings":524288}}}'
 """Value of vLLM's `--hf-overrides` for more than 512K tokens on AMD, from its recipe page."""
@@ -144,6 +148,51 @@ kv_cache_config:
 sparse_attention_config:
   algorithm: minimax_m3
 """
+
+MSA_FILE = "msa.yaml"
+"""Name of the file with the settings of TensorRT-LLM for one node."""
+_MSA_IMAGE = "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc23.post1"
+_MSA_SERVE = (
+    f"mpirun -n 1 trtllm-serve $MODEL --tp_size 4 --config {MSA_FILE} "
+    "--chat_template $MODEL/chat_template.jinja"
+)
+
+
+def msa_settings(
+    *, context: int = LONGEST_CONTEXT, batched: int = 16_384, host_cache: int = 200 * 2**30, draft: str = ""
+) -> str:
+    """Return TensorRT-LLM's settings for M3 on one node of B200; the defaults are those that were published.
+
+    Args:
+        context: Context window in tokens.
+        batched: Tokens of one step.
+        host_cache: Bytes of the KV cache in the machine's memory; 0 for none.
+        draft: Folder of an EAGLE3 draft; empty without one.
+    """
+    attention = (
+        "algorithm: minimax_m3, implementation: msa, indexer_kv_dtype: fp8, sparse_disable_index_value: true"
+    )
+    cache = (
+        "enable_block_reuse: true, tokens_per_block: 128, use_kv_cache_manager_v2: true, dtype: fp8, "
+        f"free_gpu_memory_fraction: 0.94, host_cache_size: {host_cache}"
+    )
+    lines = [
+        f"max_seq_len: {context}",
+        f"max_num_tokens: {batched}",
+        "enable_chunked_prefill: true",
+        "moe_config: {backend: TRTLLM}",
+        f"sparse_attention_config: {{{attention}}}",
+        f"kv_cache_config: {{{cache}}}",
+        "scheduler_config: {capacity_scheduler_policy: MAX_UTILIZATION}",
+        "trust_remote_code: true",
+        "reasoning_parser: minimax_m3",
+    ]
+    if draft:
+        lines.append(
+            f"speculative_config: {{decoding_type: Eagle3, max_draft_len: 3, speculative_model: {draft}}}"
+        )
+    return "\n".join(lines) + "\n"
+
 
 SLURM_SCRIPT = "serve.sh"
 """Name of the file that contains `slurm_script`."""
@@ -336,9 +385,25 @@ RECIPES: tuple[Recipe, ...] = (
         ),
         image=_TRTLLM_IMAGE,
         notes=(
-            "BF16 only, and no prefix reuse: each turn of an agent computes its whole prompt. serve.sh is the command "
+            "BF16 only, and no prefix reuse: each turn of an agent computes its whole prompt; trtllm-b200-1x4 reuses prefixes. "
+            "serve.sh is the command "
             "with its variables set; tep.yaml and dep.yaml have the guide's settings, and NVIDIA's own file for "
             "throughput also caps max_seq_len, without which CUDA graphs may fail to be captured."
+        ),
+    ),
+    Recipe(
+        "trtllm-b200-1x4",
+        "trtllm",
+        NVFP4,
+        ("bash", "-c", _MSA_SERVE),
+        4,
+        "InferenceX's script for agents on one B200 node (minimaxm3_fp4_b200_trt_mtp.sh at 843c625), without its draft",
+        env=MappingProxyType({"MODEL": "/models/MiniMax-M3-NVFP4"}),
+        files=MappingProxyType({MSA_FILE: msa_settings()}),
+        image=_MSA_IMAGE,
+        notes=(
+            "With the msa kernels prefixes are reused, which the guide of 1.4.0rc1 does not document. TensorRT-LLM refuses "
+            "unknown keys, and some differ by version: docs/engines/tensorrt-llm.md. Not tried."
         ),
     ),
     Recipe(

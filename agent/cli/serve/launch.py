@@ -25,6 +25,7 @@ from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import DetectionError, detect
+from m3agent.serving.plan.recipe import LICENCE
 from m3agent.serving.plan.recipe_json import UNVERIFIED
 
 PORTS_TRIED = 20
@@ -69,6 +70,8 @@ def _launch(
         say(note)
     if not choice.prepared.recipe.verified:
         say(UNVERIFIED)
+    if not choice.prepared.random_weights:
+        say(f"licence of the model: {LICENCE}")
     job, plan = choice.prepared.job, choice.plan
     if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
         raise UsageError(

@@ -31,6 +31,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     done = run("--gpus", "4xH200", "--context", "1048576")
     assert (done.returncode, done.stderr) == (0, "")
     assert "vllm-nvidia-mxfp8" in done.stdout
+    assert done.stdout.count("LICENSE") == 1
     assert "--max-model-len 1048576 --max-num-batched-tokens 8192" in done.stdout
     assert "--language-model-only" in done.stdout
     assert "fp8 index keys: a token takes 22,656 bytes a GPU instead of 29,952" in done.stdout
@@ -41,6 +42,7 @@ def test_json_has_all_of_it() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
     assert told["gpus"] == "2x4xGB200"
+    assert told["licence"] == "https://huggingface.co/MiniMaxAI/MiniMax-M3/blob/main/LICENSE"
     assert told["wish"]["concurrency"] == 4
     assert {plan["engine"] for plan in told["plans"]} == {"vllm", "trtllm"}
     first = told["plans"][0]
@@ -78,7 +80,7 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "8xH200", "--agents", "4", "--repository-tokens", "1000000"], "give 1 to 917,504"),
         (
             ["--gpus", "8xGB200", "--agents", "4", "--repository-tokens", "9", "--engine", "trtllm"],
-            "keep none",
+            "keeps them only with --precision nvfp4",
         ),
         (["--gpus", "1xH200", "--agents", "4", "--repository-tokens", "9"], "take 4xH200"),
         (["--gpus", "eight"], "write it like 8xH200"),

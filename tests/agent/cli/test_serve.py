@@ -431,6 +431,8 @@ def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine
         (["--host-cache", "400", "--recipe", "vllm-nvidia-tp8"], "--host-cache is for a plan"),
         (["--draft-model", "/nowhere"], "/nowhere does not exist"),
         (["--", "--speculative-config", '{"method":"minimax_m3_mtp"}'], "no layers for multi-token"),
+        (["--", "--hf-overrides", '{"text_config":{"index_topk_freq":4}}'], "share their choice of blocks"),
+        (["--", "--hf-overrides.use_index_cache", "true"], "share their choice of blocks"),
     ],
 )
 def test_a_draft_that_cannot_be_is_refused(machine: Machine, arguments: list[str], said: str) -> None:

@@ -27,7 +27,7 @@ def with_overlay(
     known: Recipe, asked: Asked = (None, False, True, None)
 ) -> tuple[list[RecipeChange], Recipe]:
     context, vision, loopback, kv_dtype = asked
-    if kv_dtype == "fp8" and (known.checkpoint == MXFP4 or known.engine == "trtllm"):
+    if kv_dtype == "fp8" and (known.checkpoint == MXFP4 or known.name == "trtllm-gb200-2x4"):
         kv_dtype = None
     changes = overlay(known, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
     argv, env = applied(known, changes)

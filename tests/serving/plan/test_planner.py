@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from m3agent.serving.launch.prepare import LaunchRequest, prepare
 from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft, DraftUse
 from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind, Rope
@@ -30,6 +31,7 @@ from m3agent.serving.plan.planner import (
     refusals,
     smallest,
 )
+from m3agent.serving.plan.recipe import recipe
 
 MILLION = PlanRequest(context=1_048_576)
 GPU = st.sampled_from(sorted(GPUS)).map(GPUS.__getitem__)
@@ -283,6 +285,29 @@ def test_other_engines_come_after_the_measured_one() -> None:
         parse_gpus("8xH200"), PlanRequest(engine=EngineKind.SGLANG, concurrency=4, precision=Precision.MXFP8)
     )
     assert (sglang.recipe, sglang.kv_cache_dtype, sglang.parser) == ("sglang-8gpu", "fp8_e4m3", "minimax-m3")
+
+
+def test_tensorrt_keeps_prefixes_on_one_node_of_b200_in_nvfp4() -> None:
+    wish = replace(MILLION, engine=EngineKind.TRTLLM, precision=Precision.NVFP4)
+    (plan,) = plans(parse_gpus("4xB200"), wish)
+    assert (plan.recipe, plan.tp, plan.versions) == ("trtllm-b200-1x4", 4, ">=1.3.0rc23.post1")
+    assert (plan.kv_cache_dtype, plan.index_dtype, plan.setup.msa) == ("fp8", "fp8", True)
+    assert not any("no prefix is reused" in warning for warning in plan.warnings)
+    job = prepare(recipe(plan.recipe), LaunchRequest(), plan).job
+    assert "host_cache_size: 0}" in job.files["msa.yaml"]
+    assert "max_num_tokens: 8192" in job.files["msa.yaml"]
+    (wide, _) = plans(parse_gpus("8xB200"), replace(wish, host_cache=400 * 10**9, draft_use=DraftUse.ON))
+    job = prepare(recipe(wide.recipe), LaunchRequest(model="/models/m3"), wide).job
+    assert f"--tp_size {wide.tp} " in job.argv[-1]
+    assert job.env["MODEL"] == "/models/m3"
+    assert "host_cache_size: 400000000000}" in job.files["msa.yaml"]
+    assert "speculative_config: {decoding_type: Eagle3, max_draft_len: 3" in job.files["msa.yaml"]
+    for gpus, precision in (
+        ("4xB300", Precision.NVFP4),
+        ("4xB200", Precision.MXFP8),
+        ("8xH200", Precision.NVFP4),
+    ):
+        assert plans(parse_gpus(gpus), replace(wish, precision=precision)) == []
 
 
 def test_versions_leave_out_the_broken_ones_off_blackwell() -> None:

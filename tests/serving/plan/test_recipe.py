@@ -31,6 +31,7 @@ NAMES = [
     "sglang-8gpu",
     "sglang-cloud-2gpu",
     "trtllm-gb200-2x4",
+    "trtllm-b200-1x4",
     "dynamo-trtllm-disagg",
     "dynamo-vllm-agg",
 ]
@@ -100,6 +101,7 @@ ENV = {
     "vllm-amd-mxfp4-aiter": AMD_ENV | {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_USE_AITER_MOE": "1"},
     "vllm-amd-mxfp4-emulation": AMD_ENV,
     "trtllm-gb200-2x4": {"MODEL": "/models/MiniMax-M3"},
+    "trtllm-b200-1x4": {"MODEL": "/models/MiniMax-M3-NVFP4"},
 }
 
 
@@ -134,6 +136,36 @@ def test_tensorrt_is_started_by_slurm() -> None:
         assert "kv_cache_config:\n  enable_block_reuse: false\n" in known.files[name]
         assert "tensor_parallel_size: 8\nmoe_expert_parallel_size: 8\n" in known.files[name]
         assert f"enable_attention_dp: {data_parallel}\n" in known.files[name]
+
+
+def test_tensorrt_on_one_node_has_the_published_settings() -> None:
+    known = recipe("trtllm-b200-1x4")
+    assert known.argv == (
+        "bash",
+        "-c",
+        "mpirun -n 1 trtllm-serve $MODEL --tp_size 4 --config msa.yaml --chat_template $MODEL/chat_template.jinja",
+    )
+    attention = (
+        "algorithm: minimax_m3, implementation: msa, indexer_kv_dtype: fp8, sparse_disable_index_value: true"
+    )
+    cache = (
+        "enable_block_reuse: true, tokens_per_block: 128, use_kv_cache_manager_v2: true, dtype: fp8, "
+        "free_gpu_memory_fraction: 0.94, host_cache_size: 214748364800"
+    )
+    assert known.files["msa.yaml"].splitlines() == [
+        "max_seq_len: 1048576",
+        "max_num_tokens: 16384",
+        "enable_chunked_prefill: true",
+        "moe_config: {backend: TRTLLM}",
+        f"sparse_attention_config: {{{attention}}}",
+        f"kv_cache_config: {{{cache}}}",
+        "scheduler_config: {capacity_scheduler_policy: MAX_UTILIZATION}",
+        "trust_remote_code: true",
+        "reasoning_parser: minimax_m3",
+    ]
+    shown = recipe_json("trtllm-b200-1x4", context=524_288)["result"]
+    assert shown["files"]["msa.yaml"].startswith("max_seq_len: 524288\n")
+    assert "--tool_parser minimax_m3 --host 127.0.0.1" in shown["argv"][-1]
 
 
 def test_recipe_with_the_wrong_parameter_count_is_refused() -> None:
@@ -194,7 +226,7 @@ def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -
     script = command_line(known.argv, known.env)
     subprocess.run([shutil.which("bash") or "bash", "-c", script], env=given, check=True)
     words, env = json.loads(told.read_text())
-    filled = {"${TRTLLM_DIR}": "/t", "$EXTRA_LLM_API_FILE": "/f", "$MODEL": "/models/MiniMax-M3"}
+    filled = {"${TRTLLM_DIR}": "/t", "$EXTRA_LLM_API_FILE": "/f", "$MODEL": known.env.get("MODEL", "")}
     expected = list(known.argv[1:])
     for variable, value in filled.items():
         expected = [word.replace(variable, value) for word in expected]

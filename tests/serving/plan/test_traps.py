@@ -30,6 +30,7 @@ AMD_LONG = replace(
 )
 SGLANG = replace(H200, engine=EngineKind.SGLANG, block_size=None)
 TRTLLM = replace(B200, engine=EngineKind.TRTLLM, precision=Precision.BF16, block_size=None)
+MSA = replace(TRTLLM, precision=Precision.NVFP4, kv_dtype="fp8", msa=True)
 
 # name of the row: (base setup, changes for which it applies, changes for which it does not)
 EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
@@ -73,12 +74,21 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "vllm-parser": (H200, {"parser": "minimax_m2"}, {"parser": "minimax_m3"}),
     "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "minimax-m3"}),
     "sglang-fp8-name": (SGLANG, {"kv_dtype": "fp8"}, {"kv_dtype": "fp8_e4m3"}),
-    "trtllm-bf16-only": (TRTLLM, {"precision": Precision.MXFP8}, {"precision": Precision.BF16}),
-    "trtllm-no-prefix-reuse": (TRTLLM, {}, {"engine": EngineKind.VLLM}),
+    "trtllm-triton-bf16": (
+        TRTLLM,
+        {"precision": Precision.MXFP8},
+        {"precision": Precision.MXFP8, "msa": True},
+    ),
+    "trtllm-msa-precision": (MSA, {"precision": Precision.INT4}, {"precision": Precision.NVFP4}),
+    "trtllm-msa-off-blackwell": (MSA, {"architecture": Architecture.HOPPER}, {}),
+    "trtllm-no-prefix-reuse": (TRTLLM, {}, {"msa": True}),
+    "trtllm-reuse-undocumented": (MSA, {}, {"msa": False}),
+    "index-cache": (H200, {"index_cache": True}, {"index_cache": False}),
     "no-prefix-caching": (H200, {"prefix_caching": False}, {"prefix_caching": True}),
     "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
+    "data-parallel-million": (LONG, {"dp": 8}, {"dp": 4}),
     "draft-sglang": (SGLANG, {"draft": "EAGLE3"}, {"draft": None}),
-    "draft-trtllm": (TRTLLM, {"draft": "eagle3"}, {"draft": None}),
+    "draft-trtllm": (TRTLLM, {"draft": "eagle3"}, {"draft": "eagle3", "msa": True}),
     "draft-mha-long": (
         LONG,
         {"draft": "eagle3", "draft_kv_heads": 64},
@@ -120,7 +130,11 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"offload": "OffloadingConnector"},
         {"offload": "OffloadingConnector", "load_failure": "recompute"},
     ),
-    "host-cache-trtllm": (TRTLLM, {"offload": "host_cache_size"}, {"offload": None}),
+    "host-cache-trtllm": (
+        TRTLLM,
+        {"offload": "host_cache_size"},
+        {"offload": "host_cache_size", "msa": True},
+    ),
     "host-cache-pipeline": (SGLANG, {"offload": "HiCache", "pp": 2}, {"offload": "HiCache", "pp": 1}),
     "hisparse": (SGLANG, {"hisparse": True}, {"hisparse": False}),
     "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
