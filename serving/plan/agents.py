@@ -386,7 +386,7 @@ def _additions(
     servers = math.ceil(agents / kept)
     yield Addition(
         f"{servers} servers of {fleet}",
-        "a router sends each session to the server that has its prefix",
+        "a router sends each session to the server that has its prefix (m3agent serve --servers)",
         servers * kept,
         None if hour is None else hour * servers,
     )

@@ -434,7 +434,7 @@ TRAPS = (
         lambda s: s.on_vllm and s.dp >= 8 and s.context > NATIVE_CONTEXT,
         "vLLM spreads requests over its ranks by load alone: with eight ranks a turn of a million tokens mostly meets a rank "
         "without its prefix, and takes minutes",
-        "use TP4 with fewer ranks; or send X-data-parallel-rank, or run each rank as a server behind a router",
+        "use TP4 with fewer ranks; or send X-data-parallel-rank, or run each rank as a server behind a router (m3agent serve --servers)",
         "vLLM 0.24 to 0.33, v1/engine/core_client.py",
     ),
     KnownIssue(

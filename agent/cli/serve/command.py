@@ -36,6 +36,14 @@ class ServeEngine(StrEnum):
     embedded = "embedded"
 
 
+class RouterName(StrEnum):
+    """Routers that keep a session with its server."""
+
+    vllm_router = "vllm-router"
+    dynamo = "dynamo"
+    llm_d = "llm-d"
+
+
 @serve_app.callback(invoke_without_command=True)
 def serve(
     context: typer.Context,
@@ -123,6 +131,18 @@ def serve(
     master: Annotated[
         str | None, typer.Option(help="Address of node 0; needed with --node-rank.", metavar="HOST[:PORT]")
     ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Several servers behind a router: their number on this machine, or their machines, like gpu1,gpu2.",
+            metavar="N|HOSTS",
+        ),
+    ] = None,
+    router: Annotated[RouterName, typer.Option(help="The router of --servers.")] = RouterName.vllm_router,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the scripts of --servers into this new folder.", metavar="FOLDER"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
     ] = False,
@@ -175,7 +195,12 @@ def serve(
             sbatch=tuple(sbatch or ()),
             node_rank=node_rank,
             master=master,
+            servers=servers,
+            router=router.value,
         )
+        if servers is not None or write is not None:
+            _server_set(asked, write, dry_run=dry_run)
+            return
         state = state_dir(os.environ)
         if detach and not dry_run:
             from m3agent.agent.cli.serve.manage import detached
@@ -194,6 +219,33 @@ def serve(
             _print_script(serve_choice.dry_run(asked, os.environ))
         else:
             run(_serve(asked, state))
+
+
+def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> None:
+    """Print the scripts of several servers behind a router, or write them into a folder."""
+    from m3agent.agent.cli.serve import options as serve_choice
+
+    if asked.servers is None:
+        raise UsageError("--write is for the scripts of --servers: give both")
+    if dry_run or write is None:
+        if not dry_run:
+            raise UsageError(
+                "m3agent does not start several servers itself: --dry-run prints their scripts, --write FOLDER writes them"
+            )
+        _print_script(serve_choice.dry_run_set(asked, os.environ))
+        return
+    _, files = serve_choice.server_files(asked, os.environ)
+    try:
+        write.mkdir(parents=True)
+        for name, text in files.items():
+            (write / name).write_text(text)
+    except FileExistsError:
+        raise UsageError(f"{write} exists: name a new folder for --write") from None
+    except OSError as error:
+        raise EnvironmentFault(f"{write} cannot be written: {error.strerror}; name another folder") from None
+    print_note(f"m3agent: wrote {', '.join(files)} into {write}")
+    if "start.sh" in files:
+        print_note(f"m3agent: start all of them with: bash {write / 'start.sh'}")
 
 
 async def _serve(asked: ServeRequest, state: Path) -> None:

@@ -20,10 +20,11 @@ from m3agent.serving.launch.checkpoint import (
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.nodes import node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
+from m3agent.serving.launch.server_set import Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
-from m3agent.serving.plan.gpus import Fleet, parse_gpus
+from m3agent.serving.plan.gpus import Fleet, Vendor, parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
@@ -68,6 +69,8 @@ class ServeRequest:
     sbatch: tuple[str, ...] = ()
     node_rank: int | None = None
     master: str | None = None
+    servers: str | None = None
+    router: Router = "vllm-router"
 
     @property
     def here(self) -> bool:
@@ -160,6 +163,73 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
             lines += [f"# {one.node}:", command_line(one.argv, one.env)]
         return "\n".join(lines) + "\n"
     return "\n".join([*lines, command_line(job.argv, job.env)]) + "\n"
+
+
+def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
+    """Plan several servers behind a router; `asked.gpus` are those of all servers here, or of each machine.
+
+    Returns:
+        What each server starts, and the files of the set by name.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options are unusable.
+    """
+    assert asked.servers is not None, "asked for where none are named"
+    if asked.recipe or asked.container or asked.slurm or asked.node_rank is not None:
+        raise UsageError(
+            "--servers takes a plan and starts processes: leave out --recipe, --container, --slurm and --node-rank"
+        )
+    if asked.engine not in (None, "vllm"):
+        raise UsageError(f"--servers is for vLLM, and --engine names {asked.engine}: leave out --engine")
+    try:
+        fleet = parse_gpus(asked.gpus) if asked.gpus is not None else detect(environ).fleet
+        if asked.servers.strip().isdecimal():
+            places = local_places(int(asked.servers), fleet.per_node, asked.port or 8000)
+            fleet = replace(fleet, per_node=fleet.per_node // len(places), nodes=1)
+        else:
+            places = named_places(asked.servers)
+    except DetectionError as error:
+        raise EnvironmentFault(str(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    each = replace(
+        asked,
+        engine="vllm",
+        gpus=str(fleet),
+        concurrency=-(-asked.concurrency // len(places)),
+        host="0.0.0.0" if needs_key(places, asked.host) else "127.0.0.1",  # noqa: S104  # other machines reach it, with a key
+    )
+    choice = choose(each, environ, key=None, local=False)
+    if choice.plan is None or choice.plan.dp > 1 or choice.plan.nodes > 1 or choice.plan.count < fleet.count:
+        raise UsageError(
+            f"each server would be {fleet}, and its best plan does not use them as one rank: name more servers with fewer "
+            "GPUs each, or lower --concurrency"
+        )
+    visible = "HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES"
+    try:
+        files = set_files(
+            choice.prepared.job,
+            places,
+            asked.router,
+            host=asked.host,
+            port=asked.port or 8000,
+            visible=visible,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return choice, files
+
+
+def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
+    """Return the files of several servers behind a router; the plan of each server is in comments."""
+    from m3agent.agent.cli.plan import plan_details
+
+    choice, files = server_files(asked, environ)
+    lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
+    lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
+    text = "".join(f"# {line}\n" for line in lines)
+    return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())
 
 
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:

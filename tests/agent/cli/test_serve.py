@@ -496,6 +496,37 @@ def test_a_draft_that_is_named_and_not_here_is_said_to_be_missing(machine: Machi
     assert "HF_HUB_OFFLINE forbids the download" in offline.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "--dry-run prints their scripts, --write FOLDER writes them"),
+        (("--dry-run", "--slurm"), "leave out --recipe, --container, --slurm"),
+        (("--dry-run", "--engine", "sglang"), "--servers is for vLLM"),
+        (
+            ("--dry-run", "--concurrency", "40", "--typical", "60000"),
+            "name more servers with fewer GPUs each",
+        ),
+        (("--write", "."), "name a new folder"),
+    ],
+)
+def test_several_servers_that_cannot_be_are_refused(
+    machine: Machine, arguments: tuple[str, ...], said: str
+) -> None:
+    done = machine.run("serve", "--servers", "2", "--gpus", "8xH200", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    done = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--write", str(folder))
+    assert done.returncode == 0, done.stderr
+    assert f"start all of them with: bash {folder / 'start.sh'}" in done.stderr
+    assert "--tensor-parallel-size 4" in (folder / "server-2.sh").read_text()
+    shown = machine.run("serve", "--servers", "a,b", "--gpus", "4xH200", "--dry-run", "--router", "llm-d")
+    assert "# file servers.yaml\n" in shown.stdout
+
+
 def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machine) -> None:
     done = machine.serve("--host-cache", "90000")
     assert done.returncode == 3

@@ -1,0 +1,291 @@
+"""Commands and files for several servers of one model behind a router that keeps a session with its server.
+
+A server that has a session's prefix answers in seconds, and another one computes it again, which takes minutes. So the router
+goes by the session that a request names, and balances only new sessions. Nothing is started here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from m3agent.serving.client.http import is_loopback
+from m3agent.serving.launch.job import EngineJob
+from m3agent.serving.plan.change import KEY
+from m3agent.serving.plan.command import LaunchCommand, Option, command_line, flag_of
+from m3agent.serving.plan.memory_model import BLOCK
+
+Router = Literal["vllm-router", "dynamo", "llm-d"]
+MOST_SERVERS = 64
+FIRST_PORT = 8000
+"""Port of a server on a machine of its own."""
+_EVENT_PORT = 20_080
+"""ZMQ port of the first worker's KV events, as in Dynamo's launch scripts."""
+_KEEP_SECONDS = 3600
+"""Seconds for which Dynamo's router remembers a session that is idle."""
+_PROXY_SECONDS = 7200
+"""Longest request in seconds. A prompt of a million tokens takes minutes, and requests may wait in front of it."""
+_HASH_SEED = "42"
+_HOST = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<port>[1-9][0-9]{0,4}))?", re.ASCII)
+_FRONTEND = (
+    "--host",
+    "--port",
+    "--api-key",
+    "--tool-call-parser",
+    "--enable-auto-tool-choice",
+    "--enable-prompt-tokens-details",
+    "--default-chat-template-kwargs",
+)
+"""Options of vLLM's HTTP server. Dynamo's workers have none: its frontend answers HTTP."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server runs.
+
+    Attributes:
+        host: Name or address of its machine.
+        port: Its port.
+        devices: Numbers of its GPUs; None for all GPUs of the machine.
+    """
+
+    host: str
+    port: int
+    devices: range | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of the server."""
+        return f"http://{self.host}:{self.port}"
+
+
+def local_places(servers: int, gpus: int, port: int) -> list[Place]:
+    """Return places on this machine: the GPUs are divided evenly, and the ports follow the router's.
+
+    Args:
+        servers: Number of servers.
+        gpus: Number of GPUs of all servers.
+        port: Port of the router.
+
+    Raises:
+        ValueError: The GPUs cannot be divided evenly.
+    """
+    if not 2 <= servers <= MOST_SERVERS:
+        raise ValueError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
+    if gpus % servers:
+        raise ValueError(f"{gpus} GPUs cannot be divided evenly among {servers} servers")
+    each = gpus // servers
+    return [Place("127.0.0.1", port + 1 + at, range(at * each, (at + 1) * each)) for at in range(servers)]
+
+
+def named_places(text: str) -> list[Place]:
+    """Parse the machines of the servers: `gpu1,gpu2:8001`.
+
+    Raises:
+        ValueError: The text does not name two or more different servers.
+    """
+    found: list[Place] = []
+    for word in text.split(","):
+        match = _HOST.fullmatch(word.strip())
+        port = int(match["port"] or FIRST_PORT) if match else 0
+        if match is None or port > 65_535:
+            raise ValueError(
+                f"{word.strip()[:60]!r} is not a machine: write the servers like 2, or gpu1,gpu2:8001"
+            )
+        found.append(Place(match["host"], port))
+    if not 2 <= len({place.url for place in found}) == len(found) <= MOST_SERVERS:
+        raise ValueError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
+    return found
+
+
+def set_files(
+    job: EngineJob, places: Sequence[Place], router: Router, *, host: str, port: int, visible: str
+) -> dict[str, str]:
+    """Return the files of a set of servers, by name; the scripts read the key from M3AGENT_API_KEY.
+
+    Args:
+        job: The command of one server.
+        places: Where the servers run.
+        router: The router.
+        host: Address on which the router listens.
+        port: Port on which the router listens.
+        visible: Variable that selects GPUs: CUDA_VISIBLE_DEVICES, or another on AMD.
+
+    Raises:
+        ValueError: The router cannot serve these places.
+    """
+    if router == "llm-d":
+        return _kubernetes(job, len(places), "amd.com/gpu" if visible.startswith("HIP") else "nvidia.com/gpu")
+    if router == "dynamo":
+        if any(place.devices is None for place in places):
+            raise ValueError(
+                "the script for Dynamo is for one machine: give --servers a number; on several machines Dynamo needs its "
+                "discovery service"
+            )
+        if not is_loopback(host):
+            raise ValueError(
+                f"{host} is not a loopback address, and Dynamo's frontend asks for no key: put a proxy in front of it that does"
+            )
+        return {"dynamo.sh": _dynamo(job, places, host, port, visible)}
+    files = {
+        f"server-{number}.sh": _script(_server(job, place), {**_devices(place, visible), **job.env})
+        for number, place in enumerate(places, start=1)
+    }
+    files["router.sh"] = _script(router_argv([place.url for place in places], host, port), {})
+    if all(place.devices is not None for place in places):
+        names = [name for name in files if name.startswith("server-")]
+        starts = "".join(f'bash "$here/{name}" >"$here/{name}.log" 2>&1 &\n' for name in names)
+        files["start.sh"] = (
+            f'{_HEAD}here=$(dirname "$0")\ntrap "kill 0" EXIT\n{starts}bash "$here/router.sh"\n'
+        )
+    return files
+
+
+def router_argv(urls: Sequence[str], host: str, port: int) -> tuple[str, ...]:
+    """Return the command of vllm-router.
+
+    Tried with vllm-router 0.1.17 and two stand-in servers: of ten sessions each server got five and kept them; after a server
+    was killed, two requests of its sessions failed, and the next went to the other server. With `consistent_hash` the
+    sessions divided six to four. Retries are off, because a retry would compute a prompt of a million tokens elsewhere.
+    """
+    return (
+        *("vllm-router", "--host", host, "--port", str(port), "--worker-urls", *urls),
+        *("--policy", "sticky_least_loaded", "--disable-retries"),
+        *(
+            "--request-timeout-secs",
+            str(_PROXY_SECONDS),
+            "--worker-startup-timeout-secs",
+            str(_PROXY_SECONDS),
+        ),
+        *("--health-check-interval-secs", "5", "--cb-failure-threshold", "2"),
+    )
+
+
+_HEAD = "#!/bin/bash\nset -e\n"
+
+
+def _script(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    # an empty key would be none, and other machines can reach the server
+    asks = (
+        f': "${{{KEY[1:]}:?set it to the key that the servers shall ask for}}"\n'
+        if KEY in env.values()
+        else ""
+    )
+    return f"{_HEAD}{asks}{command_line(argv, env)}\n"
+
+
+def _devices(place: Place, visible: str) -> dict[str, str]:
+    return {} if place.devices is None else {visible: ",".join(map(str, place.devices))}
+
+
+def _server(job: EngineJob, place: Place) -> tuple[str, ...]:
+    listens = place.host if place.devices is not None else "0.0.0.0"  # noqa: S104  # other machines reach it, with a key
+    command = LaunchCommand.of(job.argv)
+    return command.replacing(("--port", str(place.port)), ("--host", listens)).words
+
+
+def _events(endpoint: str, **more: str) -> Option:
+    config = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint, **more}
+    return "--kv-events-config", json.dumps(config, separators=(",", ":"))
+
+
+def _dynamo(job: EngineJob, places: Sequence[Place], host: str, port: int, visible: str) -> str:
+    """Return a script that starts Dynamo's frontend and one worker for each place. Not tried."""
+    command = LaunchCommand.of(job.argv)
+    kept = [option for option in command.options if flag_of(option) not in _FRONTEND]
+    own = [("--dyn-tool-call-parser", "minimax_m3"), ("--dyn-reasoning-parser", "minimax_m3")]
+    frontend = (
+        *("python3", "-m", "dynamo.frontend", "--http-host", host, "--http-port", str(port)),
+        *("--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", str(BLOCK)),
+        *("--router-session-affinity-ttl-secs", str(_KEEP_SECONDS)),
+    )
+    env = {name: value for name, value in job.env.items() if name != "VLLM_API_KEY"}
+    lines = [f"{_HEAD}trap 'kill 0' EXIT", *_exports(env), f"{command_line(frontend, {})} &"]
+    for number, place in enumerate(places):
+        options = [*kept, *own, _events(f"tcp://*:{_EVENT_PORT + number}")]
+        words = ("python3", "-m", "dynamo.vllm", "--model", *command.positional, *sum(options, ()))
+        prefix = " ".join(f"{name}={value}" for name, value in _devices(place, visible).items())
+        lines.append(f"{prefix} {command_line(words, {})} &")
+    return "\n".join([*lines, "wait -n", ""])
+
+
+def _exports(env: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={json.dumps(value)}" for name, value in env.items()]
+
+
+def _kubernetes(job: EngineJob, servers: int, resource: str) -> dict[str, str]:
+    """Return the servers for Kubernetes, and the settings of llm-d's scheduler. Not tried.
+
+    The form of the settings is that of llm-d 0.8 (its guide to precise prefix cache aware routing).
+    """
+    command = LaunchCommand.of(job.argv)
+    topic = f"kv@$(POD_IP):{FIRST_PORT}@{job.model}"
+    options = command.replacing(
+        ("--port", str(FIRST_PORT)),
+        ("--host", "0.0.0.0"),  # noqa: S104  # other pods reach it
+        _events("$(KV_EVENTS_ENDPOINT)", topic=topic),
+    ).options
+    words = [*command.positional, *sum(options, ())]
+    env = {**job.env, "PYTHONHASHSEED": _HASH_SEED}
+    env.pop("VLLM_API_KEY", None)
+    variables = "".join(
+        f"            - {{name: {name}, value: {json.dumps(value)}}}\n" for name, value in env.items()
+    )
+    deployment = f"""\
+# Servers of MiniMax M3 for llm-d. Set KV_EVENTS_ENDPOINT to the scheduler's service, and add volumes for the weights.
+# The servers ask for no key: only the gateway may reach them.
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: minimax-m3}}
+spec:
+  replicas: {servers}
+  selector: {{matchLabels: {{app: minimax-m3}}}}
+  template:
+    metadata: {{labels: {{app: minimax-m3}}}}
+    spec:
+      containers:
+        - name: modelserver
+          image: {job.image or "vllm/vllm-openai:latest"}
+          command: {json.dumps(list(command.program))}
+          args: {json.dumps(words)}
+          env:
+            - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}
+            - {{name: KV_EVENTS_ENDPOINT, value: "tcp://SCHEDULER.NAMESPACE.svc.cluster.local:5557"}}
+{variables}          ports: [{{name: modelserver, containerPort: {FIRST_PORT}}}]
+          resources: {{limits: {{{resource}: "{job.gpus}"}}}}
+          readinessProbe: {{httpGet: {{path: /health, port: modelserver}}, periodSeconds: 10}}
+          volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+      volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
+"""
+    plugins = f"""\
+# Settings of llm-d's endpoint picker (pluginsCustomConfig of its chart). blockSize and hashSeed must equal the servers'.
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+  - type: single-profile-handler
+  - type: precise-prefix-cache-scorer
+    parameters:
+      tokenProcessorConfig: {{blockSize: {BLOCK}, hashSeed: "{_HASH_SEED}"}}
+      indexerConfig:
+        tokenizersPoolConfig:
+          modelName: {job.model}
+          uds: {{socketFile: /tmp/tokenizer/tokenizer-uds.socket}}
+      kvEventsConfig: {{topicFilter: "kv@", zmqEndpoint: "tcp://*:5557", discoverPods: false}}
+  - type: queue-scorer
+  - type: max-score-picker
+schedulingProfiles:
+  - name: default
+    plugins:
+      - {{pluginRef: precise-prefix-cache-scorer, weight: 10.0}}
+      - {{pluginRef: queue-scorer, weight: 1.0}}
+      - {{pluginRef: max-score-picker}}
+"""
+    return {"servers.yaml": deployment, "plugins.yaml": plugins}
+
+
+def needs_key(places: Sequence[Place], host: str) -> bool:
+    """Return whether other machines can reach the servers or their router at `host`, so that the servers ask for a key."""
+    return not is_loopback(host) or any(place.devices is None for place in places)

@@ -1,0 +1,111 @@
+"""Scripts of several servers behind a router."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from m3agent.serving.launch.job import EngineJob
+from m3agent.serving.launch.server_set import (
+    Place,
+    local_places,
+    named_places,
+    needs_key,
+    router_argv,
+    set_files,
+)
+
+ARGV = (
+    *("vllm", "serve", "org/m3", "--block-size", "128", "--tool-call-parser", "minimax_m3"),
+    *("--enable-auto-tool-choice", "--port", "8000", "--host", "127.0.0.1"),
+)
+JOB = EngineJob("vllm", ARGV, {"SWITCH": "1"}, {}, "127.0.0.1", 8000, 4, image="image", model="org/m3")
+CUDA = "CUDA_VISIBLE_DEVICES"
+
+
+def files(
+    places: list[Place], router: str = "vllm-router", job: EngineJob = JOB, host: str = "127.0.0.1"
+) -> dict[str, str]:
+    return set_files(job, places, router, host=host, port=8000, visible=CUDA)  # type: ignore[arg-type]
+
+
+def test_servers_here_divide_the_gpus_and_listen_on_loopback() -> None:
+    found = files(local_places(2, 8, 8000))
+    assert list(found) == ["server-1.sh", "server-2.sh", "router.sh", "start.sh"]
+    for number, devices in ((1, "0,1,2,3"), (2, "4,5,6,7")):
+        script = found[f"server-{number}.sh"]
+        assert f"export {CUDA}={devices}\nexport SWITCH=1\n" in script
+        words = shlex.split(script.replace("\\\n", " "))
+        assert words[words.index("--port") + 1] == str(8000 + number)
+        assert words[words.index("--host") + 1] == "127.0.0.1"
+    assert "--worker-urls http://127.0.0.1:8001 http://127.0.0.1:8002" in found["router.sh"]
+    assert (
+        'bash "$here/server-2.sh" >"$here/server-2.sh.log" 2>&1 &\nbash "$here/router.sh"\n'
+        in found["start.sh"]
+    )
+
+
+def test_servers_on_other_machines_ask_for_a_key_and_do_not_start_without_it() -> None:
+    places = named_places("gpu1, gpu2:8001")
+    assert [place.url for place in places] == ["http://gpu1:8000", "http://gpu2:8001"]
+    assert needs_key(places, "127.0.0.1")
+    found = files(places, job=replace(JOB, env={"VLLM_API_KEY": "$M3AGENT_API_KEY"}))
+    assert list(found) == ["server-1.sh", "server-2.sh", "router.sh"]
+    assert ': "${M3AGENT_API_KEY:?' in found["server-1.sh"].splitlines()[2]
+    assert "--host 0.0.0.0" in found["server-1.sh"]
+    assert CUDA not in found["server-1.sh"]
+    assert needs_key(local_places(2, 8, 8000), "0.0.0.0")
+    assert not needs_key(local_places(2, 8, 8000), "127.0.0.1")
+
+
+def test_the_router_keeps_sessions_and_does_not_retry() -> None:
+    words = router_argv(["http://a:1", "http://b:2"], "127.0.0.1", 8000)
+    assert words[words.index("--policy") + 1] == "sticky_least_loaded"
+    assert "--disable-retries" in words
+
+
+def test_dynamo_has_a_frontend_and_workers_without_options_of_a_server() -> None:
+    script = files(local_places(2, 8, 8000), "dynamo")["dynamo.sh"]
+    assert "--router-session-affinity-ttl-secs 3600 &" in script
+    assert script.count("python3 -m dynamo.vllm") == 2
+    assert "--enable-auto-tool-choice" not in script
+    assert " --tool-call-parser" not in script.replace("\n", " ")
+    assert f"{CUDA}=4,5,6,7 python3 -m dynamo.vllm \\\n  --model org/m3" in script
+    assert '"endpoint":"tcp://*:20081"' in script
+    with pytest.raises(ValueError, match="one machine"):
+        files(named_places("a,b"), "dynamo")
+    with pytest.raises(ValueError, match="asks for no key"):
+        files(local_places(2, 8, 8000), "dynamo", host="0.0.0.0")
+
+
+def test_llm_d_has_a_deployment_and_a_picker_with_the_same_blocks() -> None:
+    found = {name: yaml.safe_load(text) for name, text in files(local_places(3, 12, 8000), "llm-d").items()}
+    spec = found["servers.yaml"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (spec["replicas"], container["resources"]) == (3, {"limits": {"nvidia.com/gpu": "4"}})
+    assert container["command"] == ["vllm", "serve"]
+    assert container["args"][:3] == ["org/m3", "--block-size", "128"]
+    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
+    (scorer,) = [plugin for plugin in found["plugins.yaml"]["plugins"] if "parameters" in plugin]
+    processor = scorer["parameters"]["tokenProcessorConfig"]
+    assert processor == {"blockSize": 128, "hashSeed": environment["PYTHONHASHSEED"]}
+
+
+@pytest.mark.parametrize(
+    ("servers", "gpus", "said"),
+    [(1, 8, "out of range"), (65, 65, "out of range"), (3, 8, "cannot be divided evenly")],
+)
+def test_numbers_that_cannot_be(servers: int, gpus: int, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        local_places(servers, gpus, 8000)
+
+
+@pytest.mark.parametrize(
+    "text", ["gpu1", "gpu1,gpu1", "gpu1,", "a b,c", "gpu1,gpu2:99999", "http://a,b", "a;rm,b"]
+)
+def test_machines_that_cannot_be(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write the servers like|different servers"):
+        named_places(text)
