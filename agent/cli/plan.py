@@ -175,6 +175,9 @@ def plan(
                 host_cache=host_cache * GIGABYTE,
             )
             prices = HardwarePrices(gpu_price, throughput)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        try:
             fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
         except UnknownGpu as error:
             raise UsageError(unknown_gpu(error, wish)) from None

@@ -141,14 +141,18 @@ def _style(label: str) -> str:
 def _table(plans: Sequence[Plan]) -> Block:
     rows = [_row(number, plan) for number, plan in enumerate(plans, start=1)]
 
+    def text_of(names: Sequence[str]) -> list[str]:
+        return columns(
+            [[row[COLUMNS.index(name)] for name in names] for row in (COLUMNS, *rows)]
+        ).splitlines()
+
     def lines(width: int | None) -> list[Text]:
         shown = list(COLUMNS)
-        for dropped in ("", *_DROPPED):
-            shown = [name for name in shown if name != dropped]
-            picked = [[row[COLUMNS.index(name)] for name in shown] for row in (COLUMNS, *rows)]
-            head, *body = columns(picked).splitlines()
-            if width is None or max(map(len, (head, *body))) <= width:
+        for dropped in _DROPPED:
+            if width is None or max(map(len, text_of(shown))) <= width:
                 break
+            shown.remove(dropped)
+        head, *body = text_of(shown)
         return [Text(head, "bold"), *map(Text, body)]
 
     return lines
