@@ -68,9 +68,16 @@ EXAMPLES = {
         ("m3agent context --stats", "which files the model sees, and how many tokens they take"),
         ("m3agent context --budget 100000 -o packed.txt", "what fits into 100,000 tokens"),
     ),
+    "m3agent plan": (
+        ("m3agent plan", "what this machine's GPUs can serve"),
+        ("m3agent plan --gpus 4xH200 --context 1048576", "a million tokens on four H200"),
+        ("m3agent plan --agents 10 --repository-tokens 700000", "is this enough for ten agents?"),
+        ("m3agent plan --recipe list", "documented commands"),
+    ),
     "m3agent serve": (
         ("m3agent serve --dry-run", "the command for this machine's GPUs, and the reasons"),
         ("m3agent serve --detach", "start the server; `m3agent fix` then finds it"),
+        ("m3agent serve --servers 2 --dry-run", "two servers behind a router"),
         ("m3agent serve status", "what runs here"),
         ("m3agent serve -- --swap-space 8", "options for the engine itself"),
     ),

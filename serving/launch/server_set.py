@@ -196,7 +196,11 @@ def _dynamo(job: EngineJob, places: Sequence[Place], host: str, port: int, visib
     """Return a script that starts Dynamo's frontend and one worker for each place. Not tried."""
     command = LaunchCommand.of(job.argv)
     kept = [option for option in command.options if flag_of(option) not in _FRONTEND]
-    own = [("--dyn-tool-call-parser", "minimax_m3"), ("--dyn-reasoning-parser", "minimax_m3")]
+    own = [
+        ("--dyn-tool-call-parser", "minimax_m3"),
+        ("--dyn-reasoning-parser", "minimax_m3"),
+        ("--dyn-default-thinking-mode", "enabled"),
+    ]
     frontend = (
         *("python3", "-m", "dynamo.frontend", "--http-host", host, "--http-port", str(port)),
         *("--router-mode", "kv", "--router-kv-events", "--kv-cache-block-size", str(BLOCK)),

@@ -72,6 +72,7 @@ def test_dynamo_has_a_frontend_and_workers_without_options_of_a_server() -> None
     assert "--router-session-affinity-ttl-secs 3600 &" in script
     assert script.count("python3 -m dynamo.vllm") == 2
     assert "--enable-auto-tool-choice" not in script
+    assert script.count("--dyn-default-thinking-mode enabled") == 2
     assert " --tool-call-parser" not in script.replace("\n", " ")
     assert f"{CUDA}=4,5,6,7 python3 -m dynamo.vllm \\\n  --model org/m3" in script
     assert '"endpoint":"tcp://*:20081"' in script
