@@ -241,9 +241,7 @@ def _team(
     from m3agent.agent.ui.plan_view import labelled
 
     added = answer.additions[0].options if answer.additions else ()
-    served = dataclasses.replace(
-        wish, concurrency=min(agents, answer.plan.sequences), host_cache=0 if added else wish.host_cache
-    )
+    served = dataclasses.replace(wish, concurrency=agents, host_cache=0 if added else wish.host_cache)
     command = shlex.join(["m3agent", "serve", *serve_options(fleet, served, local=local), *added])
     next_step = [labelled("next", command)] if fleet.gpu.name in GPUS else []
     print_block(in_order(team_block(str(fleet), answer), *next_step))

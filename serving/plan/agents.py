@@ -184,10 +184,11 @@ def team_plan(
         ValueError: The repository is too large.
     """
     session = session_tokens(repository)
-    wish = replace(wish, context=session, typical=None, concurrency=1)
-    plan = _most(fleet, wish, agents, prices)
-    if plan is None:
+    wish = replace(wish, context=session, typical=None, concurrency=agents)
+    found = plans(fleet, wish, prices)
+    if not found:
         return None
+    plan = found[0]
     speed = Speed(plan)
     kept = plan.sequences
     if plan.host_cache is not None:
@@ -216,21 +217,8 @@ def team_plan(
         as_planned=simulate(speed, agents, repository, plan.sequences, host=host),
         additions=additions,
         with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
-        fewer=_fewer(fleet, wish, agents),
+        fewer=_fewer(fleet, wish),
     )
-
-
-def _most(fleet: Fleet, wish: PlanRequest, agents: int, prices: HardwarePrices | None) -> Plan | None:
-    """Return the best plan of those that keep the most sessions, but no more than one for each agent."""
-    best, low, high = None, 1, agents
-    while low <= high:  # more sessions never fit where fewer do not
-        middle = (low + high + 1) // 2
-        found = plans(fleet, replace(wish, concurrency=middle), prices)
-        if found and found[0].sequences >= middle:
-            best, low = found[0], middle + 1
-        else:
-            high = middle - 1
-    return best
 
 
 class Speed:
@@ -405,9 +393,7 @@ def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> in
     low, high = 0, repository // 1000
     while low < high:
         middle = (low + high + 1) // 2
-        found = plans(
-            fleet, replace(wish, context=session_tokens(middle * 1000), concurrency=agents, typical=None)
-        )
+        found = plans(fleet, replace(wish, context=session_tokens(middle * 1000)))
         if found and found[0].sequences >= agents:
             low = middle
         else:
@@ -420,6 +406,6 @@ def _with(addition: Addition, speed: Speed, agents: int, repository: int, slots:
     return simulate(speed, agents, repository, slots if host else max(slots, addition.agents), host=host)
 
 
-def _fewer(fleet: Fleet, wish: PlanRequest, agents: int) -> str | None:
-    enough = smallest(fleet, replace(wish, concurrency=agents))
+def _fewer(fleet: Fleet, wish: PlanRequest) -> str | None:
+    enough = smallest(fleet, wish)
     return str(enough) if enough is not None and enough.count < fleet.count else None

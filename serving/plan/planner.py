@@ -362,8 +362,8 @@ class Refusal:
 def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None) -> list[Plan]:
     """Return all plans that hold one sequence as long as the context, best first; empty if there is none.
 
-    Plans that hold the wanted number of sequences come first. Then come plans with a memory reserve. Then the
-    order is engine, number of nodes, precision, and simplicity: no fp8 cache, fewer copies of the attention,
+    Plans that hold the wanted number of sequences come first; without one, those that hold the most. Then come plans
+    with a memory reserve. Then the order is engine, number of nodes, precision, and simplicity: no fp8 cache, fewer copies of the attention,
     more GPUs. Of plans that differ only in cache, draft and memory settings the result contains the best.
     """
     prices = prices or HardwarePrices()
@@ -531,7 +531,7 @@ class _Candidate:
         offered = _OFFERED[self.fleet.gpu.architecture]
         precision = offered.index(self.precision) if self.precision in offered else len(offered)
         return (
-            not self.enough,
+            0 if self.enough else self.wish.concurrency - self.sequences,
             self.profile.tight,
             _ENGINES.index(self.engine),
             self.nodes > 1,

@@ -150,7 +150,7 @@ def test_a_plan_for_a_team_ends_with_the_command_that_has_the_addition() -> None
     done = run(*team)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == (
-        "next         m3agent serve --gpus 8xH200 --context 831104 --concurrency 8 --host-cache 754"
+        "next         m3agent serve --gpus 8xH200 --context 831104 --concurrency 10 --host-cache 754"
     )
     told = json.loads(run(*team, "--json").stdout)
     assert (told["gpus"], told["kept"], told["additions"][0]["name"]) == ("8xH200", 8, "--host-cache 754")

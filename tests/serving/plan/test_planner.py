@@ -123,6 +123,12 @@ def test_copies_of_heads_lose_to_ranks_where_many_work() -> None:
     assert (best("8xH200", PlanRequest()).tp, best("8xH200", PlanRequest()).dp) == (8, 1)
 
 
+def test_if_no_plan_holds_all_sequences_the_first_holds_the_most() -> None:
+    found = plans(parse_gpus("8xH200"), PlanRequest(context=831_104, concurrency=10))
+    assert found[0].sequences == max(plan.sequences for plan in found) == 8
+    assert any("8.2 of the 10 sequences" in reason for reason in found[0].reasons)
+
+
 DRAFTED = PlanRequest(draft_use=DraftUse.AUTO, draft_here=True)
 
 
