@@ -192,7 +192,7 @@ def team_plan(
     speed = Speed(plan)
     kept = plan.sequences
     if plan.host_cache is not None:
-        kept = max(kept, plan.host_cache.tokens // session)
+        kept = plan.host_cache.sequences
     host = kept >= agents > plan.sequences
     # Each rank has the shared pack once, and every session's own conversation.
     shared = plan.dp * max(1, (plan.kv_tokens - repository) // (session - repository))

@@ -1,6 +1,8 @@
 """A KV cache in the machine's memory: a session whose blocks left the GPUs gets them back, and nothing is computed again.
 
-Index keys travel with keys and values. Each rank stores what its GPU had, so above TP4 copies take memory too.
+Index keys travel with keys and values. Each rank stores what its GPU had, so above TP4 copies take memory too. Blocks are stored
+when they are computed, and each use keeps them young in both caches. So the host cache also holds what the GPUs hold: it helps
+only with more room than they have (read in vLLM, kv_connector/v1/offloading/scheduler.py; assumed for other engines).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class HostCache:
         token: Bytes of one token, all ranks that share one copy of the attention together.
         tokens: Its capacity in tokens, on all nodes together.
         pays_from: Number of typical sequences at a time from which it pays: one more than the GPUs' cache holds.
-        sequences: Typical sequences that GPUs' cache and host cache hold together.
+        sequences: Typical sequences that keep their prefix in the GPUs' cache or in the host cache.
     """
 
     bytes: int
@@ -50,7 +52,7 @@ def host_cache(size: int, *, token: int, ranks: int, nodes: int, sequence: int, 
     """
     whole = token * ranks
     tokens = size * nodes // whole
-    return HostCache(size, whole, tokens, kept + 1, kept + tokens // sequence)
+    return HostCache(size, whole, tokens, kept + 1, max(kept, tokens // sequence))
 
 
 def transfer_config(size: int) -> str:

@@ -720,6 +720,12 @@ class _Candidate:
                     f"the GPUs' cache holds {self.sequences} sequences and {wish.concurrency} were asked for, so the host "
                     "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
                 )
+            elif host.sequences <= self.sequences:
+                least = math.ceil((self.sequences + 1) * wish.sequence * host.token / self.nodes / GIGABYTE)
+                yield (
+                    f"the host cache holds {host.tokens // wish.sequence} sequences, the GPUs' cache {self.sequences}, and what the "
+                    f"GPUs hold is in it too, so it gains nothing: give --host-cache {least} or more"
+                )
             yield (
                 f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
                 "its shared memory, and more for reading the checkpoint"

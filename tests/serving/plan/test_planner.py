@@ -226,7 +226,7 @@ def test_what_a_host_cache_holds(spec: str, wish: PlanRequest, token: int) -> No
     assert plan.host_cache.token == token
     assert plan.host_cache.tokens == 400 * 10**9 // token
     assert plan.host_cache.pays_from == plan.sequences + 1
-    assert plan.host_cache.sequences == plan.sequences + plan.host_cache.tokens // wish.context
+    assert plan.host_cache.sequences == max(plan.sequences, plan.host_cache.tokens // wish.context)
     assert any(f"it pays from {plan.sequences + 1} sequences" in reason for reason in plan.reasons)
 
 
@@ -235,6 +235,12 @@ def test_a_host_cache_that_gains_nothing_is_said_to() -> None:
     assert any("leave out --host-cache" in warning for warning in best("4xH200", wish).warnings)
     more = replace(wish, concurrency=40)
     assert not any("leave out --host-cache" in warning for warning in best("4xH200", more).warnings)
+    plan = best("4xH200", replace(more, host_cache=10**9))
+    (small,) = [warning for warning in plan.warnings if "so it gains nothing" in warning]
+    least = int(small.split("--host-cache ")[1].split()[0])
+    for size, gains in ((least - 1, False), (least, True)):
+        plan = best("4xH200", replace(more, host_cache=size * 10**9))
+        assert any("so it gains nothing" in warning for warning in plan.warnings) is not gains
 
 
 def test_a_draft_beside_a_host_cache_needs_a_version_that_has_both() -> None:
