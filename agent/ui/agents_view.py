@@ -12,6 +12,7 @@ from m3agent.agent.report import text
 from m3agent.agent.ui.layout import Block, beside, in_order
 from m3agent.agent.ui.plan_view import IN_PIPES, kv_types, labelled, layout, memory_bars, paragraph
 from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
+from m3agent.serving.plan.recipe import LICENCE
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.agents import Segment, Simulation, TeamPlan
@@ -113,6 +114,7 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
         ("cost", cost),
         ("session", session),
         ("plan", server),
+        ("licence", LICENCE),
     ]
     return found + [("advice", advice) for advice in plan.advice]
 

@@ -33,6 +33,7 @@ def test_the_first_lines_say_what_to_add() -> None:
     assert addition == (
         "Add --host-cache 754: then 10 sessions stay cached, and a turn takes 13 s. Or work with 8 at once."
     )
+    assert sum("LICENSE" in line for line in lines(TEN, None)) == 1
     enough = lines(answer("8xH200", 1, 200_000), None)
     assert enough[2] == "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached."
     assert enough[3] == "4xH200 is enough as well."
