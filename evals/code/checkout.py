@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,10 +19,11 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
 from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
+from m3agent.evals.code.code_image import code_image, commit_of_image
 from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
 from m3agent.evals.data.folder_base import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
-from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images.indexes import find_indexes
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
 
@@ -49,14 +51,22 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
     Raises:
         DataError: The source is damaged, or lacks the commit that the task names.
         EnvironmentFault: The source cannot be reached, `target` is not empty, or git or the disk fails.
+        EngineUnavailable, EnvironmentBuildFailed, ImageMissing: The image that has the code is not available.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise EnvironmentFault(f"{target} is not empty: a checkout needs an empty folder.")
     try:
-        with _mirror(task.source, cache) as (mirror, ref):
+        with (
+            _from_image(task, cache) if task.source.kind == "image" else _mirror(task.source, cache) as (
+                mirror,
+                ref,
+            )
+        ):
             commit = _commit(task, mirror, ref or task.base_commit)
             _fetch_into(target, mirror, commit)
         return prove(target, task.base_commit)
+    except (EngineUnavailable, EnvironmentBuildFailed, ImageMissing):
+        raise
     except SandboxError as error:
         raise EnvironmentFault(f"{task.instance_id} cannot be checked out: {error}.") from None
     except OSError as error:
@@ -136,6 +146,17 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
         mirror = Path(temporary) / "mirror.git"
         _make(source, mirror)
         yield mirror, ref
+
+
+@contextlib.contextmanager
+def _from_image(task: Task, cache: Path | None) -> Iterator[tuple[Path, str]]:
+    """Yield a repository with the code in the image of the task's environment, and the ref of its commit."""
+    with tempfile.TemporaryDirectory() as temporary:
+        kept = cache if cache is not None else Path(temporary) / "kept"
+        image = code_image(task.environment, kept, lambda _: None, threading.Event())
+        mirror = Path(temporary) / "mirror.git"
+        commit_of_image(image, task.source.ref, TreeStore(mirror))
+        yield mirror, BASE
 
 
 def _borrow(folder: Path, ref: str, mirror: Path) -> tuple[Path, str]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from pydantic import ValidationError
 
 from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.code.checkout import checkout
+from m3agent.evals.code.code_image import code_image
 from m3agent.evals.code.leak_proof import LeakProof
-from m3agent.evals.data.instance import DataError, Source, Task
+from m3agent.evals.data.instance import DataError, Task
 
 WORK, PROOF = "work", "proof.json"
+CODE = Path("evals", "code")
+"""Folder below the state folder for checkouts, unpacked archives and fetched commits."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,14 @@ def codebase(task: Task, state: Path) -> Codebase:
     Raises:
         EnvironmentFault: The checkout cannot be created.
         DataError: The data names a wrong commit, or the checkout contains more than its own commit.
+        EngineUnavailable, EnvironmentBuildFailed, ImageMissing: The image that has the code is not available.
     """
-    kept = state / "evals" / "code"
+    kept = state / CODE
     try:
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise EnvironmentFault(f"{kept} cannot be made ({error.strerror}).") from None
-    folder = kept / _key(task)
+    folder = kept / _key(task, kept)
     with (kept / f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (found := _read(folder)) is None:
@@ -66,7 +71,7 @@ def _read(folder: Path) -> Codebase | None:
         return None
 
 
-def _key(task: Task) -> str:
+def _key(task: Task, kept: Path) -> str:
     """Return a hash of the checkout's inputs.
 
     These are the source's kind and location, the ref, the base commit and the state of the source's content.
@@ -76,16 +81,19 @@ def _key(task: Task) -> str:
         task.source.location,
         task.source.ref,
         task.base_commit,
-        _stamp(task.source),
+        _stamp(task, kept),
     ]
     return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:24]
 
 
-def _stamp(source: Source) -> list[object]:
+def _stamp(task: Task, kept: Path) -> list[object]:
     """Return values that change when the source's content changes.
 
     The list is empty for git sources, where the commit id is enough.
     """
+    source = task.source
+    if source.kind == "image":
+        return [code_image(task.environment, kept, lambda _: None, threading.Event()).ident]
     path = Path(source.location)
     if source.kind == "git" or not path.exists():
         return []

@@ -28,20 +28,25 @@ _WHO = {
 }
 
 
-def commit_folder(store: TreeStore, folder: Path) -> str:
+def commit_folder(store: TreeStore, folder: Path, *, links: bool = False) -> str:
     """Store a folder's files as one commit without a parent.
 
     Left out are the files that test runs leave behind, files that the folder's `.gitignore` names, and
     `.git`.
 
+    Args:
+        store: Where to.
+        folder: The folder.
+        links: Whether it may have symbolic links.
+
     Returns:
         The commit's id.
 
     Raises:
-        DataError: The folder cannot be read, or contains something other than regular files, such as a link.
+        DataError: The folder cannot be read, or contains something other than such files.
         SandboxError: git or the disk fails.
     """
-    paths = _files(folder)
+    paths = files_in(folder, links=links)
     ignored = store.ignored(paths, folder)
     tree = store.tree_of_folder(folder, [path for path in paths if path not in ignored])
     env = {**_WHO, "GIT_DIR": str(store.git_dir)}
@@ -50,7 +55,12 @@ def commit_folder(store: TreeStore, folder: Path) -> str:
     return commit
 
 
-def _files(folder: Path) -> list[str]:
+def files_in(folder: Path, *, links: bool = False) -> list[str]:
+    """Return the paths of a folder's regular files, relative to it; `.git` is left out.
+
+    Raises:
+        DataError: It cannot be read, or has other files (with `links`: other than symbolic links).
+    """
     found: list[str] = []
 
     def fail(error: OSError) -> None:
@@ -63,7 +73,8 @@ def _files(folder: Path) -> list[str]:
             path = here / name
             if inside_git(name):
                 continue
-            if not stat.S_ISREG(path.lstat().st_mode):
+            mode = path.lstat().st_mode
+            if not stat.S_ISREG(mode) and not (links and stat.S_ISLNK(mode)):
                 raise DataError(f"{path} is not a regular file: links and other special files are refused")
             found.append(str(path.relative_to(folder)))
     return found

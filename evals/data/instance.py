@@ -34,15 +34,27 @@ class Source(_Model):
     """Where the code is.
 
     Attributes:
-        kind: `archive` (a tar of a bare repository), `git` (a local repository or a URL) or `folder` (files
-            without history).
+        kind: `archive` (a tar of a bare repository), `git` (a local repository or a URL), `folder` (files
+            without history) or `image` (a folder of the environment's image).
         location: A path; for `git` it may be a URL.
         ref: What to take from it: the name of a ref, or a commit id.
     """
 
-    kind: Literal["archive", "git", "folder"]
+    kind: Literal["archive", "git", "folder", "image"]
     location: str
     ref: str = ""
+
+
+class DockerContext(_Model):
+    """A folder with a Dockerfile.
+
+    Attributes:
+        folder: Its path.
+        content: Hash of its files.
+    """
+
+    folder: str = Field(exclude=True)
+    content: str
 
 
 class Environment(_Model):
@@ -60,6 +72,7 @@ class Environment(_Model):
         variables: Environment variables for the build and for the tests.
         exclude_newer: The build ignores packages that were uploaded later; None for the task's date.
         folder: Where a prebuilt image has the code.
+        dockerfile: From what the image is built, if the image has no name or is not available.
     """
 
     image: str | None = None
@@ -73,6 +86,7 @@ class Environment(_Model):
     variables: dict[str, str] = Field(default_factory=dict)
     exclude_newer: datetime | None = None
     folder: str = TESTBED
+    dockerfile: DockerContext | None = None
 
 
 class Task(_Model):
@@ -127,11 +141,35 @@ class OwnRules(_Model):
     untimed: bool = False
 
 
+class RewardRules(_Model):
+    """How a task of Harbor grades: its `tests/test.sh` writes a reward (`m3agent.evals.grade.rewards` carries it out).
+
+    Attributes:
+        folder: Path of the task, with `tests` and `solution`.
+        content: Hash of the files in these two.
+        separate: Whether the tests run in a fresh container, which gets only the artifacts.
+        collect: Commands that end the work of an agent, such as one that packs the work tree.
+        artifacts: Paths that the fresh container gets, besides `/logs/artifacts`.
+        variables: Environment variables of all scripts.
+        of_tests: Those of the tests only.
+        of_solution: Those of the solution only.
+    """
+
+    folder: str = Field(exclude=True)
+    content: str
+    separate: bool = False
+    collect: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    variables: dict[str, str] = Field(default_factory=dict)
+    of_tests: dict[str, str] = Field(default_factory=dict)
+    of_solution: dict[str, str] = Field(default_factory=dict)
+
+
 class Answer(_Model):
     """The part of an instance that only the grader may see.
 
     Attributes:
-        patch: The reference fix.
+        patch: The reference fix; empty if it is a script (`RewardRules`).
         test_patch: Change of the tests; empty if the base already contains them.
         fail_to_pass: Test ids as the row has them, including truncated ids and junk. If empty, validation
             finds them: all tests that fail before the reference patch and pass with it.
@@ -156,7 +194,7 @@ class Answer(_Model):
     only: tuple[str, ...] = ()
     timeout: float = Field(default=1800.0, gt=0)
     row: dict[str, Any] = Field(default_factory=dict)
-    rules: OwnRules | None = None
+    rules: OwnRules | RewardRules | None = None
 
 
 class Instance(_Model):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.harbor import TASK, read_task, task_folders, task_id
 from m3agent.evals.data.instance import TESTBED, DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
@@ -51,7 +52,7 @@ def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) 
 
     Args:
         source: A file of SWE-bench rows (.jsonl, .json, .parquet), a folder with `instances.jsonl`, a folder
-            of programs like QuixBugs, or the name of a data set on the Hugging Face hub, `owner/name` or
+            of programs like QuixBugs, a task of Harbor or a folder of such tasks, or the name of a data set on the Hugging Face hub, `owner/name` or
             `owner/name:split`.
         ids: Ids of instances to select. Without ids and patterns, all are selected.
         patterns: Patterns of ids to select as well, such as `django__*`.
@@ -96,6 +97,8 @@ def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = N
         # runs of older versions had no such fields
         if content["task"]["environment"]["folder"] == TESTBED:
             del content["task"]["environment"]["folder"]
+        if content["task"]["environment"]["dockerfile"] is None:
+            del content["task"]["environment"]["dockerfile"]
         if content["answer"]["rules"] is None:
             del content["answer"]["rules"]
         lines.append(json.dumps(content, sort_keys=True))
@@ -114,7 +117,11 @@ def _entries(source: str) -> Iterator[Entry]:
         for marker, read in FOLDERS.items():
             if (path / marker).exists():
                 return read(path)
-        raise DataError(f"{path}: a data folder has {' or '.join(FOLDERS)} in it, and this one does not")
+        if tasks := task_folders(path):
+            return (entry for task in tasks for entry in _task(task))
+        raise DataError(
+            f"{path}: a data folder has {' or '.join(FOLDERS)} in it, or folders with {TASK}, and this one does not"
+        )
     if there or path.suffix in FILES:
         if path.suffix not in FILES:
             raise DataError(f"{path}: the name of a file of rows ends in {', '.join(FILES)}")
@@ -136,6 +143,10 @@ def _programs(folder: Path) -> Iterator[Entry]:
         yield Entry(name, str(folder / PROGRAMS / name), partial(read_program, folder, name))
 
 
+def _task(folder: Path) -> Iterator[Entry]:
+    yield Entry(task_id(folder), str(folder / TASK), partial(read_task, folder))
+
+
 def _file(read: Callable[[Path], Iterator[Fields]]) -> Callable[[Path], Iterator[Entry]]:
     return lambda path: _rows(read(path), path.parent)
 
@@ -150,6 +161,7 @@ FILES: dict[str, Callable[[Path], Iterator[Entry]]] = {
 FOLDERS: dict[str, Callable[[Path], Iterator[Entry]]] = {
     ROWS: lambda path: FILES[".jsonl"](path / ROWS),
     PROGRAMS: _programs,
+    TASK: _task,
 }
 """Reader of a folder, by a file or folder that it contains; the first match is used."""
 

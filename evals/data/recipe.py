@@ -17,7 +17,8 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _NOTE = re.compile(r"\s+\(.*\)\s*$")
 _CONDA_PIN = re.compile(r"(?<![=<>!~])=(?!=)")
 _EXPORT = re.compile(r"export ([A-Za-z_][A-Za-z0-9_]*)=(\S*)")
-_FOLDER = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+FOLDER = re.compile(r"(/[A-Za-z0-9_][A-Za-z0-9._-]*)+")
+"""Where an image may have its code."""
 _FILES = ("requirements.txt", "environment.yml")
 """Values of `packages` that mean: the packages are listed in this file of the repository."""
 
@@ -80,7 +81,7 @@ def runner_of(command: str) -> PythonRunner:
 def _folder(fields: Fields) -> str:
     """Return the path of the code in a prebuilt image. It becomes a part of a script."""
     folder = fields.first("folder") or TESTBED
-    if not _FOLDER.fullmatch(folder):
+    if not FOLDER.fullmatch(folder):
         raise fields.wrong("folder", f"{printable_line(folder, 60)!r} is not a path such as /testbed")
     return folder
 

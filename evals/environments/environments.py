@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.agent.util.atomic_write import write_whole
-from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.code_image import code_image
+from m3agent.evals.code.codebase import CODE, codebase
+from m3agent.evals.data.folder_base import files_in
 from m3agent.evals.data.instance import Environment, Task
 from m3agent.evals.environments.layer import Layer, build_layer, files_of
 from m3agent.evals.environments.recipe import (
@@ -28,6 +30,7 @@ from m3agent.evals.environments.recipe import (
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, find_image, local_image, pull
+from m3agent.sandbox.backends.sandbox import EQUIPPED
 from m3agent.sandbox.errors import ImageMissing
 from m3agent.sandbox.images.debian import DEFAULT_PYTHON, base_image, just_built
 from m3agent.sandbox.images.environment import with_suites
@@ -108,6 +111,8 @@ class _Build:
     def run(self, task: Task) -> str:
         environment = task.environment
         name = environment.image
+        if task.source.kind == "image":
+            return self._with_code(task)
         if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
             if REPOSITORY in image.name:
                 return image.name
@@ -124,6 +129,18 @@ class _Build:
         if name is not None:
             self.api.tag(image.name, *_split(name), force=True)
         return image.name
+
+    def _with_code(self, task: Task) -> str:
+        """Return the image with a task's code, in which sandboxes can work."""
+        kept = self.state / CODE
+        image = code_image(task.environment, kept, self.say, self.stop)
+        touch(self.state, image.name)
+        if EQUIPPED in image.env and image.name == task.environment.image:  # m3agent built it for an instance
+            return image.name
+        work = codebase(task, self.state).path
+        layer = prebuilt_layer(image.path, task.environment.folder, files_in(work, links=True))
+        self.built = True
+        return self._layer(layer, image, task.instance_id).name
 
     def _packages(self, environment: Environment, era: date | None, below: Image) -> Layer:
         """Return the layer with the packages; what a date means for them is found once and kept."""

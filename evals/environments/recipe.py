@@ -32,6 +32,8 @@ RIPE = timedelta(days=365)
 EXACT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^]]*\])?\s*===?\s*[^*\s]+\s*$")
 """A requirement of one exact version. It counts even if that version is newer than the row."""
 EVER = "2999-01-01"
+TRACKED = "tracked"
+"""File with the paths of the files that are in the checkout, one a line."""
 PLAIN_PIP = re.compile(
     r"""\s*(?:python3?\s+-m\s+)?pip3?\s+install\s+((?:[^;&|<>`$()'"]|'[^']*'|"[^"$`]*")+)"""
 )
@@ -158,12 +160,13 @@ cd {TESTBED}
     return Layer("instance", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
 
 
-def prebuilt_layer(path: str, folder: str = TESTBED) -> Layer:
+def prebuilt_layer(path: str, folder: str = TESTBED, tracked: Sequence[str] | None = None) -> Layer:
     """Return the layer that moves a prebuilt image's work tree to the path that m3agent's sandboxes use.
 
     Args:
         path: The image's PATH, on which toolchains of other languages than Python are.
         folder: The folder of the work tree in the image. A link takes its place.
+        tracked: Paths of the files that are in the checkout; None for those that git has in the image.
     """
     script = f"""\
 {_head(None)}
@@ -176,10 +179,15 @@ if [ {folder} != {ROOT} ] && [ ! -L {folder} ]; then
 fi
 [ -e {TESTBED} ] || ln -s {ROOT} {TESTBED}
 cd {TESTBED}
-{KEEP}
+{KEEP if tracked is None else KEEP_OTHERS}
 """
+    files = (
+        {}
+        if tracked is None
+        else {TRACKED: "".join(f"{path}\n" for path in tracked).encode(errors="surrogateescape")}
+    )
     folders = [f"{VENV}/bin", f"{CONDA}/bin", "/usr/local/bin", "/usr/bin", "/bin", *path.split(":")]
-    return Layer("instance", script, env={"PATH": ":".join(dict.fromkeys(filter(None, folders)))})
+    return Layer("instance", script, files, env={"PATH": ":".join(dict.fromkeys(filter(None, folders)))})
 
 
 def era_of(task: Task, python: str) -> date | None:
@@ -262,3 +270,11 @@ git ls-files -z --others | tar -c --null -T - -f {BESIDE}
 chmod -R a+rX {ROOT} && chmod a+r {BESIDE}
 echo done"""
 """End of the script of a work tree: commit its changes, and store new files for m3agent's sandboxes."""
+KEEP_OTHERS = f"""\
+find . -name __pycache__ -type d -prune -exec rm -rf {{}} +
+find . -path ./.git -prune -o \\( -type f -o -type l \\) -print | cut -c 3- > {WORK}/all
+grep -vxF -f {WORK}/{TRACKED} {WORK}/all > {WORK}/others || true
+tar -c -T {WORK}/others -f {BESIDE}
+chmod -R a+rX {ROOT} && chmod a+r {BESIDE}
+echo done"""
+"""Like `KEEP`, for a work tree that need not be git's: store the files that are not in the checkout."""

@@ -16,7 +16,7 @@ from m3agent.agent.util.atomic_write import write_whole
 from m3agent.agent.verify.build_changes import changed_registrations
 from m3agent.agent.verify.review import Finding, findings_at
 from m3agent.evals.code.codebase import codebase
-from m3agent.evals.data.instance import Answer, Instance
+from m3agent.evals.data.instance import Answer, Instance, RewardRules
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import ids_of
 from m3agent.evals.grade.official import can_grade, official_grade
@@ -139,6 +139,8 @@ class Grader:
         Raises:
             InvalidInstance: No test shows whether a patch resolves the instance.
         """
+        if isinstance(instance.answer.rules, RewardRules):
+            raise InvalidInstance("a task of Harbor names no tests")
         if instance.answer.fail_to_pass:
             return instance.answer
         key = _key(instance, image)

@@ -1,4 +1,4 @@
-"""Compute the official verdict: by the rules of the row's benchmark (own_rules.py), else by those of SWE-bench's package.
+"""Compute the official verdict: by the rules of the row's benchmark (own_rules.py, rewards.py), else by those of SWE-bench's package.
 
 The latter runs the row's evaluation script in its image, and applies the official parsers and rules to the output.
 The steps are those of swebench 5.0.2's harness: one fresh container, user root, up to four commands in turn
@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from m3agent.evals.data.instance import TESTBED, Instance
+from m3agent.evals.data.instance import TESTBED, Instance, RewardRules
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import run_in_container
 from m3agent.evals.grade.own_rules import grade_by_own_rules
+from m3agent.evals.grade.rewards import grade_by_reward, grade_solution
 from m3agent.sandbox.threads import stoppable
 
 PACKAGE = "swebench"
@@ -179,8 +180,9 @@ def with_exit_status(script: str, constants: Any) -> list[str]:
 
 def can_grade(instance: Instance) -> bool:
     """Return whether the rules of the row's benchmark can grade it here."""
-    if instance.answer.rules is not None:
-        return not instance.answer.rules.unusable
+    rules = instance.answer.rules
+    if rules is not None:
+        return isinstance(rules, RewardRules) or not rules.unusable
     try:
         test_spec(instance)
     except NoOfficialGrade:
@@ -199,8 +201,11 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
     started = time.monotonic()
     if not patch.strip():
         return OfficialGrade(resolved=False, reason="the patch is empty")
-    if instance.answer.rules is not None:
-        return await grade_by_own_rules(instance, instance.answer.rules, patch, image, folder)
+    rules = instance.answer.rules
+    if isinstance(rules, RewardRules):
+        return await grade_by_reward(instance, rules, patch, image, folder)
+    if rules is not None:
+        return await grade_by_own_rules(instance, rules, patch, image, folder)
     try:
         spec = test_spec(instance)
         grading = official_package()
@@ -223,6 +228,18 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
         test_spec=spec, prediction=prediction, test_log_path=str(folder / LOG), include_tests_status=True
     )[instance.id]
     return OfficialGrade(resolved=bool(report["resolved"]), reason=_reason(report), **took)
+
+
+async def official_grade_of_reference(instance: Instance, image: str, folder: Path) -> OfficialGrade:
+    """Return the official verdict on the reference, which is a patch or a script; keep its log in `folder`.
+
+    Raises:
+        EnvironmentBuildFailed: The container engine failed.
+    """
+    if isinstance(instance.answer.rules, RewardRules):
+        return await grade_solution(instance, instance.answer.rules, image, folder)
+    reference = instance.answer.patch.encode(errors="surrogateescape")
+    return await official_grade(instance, reference, image, folder)
 
 
 def _reason(report: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance, grade_of
 from m3agent.evals.grade.matching import Outcomes
-from m3agent.evals.grade.official import can_grade, official_grade
+from m3agent.evals.grade.official import can_grade, official_grade, official_grade_of_reference
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
@@ -222,9 +222,8 @@ async def _validate(
 async def _validate_by_benchmark(instance: Instance, image: str, runs: int, not_strict: str) -> Validation:
     """Validate an instance that only the rules of its benchmark can grade."""
     answer = instance.answer
-    reference = answer.patch.encode(errors="surrogateescape")
     with tempfile.TemporaryDirectory(prefix="m3agent-validate-") as temporary:
-        each = [await official_grade(instance, reference, image, Path(temporary)) for _ in range(runs)]
+        each = [await official_grade_of_reference(instance, image, Path(temporary)) for _ in range(runs)]
         harmless = await official_grade(instance, HARMLESS, image, Path(temporary))
     grades = [grade_of(official, not_strict) for official in each]
     without = grade_of(harmless, not_strict)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.checkout import checkout
+from m3agent.evals.code.codebase import CODE
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.run.protocols import AttemptParts, EvaluatedAgent
-
-CACHE = Path("evals", "code")
-"""Folder below the state folder for unpacked archives and fetched commits."""
 
 
 def standard_parts(
@@ -35,7 +32,7 @@ def standard_parts(
         invalid: Ids of instances that cannot be graded, with the reason.
     """
     state = state_dir(os.environ)
-    cache = state / CACHE
+    cache = state / CODE
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     grader = Grader(state, say, official=official)
     return AttemptParts(

@@ -125,6 +125,10 @@ def eval_grade(
 
         instances = load_rows(rows, ids)
         if predictions == REFERENCE:
+            if any(not i.answer.patch for i in instances):
+                raise UsageError(
+                    "Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it."
+                )
             patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
         else:
             patches = read_predictions(Path(predictions))

@@ -20,7 +20,7 @@ CLASS = '@Instance.register("someone", "Calc")\nclass Calc(Instance):\n    pass\
 
 def rules_of(folder: Path, row: dict[str, Any]) -> OwnRules:
     rules = load(write_rows(folder / "rows.jsonl", row))[0].answer.rules
-    assert rules is not None
+    assert isinstance(rules, OwnRules)
     return rules
 
 

@@ -15,7 +15,7 @@ from m3agent.evals.data.instance import Environment, Instance, OwnRules
 from m3agent.evals.data.results import OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade import grader as grading
-from m3agent.evals.grade import log_reader, own_rules, validate
+from m3agent.evals.grade import log_reader, official, own_rules, validate
 from m3agent.evals.grade.container import ContainerRun
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.own_rules import GRADING, grade_by_own_rules, verdict
@@ -200,8 +200,8 @@ def given_verdicts(monkeypatch: pytest.MonkeyPatch, *resolved: bool | None) -> N
         good = left.pop(0)
         return OfficialGrade(resolved=good, reason="" if good else "1 tests did not pass, such as adds")
 
-    monkeypatch.setattr(grading, "official_grade", official_grade)
-    monkeypatch.setattr(validate, "official_grade", official_grade)
+    for module in (grading, official, validate):
+        monkeypatch.setattr(module, "official_grade", official_grade)
 
 
 NO_RUNNER = "no test runner that can be graded fits its code"
@@ -246,8 +246,8 @@ async def test_without_a_runner_its_benchmarks_verdict_counts_and_says_so(
     given_verdicts(monkeypatch, True, False)
     instance = javascript_instance(tmp_path / "instance", RULES)
     grader = Grader(tmp_path / "state", print, official=asked)
-    grade, official = await grader.grade(instance, HARMLESS, "image", tmp_path)
-    assert official is not None
+    grade, by_benchmark = await grader.grade(instance, HARMLESS, "image", tmp_path)
+    assert by_benchmark is not None
     assert grade.verdict is Verdict.RESOLVED
     assert grade.reason.startswith(f"only by the benchmark's own rules, because {NO_RUNNER}")
     grade, _ = await grader.grade(instance, HARMLESS, "image", tmp_path)
@@ -279,5 +279,5 @@ async def test_a_row_is_graded_in_its_image_by_its_own_script_and_parser(tmp_pat
         "",
         [True, False],
     )
-    official = await grade_by_own_rules(instance, rules, b"no patch\n", found.image, tmp_path)
-    assert (official.resolved, official.reason) == (False, "the patch does not apply")
+    grade = await grade_by_own_rules(instance, rules, b"no patch\n", found.image, tmp_path)
+    assert (grade.resolved, grade.reason) == (False, "the patch does not apply")

@@ -1,0 +1,147 @@
+"""Find or build the image that contains a task's code, and take the code from it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from m3agent.evals.code.archive import extract_files
+from m3agent.evals.data.folder_base import commit_folder, files_in
+from m3agent.evals.data.instance import DataError, DockerContext, Environment
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import Image, local_image, pull
+from m3agent.sandbox.declared.container import Container
+from m3agent.sandbox.declared.dockerfile import read_instructions, read_stages
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+from m3agent.sandbox.images.container_build import build_context, find_named
+from m3agent.sandbox.images.dockerfile_build import DockerfileBuild
+from m3agent.sandbox.images.image_build import engine_failures, remove_container
+from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time
+from m3agent.sandbox.store.git import TreeStore
+from m3agent.sandbox.store.workspace import Workspace
+
+RECIPE = 1  # part of every hash: raise it if the same Dockerfile should give another image
+DOCKERFILE = "Dockerfile"
+MOST_BYTES = 4 << 30
+"""Limit for the code in an image, in bytes."""
+
+
+def code_image(
+    environment: Environment, kept: Path, say: Callable[[str], None], stop: threading.Event
+) -> Image:
+    """Return the image of an environment as its author made it; pull or build it if it is not here. Blocking.
+
+    Args:
+        environment: The environment; it names an image or has a Dockerfile.
+        kept: Folder for logs and locks.
+        say: Receives notes for the user.
+        stop: Ends a build early.
+
+    Raises:
+        ImageMissing: No registry has it, and there is no Dockerfile; or the Dockerfile's own base is missing.
+        EnvironmentBuildFailed: The build fails.
+        EngineUnavailable: No container engine answers.
+    """
+    api = connect()
+    try:
+        name, context = environment.image, environment.dockerfile
+        if name is not None:
+            found = local_image(api, name)
+            if found is None and pull(name, say):
+                found = local_image(api, name)
+            if found is not None:
+                return found
+            if context is None:
+                raise ImageMissing(f"no registry has {name}")
+        assert context is not None
+        return _built(api, context, kept, say, stop)
+    finally:
+        api.close()
+
+
+@engine_failures("the task's image")
+def _built(
+    api: Any, context: DockerContext, kept: Path, say: Callable[[str], None], stop: threading.Event
+) -> Image:
+    kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = hashlib.sha256(f"{RECIPE} {context.content}".encode()).hexdigest()[:16]
+    tag = f"{REPOSITORY}:{key}"
+    with (
+        one_at_a_time(kept, tag, say, stop),
+        tempfile.TemporaryDirectory(prefix="m3agent-context-") as scratch,
+    ):
+        if local_image(api, tag) is None:
+            say("building the image of a Dockerfile once (this may take minutes)")
+            files = Path(context.folder)
+            store = TreeStore(Path(scratch) / "context.git")
+            workspace = Workspace.from_folder(store, files, files_in(files))
+            container = Container(DOCKERFILE, dockerfile=DOCKERFILE)
+            try:
+                stages = read_stages(read_instructions((files / DOCKERFILE).read_text()), None, {})
+            except (OSError, ValueError) as error:
+                raise EnvironmentBuildFailed(f"the Dockerfile cannot be built: {error}") from None
+            DockerfileBuild(
+                api,
+                {},
+                lambda: build_context(workspace, container),
+                lambda name: find_named(api, name, say),
+                find_indexes(os.environ, Path.home()),
+                log=folder(kept) / f"{key}.log",
+                say=say,
+                stop=stop,
+            ).run(stages, tag, lambda _: None)
+        built = local_image(api, tag)
+    if built is None:
+        raise EnvironmentBuildFailed(f"{tag} was removed as soon as it was built")
+    return built
+
+
+def commit_of_image(image: Image, path: str, store: TreeStore) -> str:
+    """Store the files of a folder of an image as one commit; return its id. Nothing of the image is run. Blocking.
+
+    Raises:
+        DataError: The folder is missing, has other than files and links, or is too large.
+        EnvironmentBuildFailed: The engine fails.
+        SandboxError: git or the disk fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="m3agent-code-") as temporary:
+        target = Path(temporary) / "code"
+        target.mkdir()
+        _copy_out(image, path, target)
+        return commit_folder(store, target, links=True)
+
+
+@engine_failures("a copy of the task's code")
+def _copy_out(image: Image, path: str, target: Path) -> None:
+    from docker.errors import NotFound
+
+    api = connect()
+    try:
+        container: str = api.create_container(image.name, command=["true"], entrypoint=[])["Id"]
+        try:
+            stream, _ = api.get_archive(container, f"{path}/.")  # with the dot, a link is followed
+            with tempfile.TemporaryFile() as packed:
+                for piece in stream:
+                    if packed.tell() > MOST_BYTES:
+                        raise DataError(f"{path} in {image.name} is larger than {MOST_BYTES >> 30} GiB")
+                    packed.write(piece)
+                packed.seek(0)
+                with tarfile.open(fileobj=packed) as archive:
+                    extract_files(archive, target, MOST_BYTES, links=True)
+        except NotFound:
+            raise DataError(f"{image.name} has no folder {path}") from None
+        except DataError:
+            raise
+        except (tarfile.TarError, ValueError) as error:
+            raise DataError(f"the code in {path} of {image.name} cannot be used: {error}") from None
+        finally:
+            remove_container(api, container)
+    finally:
+        api.close()

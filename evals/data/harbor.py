@@ -1,0 +1,275 @@
+"""Read tasks of Harbor, such as those of Terminal-Bench and those that `m3agent eval export` writes.
+
+    NAME/task.toml               limits, the image, how the verifier gets the work (format 1.0 to 1.4)
+    NAME/instruction.md          the statement
+    NAME/environment/Dockerfile  builds the image, if task.toml names none that is available
+    NAME/solution/solve.sh       the reference; it may be missing
+    NAME/tests/test.sh           writes the reward
+
+A task of m3agent is a change of one folder of code. That is the working folder of the image here. A task that needs more
+than one container with that folder is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.folder_base import files_in
+from m3agent.evals.data.instance import (
+    INSTANCE_ID,
+    Answer,
+    DataError,
+    DockerContext,
+    Environment,
+    Instance,
+    RewardRules,
+    Source,
+    Task,
+)
+from m3agent.evals.data.paths import within
+from m3agent.evals.data.recipe import FOLDER
+from m3agent.sandbox.declared.dockerfile import Stage, read_instructions, read_stages
+
+TASK, INSTRUCTION, DOCKERFILE = "task.toml", "instruction.md", "Dockerfile"
+ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"
+TEST, SOLVE = "test.sh", "solve.sh"
+COMPOSE = ("docker-compose.yaml", "docker-compose.yml")
+SECONDS = 600.0
+"""Harbor's time limit for the tests, in seconds."""
+SYSTEM = frozenset(
+    {"bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
+)
+"""Folders of the root that are no project: the sandbox cannot have them as its work tree."""
+SHARED, SEPARATE = "shared", "separate"
+
+
+def task_folders(folder: Path) -> list[Path]:
+    """Return the tasks that are directly in a folder, in alphabetical order.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    try:
+        return sorted(path.parent for path in folder.glob(f"*/{TASK}") if path.parent.is_dir())
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read ({error.strerror})") from None
+
+
+def task_id(folder: Path) -> str:
+    """Return the id of a task: the name of its folder.
+
+    Raises:
+        DataError: The name cannot be an id.
+    """
+    name = folder.resolve().name
+    if not INSTANCE_ID.fullmatch(name):
+        raise DataError(
+            f"{folder}: its name is not an id; an id has at most 200 letters, digits, dots, dashes and underscores"
+        )
+    return name
+
+
+def read_task(folder: Path) -> Instance:
+    """Return a task as an instance. Nothing is built.
+
+    Raises:
+        DataError: A file is missing or malformed, or the task needs something that m3agent does not have.
+    """
+    folder = folder.resolve()
+    fields = _toml(folder)
+    _check_supported(fields, folder)
+    given = fields.inner("environment")
+    context = folder / ENVIRONMENT
+    stages = _stages(context)
+    image = given.optional("docker_image")
+    if image is None and not stages:
+        raise DataError(f"{folder}: it has neither docker_image nor {ENVIRONMENT}/{DOCKERFILE}")
+    code = _code_folder(given, stages)
+    within(folder, f"{TESTS}/{TEST}", f"{folder}:")
+    dockerfile = DockerContext(folder=str(context), content=_hash(context)) if stages else None
+    name = fields.inner("task").optional("name") or ""
+    return Instance(
+        task=Task(
+            instance_id=task_id(folder),
+            repo=fields.inner("metadata").optional("repo") or name or task_id(folder),
+            statement=_statement(folder),
+            source=Source(
+                kind="image", location=image or f"{DOCKERFILE} {dockerfile and dockerfile.content}", ref=code
+            ),
+            environment=Environment(image=image, folder=code, dockerfile=dockerfile),
+        ),
+        answer=Answer(
+            patch="",
+            fail_to_pass=(),
+            runner="",
+            timeout=_seconds(fields.inner("verifier")),
+            rules=_rules(fields, folder),
+        ),
+    )
+
+
+def _toml(folder: Path) -> Fields:
+    path = within(folder, TASK, f"{folder}:")
+    try:
+        values = tomllib.loads(path.read_bytes().decode())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path} cannot be read as TOML ({printable_line(error)})") from None
+    return Fields(values, str(path))
+
+
+def _check_supported(fields: Fields, folder: Path) -> None:
+    """Check that a task is one of a single container.
+
+    Raises:
+        DataError: It is not; the message says what it needs.
+    """
+    version = fields.first("schema_version", "version") or ""
+    if not version.startswith("1."):
+        raise fields.wrong(
+            "schema_version", f"{printable_line(version, 20)!r} is not a version from 1.0 to 1.4"
+        )
+    environment, verifier = fields.inner("environment"), fields.inner("verifier")
+    needs: dict[str, object] = {
+        "several steps": "steps" in fields,
+        "several containers": any((folder / ENVIRONMENT / name).exists() for name in COMPOSE),
+        "an operating system other than Linux": (environment.optional("os") or "linux").lower() != "linux",
+        "a GPU": environment.values.get("gpus") or environment.values.get("tpu"),
+        "a service that starts with the container": "healthcheck" in environment,
+        "MCP servers": environment.values.get("mcp_servers"),
+        "an image of its own for the tests": "environment" in verifier
+        or (folder / TESTS / DOCKERFILE).exists(),
+        "a user of its own for the tests": str(verifier.values.get("user") or "root") not in {"root", "0"},
+    }
+    for what, needed in needs.items():
+        if needed:
+            raise DataError(f"{fields.where}: it needs {what}, which m3agent does not provide")
+
+
+def _stages(context: Path) -> list[Stage]:
+    """Return the stages of the Dockerfile; empty if there is none.
+
+    Raises:
+        DataError: It has something that m3agent's builds do not support.
+    """
+    path = context / DOCKERFILE
+    if not path.exists():
+        return []
+    try:
+        return read_stages(read_instructions(path.read_bytes().decode()), None, {})
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be built: {printable_line(error)}") from None
+
+
+def _code_folder(environment: Fields, stages: list[Stage]) -> str:
+    """Return the folder of the code in the image: the working folder.
+
+    Raises:
+        DataError: None is named, or it is no folder of a project.
+    """
+    found = environment.optional("workdir")
+    if found is None:
+        folders: dict[str, str] = {}
+        found = ""
+        for stage in stages:
+            found = folders.get(stage.base.lower(), "")
+            for step in stage.steps:
+                if step.name == "WORKDIR":
+                    found = posixpath.join(found, step.text.strip().strip("\"'"))
+            folders[stage.name] = found
+    if not found:
+        raise environment.wrong(
+            "workdir", "it is missing, and the Dockerfile has no WORKDIR: where is the code?"
+        )
+    found = posixpath.normpath(found)
+    if not FOLDER.fullmatch(found) or found.strip("/") in SYSTEM:
+        raise environment.wrong("workdir", f"{printable_line(found, 60)!r} is no folder of a project")
+    return found
+
+
+def _rules(fields: Fields, folder: Path) -> RewardRules:
+    verifier, environment = fields.inner("verifier"), fields.inner("environment")
+    mode = verifier.optional("environment_mode") or SHARED
+    if mode not in {SHARED, SEPARATE}:
+        raise verifier.wrong("environment_mode", f"it is {SHARED} or {SEPARATE}")
+    content = hashlib.sha256()
+    for part in (TESTS, SOLUTION):
+        if (folder / part).is_dir():
+            content.update(f"{part} {_hash(folder / part)}\n".encode())
+    return RewardRules(
+        folder=str(folder),
+        content=content.hexdigest(),
+        separate=mode == SEPARATE,
+        collect=tuple(each.text("command") for each in _tables(verifier, "collect")),
+        artifacts=tuple(each.text("source") for each in _tables(fields, "artifacts", "source")),
+        variables=_variables(environment),
+        of_tests=_variables(verifier),
+        of_solution=_variables(fields.inner("solution")),
+    )
+
+
+def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
+    """Return the tables of a list. With `text`, a string counts as a table with only this field.
+
+    Raises:
+        DataError: The list is malformed, or an entry is about another container or another place.
+    """
+    found = []
+    values = fields.values.get(name) or []
+    for value in values if isinstance(values, list) else [None]:
+        entry = {text: value} if text and isinstance(value, str) else value
+        if not isinstance(entry, Mapping):
+            raise fields.wrong(name, "a list of tables is expected")
+        for key in ("service", "destination", "exclude", "user"):
+            if entry.get(key):
+                raise fields.wrong(name, f"an entry has {key}, which m3agent does not support")
+        found.append(Fields(entry, fields.where, f"{fields.prefix}{name}."))
+    return found
+
+
+def _variables(fields: Fields) -> dict[str, str]:
+    found = fields.variables("env")
+    for name, value in found.items():
+        if "${" in value:
+            raise fields.wrong(
+                "env", f"{printable_line(name, 60)} takes its value from the machine of the run"
+            )
+    return found
+
+
+def _seconds(verifier: Fields) -> float:
+    value: Any = verifier.values.get("timeout_sec", SECONDS)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        raise verifier.wrong("timeout_sec", "a number of seconds is expected")
+    return float(value)
+
+
+def _statement(folder: Path) -> str:
+    path = within(folder, INSTRUCTION, f"{folder}:")
+    try:
+        text = path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        raise DataError(f"{path} cannot be read as UTF-8") from None
+    if not text.strip():
+        raise DataError(f"{path} is empty")
+    return text
+
+
+def _hash(folder: Path) -> str:
+    """Return a hash of a folder's files with their paths and modes."""
+    whole = hashlib.sha256()
+    for name in sorted(files_in(folder)):
+        path = folder / name
+        try:
+            with path.open("rb") as file:
+                one = hashlib.file_digest(file, "sha256").hexdigest()
+            whole.update(f"{name}\0{path.stat().st_mode & 0o100}\0{one}\n".encode(errors="surrogateescape"))
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror})") from None
+    return whole.hexdigest()
