@@ -30,7 +30,7 @@ from m3agent.evals.environments.recipe import (
     resolution,
 )
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.grade.validate import HARMLESS
+from m3agent.evals.grade.validate import HARMLESS, validate
 from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image
@@ -102,6 +102,21 @@ def test_an_image_that_was_removed_just_after_its_build_is_an_error_of_the_machi
     with pytest.raises(EnvironmentBuildFailed, match="removed just after it was built"):
         just_built(api, "m3agent-env:removed")
     api.close()
+
+
+@pytest.mark.docker
+@needs_docker
+async def test_an_image_that_no_registry_has_is_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments_module, "pull", lambda *_: False)
+    found = await validate(
+        Instance(task=task(image="nobody/none:1"), answer=small_instance(tmp_path / "instance").answer),
+        Environments(tmp_path / "state", print),
+        Grader(tmp_path / "state", print),
+    )
+    why = "no registry has nobody/none:1, and the row does not say how to build it"
+    assert (found.valid, found.machine_failed, found.reason) == (False, False, why)
 
 
 def test_packages_are_as_of_the_day_but_never_from_before_the_python_was_ripe() -> None:

@@ -18,7 +18,7 @@ from m3agent.evals.grade import grader as grading
 from m3agent.evals.grade import log_reader, official, own_rules, validate
 from m3agent.evals.grade.container import ContainerRun
 from m3agent.evals.grade.grader import Grader
-from m3agent.evals.grade.own_rules import GRADING, grade_by_own_rules, verdict
+from m3agent.evals.grade.own_rules import GRADING, ParserFailed, grade_by_own_rules, verdict
 from m3agent.evals.grade.validate import HARMLESS
 from tests.conftest import docker_here
 from tests.evals.bases import needs_base
@@ -237,6 +237,21 @@ async def test_without_a_runner_its_benchmarks_rules_validate_it(
     )
     assert (found.valid, found.reason.startswith(reason)) == (not reason, True)
     assert found.not_strict.startswith(NO_RUNNER)
+
+
+async def test_a_parser_that_fails_makes_it_invalid_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def outcomes_in(*_: object) -> dict[str, str]:
+        raise ParserFailed("KeyError: 'tests'")
+
+    given_log(monkeypatch, {"out": b"ok adds\n", "applied": b""})
+    monkeypatch.setattr(own_rules, "outcomes_in", outcomes_in)
+    state = tmp_path / "state"
+    instance = javascript_instance(tmp_path / "instance", RULES)
+    found = await validate.validate(instance, OneImage(state, print), Grader(state, print), runs=1)
+    why = "the reference patch does not resolve it: the parser of SWE-bench-Live failed: KeyError: 'tests'"
+    assert (found.valid, found.reason.partition(" (only by")[0]) == (False, why)
 
 
 @pytest.mark.parametrize("asked", [True, False])
