@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.concurrency import some_at_a_time
@@ -27,6 +27,8 @@ from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 
+PHASES = {"environment": "code and image", "tests": "running its tests"}
+"""The phases of a validation by their names, in order, with what happens in them."""
 RUNS = 2
 """Default number of runs with the reference patch."""
 HARMLESS_FILE = "M3AGENT-HARMLESS.txt"
@@ -58,6 +60,7 @@ class Validation(BaseModel):
         official: Official grades of the reference and of the harmless patch; None if not requested.
         not_strict: Why only the rules of the row's benchmark can grade it; empty if m3agent's own rules can.
         seconds: Wall time of the validation.
+        spent: Wall time of each phase, in seconds. It is not stored.
         content: Hash of the instance and of how it was validated; empty if the image was not available.
         machine_failed: Whether this machine failed, so that nothing is known about the instance. Such a result is not
             stored.
@@ -81,6 +84,7 @@ class Validation(BaseModel):
     seconds: float = 0.0
     content: str = ""
     machine_failed: bool = False
+    spent: dict[str, float] = Field(default_factory=dict, exclude=True)
 
 
 class Validations:
@@ -149,20 +153,25 @@ async def validate(
     *,
     runs: int = RUNS,
     official: bool = False,
+    on_phase: Callable[[str], None] = lambda _: None,
 ) -> Validation:
     """Build an instance's environment and run its tests.
 
-    The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch.
+    The tests run without a patch, `runs` times with the reference patch, and once with a harmless patch. `on_phase` is called
+    with the name of each of `PHASES` as it begins.
 
     Raises:
         SandboxError: This machine failed, which says nothing about the instance. EnvironmentBuildFailed and
             ImageMissing are not raised: they make the instance invalid.
         EnvironmentFault: This machine failed.
     """
-    started = time.monotonic()
+    started = built = time.monotonic()
     image, content = "", _content(instance, runs, official)
+    on_phase("environment")
     try:
         image = await environments.image(instance.task)
+        built = time.monotonic()
+        on_phase("tests")
         try:
             found = await _validate(instance, grader, image, runs, official=official)
         except InvalidInstance as error:
@@ -173,8 +182,9 @@ async def validate(
         found, content = Validation(instance_id=instance.id, valid=False, reason=str(error)), ""
     except (DataError, InvalidInstance, DoesNotApply) as error:
         found = Validation(instance_id=instance.id, valid=False, reason=str(error), image=image)
-    seconds = round(time.monotonic() - started, 3)
-    return found.model_copy(update={"seconds": seconds, "content": content})
+    ended = time.monotonic()
+    spent = {"environment": built - started, "tests": ended - built} if image else {}
+    return found.model_copy(update={"seconds": round(ended - started, 3), "content": content, "spent": spent})
 
 
 def _content(instance: Instance, runs: int, official: bool) -> str:
@@ -274,12 +284,14 @@ async def validate_all(
     runs: int = RUNS,
     official: bool = False,
     known: Mapping[str, Validation] | None = None,
+    on_phase: Callable[[str, str], None] = lambda *_: None,
     on_done: Callable[[Validation], None] = lambda _: None,
 ) -> list[Validation]:
     """Validate instances, up to `workers` at a time. If this machine fails for one of them, the others continue.
 
     Args:
         known: Earlier results by instance id. They are used for instances that did not change.
+        on_phase: Called with the id of an instance and the name of a phase that begins.
         on_done: Called with each result as soon as it is there.
 
     Returns:
@@ -300,7 +312,14 @@ async def validate_all(
 
     async def without_fault(instance: Instance) -> Validation:
         try:
-            return await validate(instance, environments, grader, runs=runs, official=official)
+            return await validate(
+                instance,
+                environments,
+                grader,
+                runs=runs,
+                official=official,
+                on_phase=lambda name: on_phase(instance.id, name),
+            )
         except EngineUnavailable:
             raise
         except (SandboxError, EnvironmentFault, OSError) as error:

@@ -60,32 +60,36 @@ def eval_validate(
     """
     with faults():
         from m3agent.evals.grade.validate import Validations, validate_all
+        from m3agent.evals.run.validation_progress import ValidationProgress
 
         instances = load_rows(rows, ids)
         _check_output(output)
         known = Validations.read(output).found if output is not None and output.exists() else {}
-        environments, grader = _parts(official=False)
-        tell = _teller(len(instances), lambda v: (v.instance_id, _validity(v), v.reason))
+        progress = ValidationProgress(len(instances), _workers(workers))
+        environments, grader = _parts(progress.say, official=False)
 
         def keep(one: Validated) -> None:
-            if known.get(one.instance_id) is not one:
+            was_known = known.get(one.instance_id) is one
+            if not was_known:
                 known[one.instance_id] = one
                 if output is not None:
                     _write(output, Validations.text(known.values()))
-            tell(one)
+            progress.finished(one, known=was_known)
 
-        found = run(
-            validate_all(
-                instances,
-                environments,
-                grader,
-                workers=_workers(workers),
-                runs=runs,
-                official=official,
-                known=dict(known),
-                on_done=keep,
+        with progress:
+            found = run(
+                validate_all(
+                    instances,
+                    environments,
+                    grader,
+                    workers=_workers(workers),
+                    runs=runs,
+                    official=official,
+                    known=dict(known),
+                    on_phase=progress.phase,
+                    on_done=keep,
+                )
             )
-        )
         if as_json:
             print_bytes(Validations.text(found).encode())
         else:
@@ -141,7 +145,7 @@ def eval_grade(
         for instance in instances:
             if instance.id not in patches:
                 say(f"there is no patch for {instance.id}")
-        environments, grader = _parts(official=official)
+        environments, grader = _parts(print_note, official=official)
         found = run(
             grade_all(
                 wanted,
@@ -161,14 +165,14 @@ def eval_grade(
         raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
 
 
-def _parts(*, official: bool) -> tuple[Any, Any]:
-    """Return the environments and the grader to use."""
+def _parts(say: Callable[[str], None], *, official: bool) -> tuple[Any, Any]:
+    """Return the environments and the grader to use; `say` receives notes for the user."""
     from m3agent.agent.settings.settings import state_dir
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
 
     state = state_dir(os.environ)
-    return Environments(state, print_note), Grader(state, print_note, official=official)
+    return Environments(state, say), Grader(state, say, official=official)
 
 
 def _workers(given: int | None) -> int:
@@ -198,12 +202,6 @@ def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[
         count(f"{ident}: {verdict}{f' ({reason})' if reason else ''}")
 
     return tell
-
-
-def _validity(found: Validated) -> str:
-    if found.machine_failed:
-        return "unknown"
-    return "valid" if found.valid else "invalid"
 
 
 def _validation_table(found: list[Validated]) -> str:

@@ -16,7 +16,9 @@ from m3agent.agent.ui.activity import Activity
 from m3agent.agent.ui.display import PAUSES, LiveView
 from m3agent.agent.ui.event_printer import Detail, Screen
 from m3agent.evals.data.results import AttemptRecord, Seconds, Verdict
+from m3agent.evals.grade.validate import Validation
 from m3agent.evals.run.progress import RunProgress
+from m3agent.evals.run.validation_progress import ValidationProgress
 
 
 @contextmanager
@@ -89,14 +91,41 @@ def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
     progress = RunProgress(5, [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)], workers=1)
     progress.phase("i3", 1, "environment")
     progress.phase("i3", 1, "agent")
-    [line] = progress._still(time.monotonic() + 60)
+    [line] = progress.view.still(time.monotonic() + 60)
     head, _, running = line.plain.partition("; running: ")
     assert head == "… 2 of 5 attempts: 1 resolved so far, 1 unresolved; about 4 min 50 s left"
     assert running == "i3 (agent running, 1 min 0 s)"
     for number in range(4, 9):
         progress.phase(f"i{number}", 1, "grade")
-    [line] = progress._still(time.monotonic())
+    [line] = progress.view.still(time.monotonic())
     assert line.plain.endswith(", 3 more")
+
+
+def finding(number: int, reason: str = "", *, failed: bool = False) -> Validation:
+    return Validation(
+        instance_id=f"i{number}", valid=not reason, reason=reason, seconds=60, machine_failed=failed,
+        spent={"environment": 40, "tests": 20},
+    )  # fmt: skip
+
+
+def test_a_validation_says_what_is_built_done_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_error_as_pipe(monkeypatch) as reading:
+        with ValidationProgress(6, workers=1) as progress:
+            progress.finished(finding(1), known=True)
+            progress.finished(finding(2), known=False)
+            progress.finished(finding(3, "no\x1b image"), known=False)
+            progress.finished(finding(4, "the disk is full", failed=True), known=False)
+            progress.phase("i5", "environment")
+            [line] = progress.view.still(time.monotonic() + 30)
+        said = os.read(reading, 10_000).decode().splitlines()
+    assert said == [
+        "1 of 6  valid    i1  (known already); 1 valid so far",
+        "2 of 6  valid    i2  (1 min 0 s); 2 valid so far; about 4 min 0 s left",
+        "3 of 6  invalid  i3  no  image  (1 min 0 s); 2 valid so far, 1 invalid; about 3 min 0 s left",
+        "4 of 6  unknown  i4  the disk is full  (1 min 0 s); 2 valid so far, 1 invalid, 1 unknown; about 2 min 0 s left",
+    ]
+    head = "… 4 of 6 instances: 2 valid so far, 1 invalid, 1 unknown; about 1 min 30 s left"
+    assert line.plain == f"{head}; running: i5 (code and image, 30 s)"
 
 
 def test_in_a_pipe_each_result_says_how_the_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:

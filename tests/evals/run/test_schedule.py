@@ -7,7 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.run.estimate import PHASES, Estimate
+from m3agent.evals.run.estimate import Estimate
+from m3agent.evals.run.progress import DOING
 from m3agent.evals.run.schedule import Attempt, Schedule
 
 GROUPS = {"a1": ("a", "1"), "a2": ("a", "1"), "b1": ("b", "1"), "b2": ("b", "2"), "c1": ("c", "1")}
@@ -60,14 +61,14 @@ def test_while_the_first_of_a_group_goes_ahead_other_groups_begin() -> None:
 
 
 def known(**seconds: float) -> Estimate:
-    estimate = Estimate()
+    estimate = Estimate(tuple(DOING))
     for phase, value in seconds.items():
         estimate.add(phase, value)
     return estimate
 
 
 def test_what_never_ended_is_not_guessed() -> None:
-    assert Estimate().left(1, [], 1) is None
+    assert Estimate(tuple(DOING)).left(1, [], 1) is None
     assert known(environment=1, agent=2).left(0, [("agent", 1)], 1) is None
     assert known(agent=2, grade=3).left(0, [("agent", 1)], 1) == 4
     assert known(agent=2, grade=3).left(1, [("agent", 1)], 1) is None
@@ -81,7 +82,7 @@ def test_what_runs_is_counted_by_what_is_left_of_it() -> None:
     assert estimate.left(0, [("agent", 30)], 8) == 90, "one attempt is not made by eight workers"
 
 
-@given(st.lists(st.tuples(st.sampled_from(PHASES), st.floats(0, 1e4)), max_size=8), st.integers(0, 9))
+@given(st.lists(st.tuples(st.sampled_from(tuple(DOING)), st.floats(0, 1e4)), max_size=8), st.integers(0, 9))
 def test_more_to_do_never_takes_less(running: list[tuple[str, float]], waiting: int) -> None:
     estimate = known(environment=10, agent=100, grade=20)
     one, more = estimate.left(waiting, running, 2), estimate.left(waiting + 1, running, 2)
