@@ -24,13 +24,13 @@ from m3agent.agent.errors import M3AgentError
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.archive import extract_files
 from m3agent.evals.code.checkout import checkout
+from m3agent.evals.code.codebase import CODE
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.load import load
 from m3agent.evals.data.results import FAILED, Grade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.run.left_diff import LeftDiff
-from m3agent.evals.run.wiring import CACHE
 from m3agent.sandbox.errors import PathEscapes, SandboxError
 
 MOST_BYTES = 1 << 30
@@ -109,7 +109,7 @@ class Benchmark:
         return made.getvalue()
 
     def _checkout(self, ident: str, folder: Path) -> None:
-        cache = self._state / CACHE
+        cache = self._state / CODE
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         checkout(self.instances[ident].task, folder, cache=cache)
 
