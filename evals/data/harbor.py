@@ -207,7 +207,7 @@ def _rules(fields: Fields, folder: Path) -> RewardRules:
         content=content.hexdigest(),
         separate=mode == SEPARATE,
         collect=tuple(each.text("command") for each in _tables(verifier, "collect")),
-        artifacts=tuple(each.text("source") for each in _tables(fields, "artifacts", "source")),
+        artifacts=tuple(_path(each) for each in _tables(fields, "artifacts", "source")),
         variables=_variables(environment),
         of_tests=_variables(verifier),
         of_solution=_variables(fields.inner("solution")),
@@ -231,6 +231,15 @@ def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
                 raise fields.wrong(name, f"an entry has {key}, which m3agent does not support")
         found.append(Fields(entry, fields.where, f"{fields.prefix}{name}."))
     return found
+
+
+def _path(artifact: Fields) -> str:
+    path = artifact.text("source")
+    if not path.startswith("/") or "\n" in path or posixpath.normpath(path) in {"/", "//"}:
+        raise artifact.wrong(
+            "source", f"{printable_line(path, 60)!r} is not a whole path of a file or folder"
+        )
+    return posixpath.normpath(path)
 
 
 def _variables(fields: Fields) -> dict[str, str]:

@@ -109,8 +109,10 @@ async def _graded(instance: Instance, rules: RewardRules, work: _Work, image: st
         log = run.files.get(OUT, b"")
     else:
         names = " ".join(shlex.quote(path.lstrip("/")) for path in carried)
+        # the folder of the code is a link: with the dot, its content is packed
         pack = (
-            f'cd /\nfor path in {names}; do [ ! -e "$path" ] || echo "$path"; done > {GRADING}/names\n'
+            f'cd /\nfor path in {names}; do if [ -d "$path" ]; then echo "$path/."; elif [ -e "$path" ]; then '
+            f'echo "$path"; fi; done > {GRADING}/names\n'
             f"tar -cf {PACKED} -T {GRADING}/names\n"
         )
         run = await _run(instance, image, work.files, first + pack)

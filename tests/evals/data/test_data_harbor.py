@@ -79,6 +79,7 @@ def test_the_digest_is_that_of_the_content_and_not_of_the_place(tmp_path: Path) 
         (TOML + '[verifier]\nuser = "agent"\n', {}, "a user of its own for the tests"),
         (TOML + 'env = { KEY = "${KEY}" }\n', {}, "KEY takes its value from the machine of the run"),
         (TOML + SEPARATE + 'service = "db"\n', {}, "an entry has service"),
+        ('artifacts = ["out"]\n' + TOML, {}, "field artifacts.source: 'out' is not a whole path"),
         (TOML + '[verifier]\nenvironment_mode = "x"\n', {}, "it is shared or separate"),
         (TOML + "[verifier]\ntimeout_sec = -1\n", {}, "a number of seconds is expected"),
         (TOML, {"instruction.md": "\n"}, "instruction.md is empty"),

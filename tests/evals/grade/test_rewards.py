@@ -142,7 +142,8 @@ async def test_exported_tasks_and_those_with_a_dockerfile_are_valid(tmp_path: Pa
         f"FROM {image}\nWORKDIR /app\nCOPY calc.py .\nRUN echo junk.log > .gitignore && touch junk.log\n"
     )
     files = {"environment/Dockerfile": dockerfile, "environment/calc.py": FAULTY}
-    write_task(tasks / "built", 'version = "1.0"\n', **files)
+    toml = 'version = "1.0"\nartifacts = ["/app", "/none"]\n[verifier]\nenvironment_mode = "separate"\n'
+    write_task(tasks / "built", toml, **files)
     found = [await validate(each, environments, grader, runs=1) for each in load(str(tasks))]
     assert [one.valid for one in found] == [True, True], found
     checkout(load(str(tasks / "built"))[0].task, tmp_path / "code")
