@@ -51,6 +51,14 @@ DEEPER = re.compile(
 )  # start of the cause that uv gives for its error
 
 
+UNREACHED = re.compile(
+    r"could not (?:resolve host|transfer)|unable to access '|cannot connect to|failed to connect to|tunnel failed"
+    r"|name or service not known|temporary failure in name resolution|network is unreachable",
+    re.IGNORECASE,
+)
+"""What git, Maven, Bundler, npm, Cargo and Go print about a server that they do not reach. Their last lines do not say it."""
+
+
 @dataclass(frozen=True)
 class Build:
     """A command to run in a container, and the configuration of the image that is made from the container.
@@ -298,9 +306,17 @@ class _Lines:
         self._log = log
         self._stream = stream
         self.last = "starting"
-        self.reason = "the build container ended without a message"
         self.notices: list[str] = []
+        self._end = "the build container ended without a message"
         self._cause = ""
+        self._unreached = ""
+
+    @property
+    def reason(self) -> str:
+        """Why the build failed, if it did."""
+        if self._unreached:
+            return f"{self._end} (a server was not reached: {self._unreached})"
+        return self._end
 
     def read(self) -> None:
         rest = b""
@@ -322,8 +338,10 @@ class _Lines:
             self._cause = line[match.end() :]
         elif (match := DEEPER.match(line)) and len(self._cause) < 300:
             self._cause += f": {line[match.end() :]}"
+        if not self._unreached and (match := UNREACHED.search(line)):
+            self._unreached = line[match.start() if match.start() > 100 else 0 :][:300]
         self.last = line[:100]
-        self.reason = f"{line[:200]} ({self._cause[:300]})" if self._cause else line[:200]
+        self._end = f"{line[:200]} ({self._cause[:300]})" if self._cause else line[:200]
 
 
 def remove_container(api: Any, container: str) -> None:

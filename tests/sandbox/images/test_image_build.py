@@ -141,6 +141,32 @@ def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert engine.names[-2:] == ["start", "remove"]
 
 
+@pytest.mark.parametrize(
+    ("output", "server"),
+    [
+        (
+            "fatal: unable to access 'https://a.example/b.git/': Could not resolve host: a.example\nfatal: clone failed",
+            "fatal: unable to access 'https://a.example/b.git/': Could not resolve host: a.example",
+        ),
+        (
+            f"[ERROR] {'x' * 100} Could not transfer artifact b from central",
+            "Could not transfer artifact b from central",
+        ),
+        (
+            'Net::HTTPFatalError 502 "cannot connect to a.example:443"',
+            'Net::HTTPFatalError 502 "cannot connect to a.example:443"',
+        ),
+    ],
+    ids=["git", "Maven", "Bundler"],
+)
+def test_a_server_that_is_not_reached_is_the_reason(tmp_path: Path, output: str, server: str) -> None:
+    engine = Engine(status=1, output=f"{output}\nsee the help\n".encode())
+    with pytest.raises(EnvironmentBuildFailed) as caught:
+        run(engine, tmp_path)
+    why = f"the layer could not be built: see the help (a server was not reached: {server})"
+    assert str(caught.value).startswith(why)
+
+
 def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     engine = Engine(status=-1)
     with pytest.raises(EnvironmentBuildFailed, match="the layer could not be built: interrupted; the log is"):
