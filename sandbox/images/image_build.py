@@ -53,10 +53,11 @@ DEEPER = re.compile(
 
 UNREACHED = re.compile(
     r"could not (?:resolve host|transfer)|unable to access '|cannot connect to|failed to connect to|tunnel failed"
+    r"|curl error \d+ while downloading"
     r"|name or service not known|temporary failure in name resolution|network is unreachable",
     re.IGNORECASE,
 )
-"""What git, Maven, Bundler, npm, Cargo and Go print about a server that they do not reach. Their last lines do not say it."""
+"""What git, Maven, Bundler, Composer, npm, Cargo and Go print about a server that they do not reach. Their last lines do not say it."""
 
 
 @dataclass(frozen=True)

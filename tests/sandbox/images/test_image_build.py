@@ -156,8 +156,12 @@ def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
             'Net::HTTPFatalError 502 "cannot connect to a.example:443"',
             'Net::HTTPFatalError 502 "cannot connect to a.example:443"',
         ),
+        (
+            "  curl error 56 while downloading https://a.example/packages.json: C\n  ONNECT tunnel failed",
+            "curl error 56 while downloading https://a.example/packages.json: C",
+        ),
     ],
-    ids=["git", "Maven", "Bundler"],
+    ids=["git", "Maven", "Bundler", "Composer"],
 )
 def test_a_server_that_is_not_reached_is_the_reason(tmp_path: Path, output: str, server: str) -> None:
     engine = Engine(status=1, output=f"{output}\nsee the help\n".encode())
