@@ -316,7 +316,7 @@ class _Lines:
     def reason(self) -> str:
         """Why the build failed, if it did."""
         if self._unreached:
-            return f"{self._end} (a server was not reached: {self._unreached})"
+            return f"a server was not reached: {self._unreached} (the last line is: {self._end})"
         return self._end
 
     def read(self) -> None:

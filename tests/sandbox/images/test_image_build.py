@@ -167,7 +167,7 @@ def test_a_server_that_is_not_reached_is_the_reason(tmp_path: Path, output: str,
     engine = Engine(status=1, output=f"{output}\nsee the help\n".encode())
     with pytest.raises(EnvironmentBuildFailed) as caught:
         run(engine, tmp_path)
-    why = f"the layer could not be built: see the help (a server was not reached: {server})"
+    why = f"the layer could not be built: a server was not reached: {server} (the last line is: see the help)"
     assert str(caught.value).startswith(why)
 
 
