@@ -111,7 +111,7 @@ class _Build:
     def run(self, task: Task) -> str:
         environment = task.environment
         name = environment.image
-        if task.source.kind == "image":
+        if task.source.kind == "image" or environment.dockerfile is not None:
             return self._with_code(task)
         if name is not None and (image := self._prebuilt(name, own=environment.install is not None)):
             if REPOSITORY in image.name:
