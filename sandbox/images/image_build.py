@@ -53,7 +53,7 @@ DEEPER = re.compile(
 
 UNREACHED = re.compile(
     r"could not (?:resolve host|transfer)|unable to access '|cannot connect to|failed to connect to|tunnel failed"
-    r"|curl error \d+ while downloading"
+    r"|curl error \d+ while downloading|getaddrinfo (?:EAI_AGAIN|ENOTFOUND)"
     r"|name or service not known|temporary failure in name resolution|network is unreachable",
     re.IGNORECASE,
 )

@@ -160,8 +160,12 @@ def test_a_command_that_fails_leaves_nothing(tmp_path: Path) -> None:
             "  curl error 56 while downloading https://a.example/packages.json: C\n  ONNECT tunnel failed",
             "curl error 56 while downloading https://a.example/packages.json: C",
         ),
+        (
+            "[cause]: Error: getaddrinfo EAI_AGAIN a.example",
+            "[cause]: Error: getaddrinfo EAI_AGAIN a.example",
+        ),
     ],
-    ids=["git", "Maven", "Bundler", "Composer"],
+    ids=["git", "Maven", "Bundler", "Composer", "Node.js"],
 )
 def test_a_server_that_is_not_reached_is_the_reason(tmp_path: Path, output: str, server: str) -> None:
     engine = Engine(status=1, output=f"{output}\nsee the help\n".encode())
