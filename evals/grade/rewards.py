@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.folder_base import files_in
@@ -147,15 +148,17 @@ def judged(run: ContainerRun, log: bytes) -> tuple[str, bool]:
 def read_rewards(path: str, content: bytes) -> dict[str, float] | None:
     """Return the rewards by name; None if the file has none. If one is named `reward`, only this one counts."""
     try:
-        value = json.loads(content)
+        value: Any = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    found = value if isinstance(value, dict) and path.endswith(".json") else {REWARD: value}
+    found: dict[str, Any] = value if isinstance(value, dict) and path.endswith(".json") else {REWARD: value}
     found = {REWARD: found[REWARD]} if REWARD in found else found
-    for one in found.values():
+    rewards: dict[str, float] = {}
+    for name, one in found.items():
         if isinstance(one, bool) or not isinstance(one, int | float) or not math.isfinite(one):
             return None
-    return found or None
+        rewards[name] = one
+    return rewards or None
 
 
 async def _run(instance: Instance, image: str, files: Mapping[str, bytes], script: str) -> ContainerRun:
