@@ -41,8 +41,8 @@ class _Kind:
     session_headers: tuple[str, ...] = ()
 
 
-# vllm-router reads the first one (policy consistent_hash), Dynamo the second one. vllm-router passes on the workers' list of
-# models, so it looks like vLLM; Dynamo has a list of its own, so it is an unknown server.
+# vllm-router reads the first one (policies consistent_hash and sticky_least_loaded), Dynamo the second one. vllm-router passes
+# on the list of models of its workers, so it looks like vLLM; Dynamo has a list of its own, so it is an unknown server.
 _ROUTERS = ("X-Session-ID", "x-dynamo-session-id")
 
 _KINDS: dict[Flavour, _Kind] = {
