@@ -231,10 +231,14 @@ class _Trial:
         return False, list(dict.fromkeys([*faults(heard.ours, self._wanted), *wrong]))
 
     def _fits_loosely(self, said: ScriptedMessage) -> bool:
-        """Return whether the message is complete after one token of the model's own."""
+        """Return whether the message is complete after one token of the model's own.
+
+        With thinking adaptive, the grammar begins after the first token. So it does in vLLM 0.24 with a draft and thinking
+        enabled, measured with random weights.
+        """
         more = len(said.reasoning) + len(said.text) - len(self._wanted.reasoning) - len(self._wanted.text)
         return (
-            self._thinking == "adaptive"
+            self._thinking != "disabled"
             and more <= _LOOSE
             and said.calls == self._wanted.calls
             and said.reasoning.endswith(self._wanted.reasoning)

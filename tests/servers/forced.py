@@ -148,7 +148,7 @@ class ForcedServer(EngineServer):
         forced = _UNESCAPE.sub(lambda match: {"n": "\n", "t": "\t"}.get(match[1], match[1]), pattern)
         if thinking == "enabled" and not self.in_reasoning and "no reasoning parser" not in self.faults:
             return END + forced if self._favours(body, END) else _NONSENSE * 100
-        if thinking == "adaptive" and "free first token" in self.faults:
+        if (thinking == "adaptive" or self.in_reasoning) and "free first token" in self.faults:
             return "Hm" + forced
         return forced
 

@@ -176,6 +176,15 @@ async def test_a_token_that_the_grammar_lets_through() -> None:
     assert found["no thinking"].detail == "text and both calls as written, streamed and whole"
 
 
+async def test_a_token_before_reasoning_that_the_grammar_lets_through() -> None:
+    """vLLM 0.24 with a draft does this."""
+    with ForcedServer("free first token", in_reasoning=True) as server:
+        found = await checked(server)
+    words = "streamed and whole: as written, after the model's own token"
+    assert found["thinking enabled"] == Check("thinking enabled", True, words)
+    assert found["no thinking"].ok is False, "without thinking, the grammar binds the first token"
+
+
 async def test_an_empty_answer() -> None:
     with ForcedServer("empty") as server:
         found = await checked(server)
