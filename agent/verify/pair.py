@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,7 @@ from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import EVERYTHING, Selection
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, joined
 
 FREE_SECONDS = 10.0
 """Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
@@ -32,6 +33,7 @@ class Pair:
         runs: Runs the tests.
         reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
         selection: The tests that are compared. They are the same on both trees.
+        parts: The parts of `selection`, if several sandboxes shared its first run; a further run of all tests has the same parts.
         added: Paths of the files that the patch adds to the new tree.
     """
 
@@ -42,6 +44,7 @@ class Pair:
     reruns: int
     selection: Selection = EVERYTHING
     added: Collection[str] = ()
+    parts: Sequence[Selection] = ()
 
     def __post_init__(self) -> None:
         # a patch to tests only has one tree, in which nothing of the patch's code is missing
@@ -107,16 +110,25 @@ class Pair:
             runs["before"].apart.extend(await self.runs.repeat(self.old, name, again, times, left))
             runs["after"].apart.extend(await repeats)
         unsettled = [name for name in runs if runs[name].unsettled(idents)]
-        whole = self.selection
-        if whole.seconds is not None:
-            whole = replace(whole, seconds=max(FREE_SECONDS, left))
-        reports = await all_of(*(self._run(name, whole, "-whole-again") for name in unsettled))
+        reports = await all_of(*(self._whole_again(name, max(FREE_SECONDS, left)) for name in unsettled))
         for name, report in zip(unsettled, reports, strict=True):
             runs[name].whole.append(report)
         flaky = counting_neither_way(runs["before"], runs["after"], idents)
         if repeats is None:
             return flaky
         return flaky - (Runs([], runs["after"].apart).flaky(idents) - runs["before"].flaky(idents))
+
+    async def _whole_again(self, name: str, left: float) -> TestReport:
+        """Run all tests again, in the sandboxes of the first run: a test may need others of the same sandbox."""
+
+        async def run(part: Selection, number: int) -> TestReport:
+            limited = part if part.seconds is None else replace(part, seconds=left)
+            return await self._run(name, limited, f"-whole-again-{number}" if number else "-whole-again")
+
+        parts = self.parts or [self.selection]
+        return functools.reduce(
+            joined, await all_of(*(run(part, number) for number, part in enumerate(parts)))
+        )
 
     async def _run(self, name: str, selection: Selection, suffix: str = "") -> TestReport:
         tree, added = (self.old, ()) if name == "before" else (self.new, self.added)

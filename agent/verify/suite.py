@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ REST = 0.5
 """Share of the time of a large suite until which tests start that need not run; the remaining time is for reruns."""
 PARTS = min(4, os.cpu_count() or 1)
 """Sandboxes that share the tests which a change may influence. Each has its own processes and files, so that the tests of one
-cannot disturb those of another. A test that needs those of another file is red here, and green when all run again together."""
+cannot disturb those of another. A test that needs those of another file is red in such a part on both trees, so it is flaky."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class SuiteRun:
     Attributes:
         reports: The reports of the old and the new tree, of the tests that are compared.
         selection: The tests that run if a deciding test needs another run beside others.
+        parts: Its parts, if several sandboxes shared them.
         scope: The tests that were compared, if the suite is large.
     """
 
     reports: tuple[TestReport, TestReport]
     selection: Selection
+    parts: Sequence[Selection] = ()
     scope: Scope | None = None
 
 
@@ -109,11 +111,11 @@ async def _run_selected(
     def only(idents: Collection[str]) -> Selection:
         return replace(first, targets=targets_of({*map(file_of, idents)}), only=idents)
 
+    parts = [] if everything else [only(part) for part in divided(selected, PARTS)]
     if everything:
         after = await pair.run_new(first) if selected else EMPTY
     else:
-        parts = divided(selected, PARTS)
-        reports = await all_of(*(pair.run_new(only(part), number) for number, part in enumerate(parts)))
+        reports = await all_of(*(pair.run_new(part, number) for number, part in enumerate(parts)))
         after = functools.reduce(joined, reports, EMPTY)
         first = only(selected)
     stopped = after.stopped
@@ -127,11 +129,11 @@ async def _run_selected(
     before, scope = compared(known, after, selected, stopped=stopped)
     before = replace(without(before, ended_at_limit), complete=True, seconds=after.seconds)
     if known.complete:
-        return SuiteRun((before, after), first, replace(scope, everything=everything))
+        return SuiteRun((before, after), first, parts, replace(scope, everything=everything))
     near = await asyncio.to_thread(files_of_tests_near, workspace, pair.old, patch.paths)
     near -= {file_of(ident) for ident in known.ids}
     if near:
         unknown = Selection(targets_of(near), near, pair.selection.ignore, seconds=seconds)
         more = await replace(pair, prefix="near-", selection=unknown).run()
         before, after = joined(before, more[0]), joined(after, more[1])
-    return SuiteRun((before, after), first, replace(scope, everything=everything, complete=False))
+    return SuiteRun((before, after), first, parts, replace(scope, everything=everything, complete=False))

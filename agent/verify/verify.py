@@ -427,7 +427,7 @@ async def _compare(
         asyncio.to_thread(read),
     )
     reports, scope = main.reports, main.scope
-    pair = replace(pair, selection=main.selection)
+    pair = replace(pair, selection=main.selection, parts=main.parts)
 
     def in_time() -> Selection:
         """Return the tests that are compared, in the time that is left if the suite is large."""

@@ -71,11 +71,13 @@ class Trial:
 
     least: Seconds that a run must have so that its tests start; others are stopped before their first test.
     late: Ids of tests before which each run is stopped.
+    needs: Ids of tests that are red unless another one is in the same run, and the other one's id.
     """
 
     folder: Path
     least: float = 0.0
     late: tuple[str, ...] = ()
+    needs: dict[str, str] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=lambda: dict(WORDS))
     selections: list[dict[str, object]] = field(default_factory=list)
     _reports: dict[str, bytes] = field(default_factory=dict)
@@ -109,7 +111,13 @@ class Trial:
             stopped = request["until"] is not None and request["until"] < self.least
             code = "".join(text for path, text in command.files.texts().items() if path == "code.py")
             lines = [
-                ("result", ident, "passed" if word in code else "failed", "0", "E")
+                (
+                    "result",
+                    ident,
+                    "passed" if word in code and self._has_need(ident, selection) else "failed",
+                    "0",
+                    "E",
+                )
                 for ident, word in self.words.items()
                 if selection.has(ident) and ident.partition("::")[0] in command.files.texts() and not stopped
             ]
@@ -122,6 +130,9 @@ class Trial:
             case ["sh", "-c", program, "sh", report] if "cat" in program:
                 return Done(stdout=self._reports.pop(report, b""))
         return None
+
+    def _has_need(self, ident: str, selection: Selection) -> bool:
+        return ident not in self.needs or selection.has(self.needs[ident])
 
 
 @pytest.fixture
@@ -271,13 +282,24 @@ def test_the_tests_of_a_file_stay_together(idents: list[str], number: int, parts
 
 
 async def test_files_run_beside_each_other(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that is red only in its part is red in the end, too, unless it is green when all run again."""
     monkeypatch.setattr(suite, "PARTS", 2)
     found = await trial({"code.py": FIXED.replace("2", "3")}, suite_of())
     assert found.broken == ("test_b.py::far",)
     assert found.scope == Scope(3, 3, 3, 0)
     first = [selection["only"] for selection in trial.selections[:2]]
     assert sorted(map(str, first)) == ["['test_a.py::fix', 'test_a.py::near']", "['test_b.py::far']"]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_test_that_needs_one_of_another_sandbox_is_not_broken(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    monkeypatch.setattr(suite, "PARTS", parts)
+    trial.needs["test_b.py::far"] = "test_a.py::near"
+    change = FIXED.replace("return 2", "pass\n    return 2")
+    found = await trial({"code.py": change}, suite_of(), reruns=1)
+    assert (found.verdict, found.broken) == ("verified", ())
+    assert found.flaky == (() if parts == 1 else ("test_b.py::far",))
 
 
 def test_tests_that_start_other_processes_are_always_selected(tmp_path: Path) -> None:
