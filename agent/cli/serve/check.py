@@ -57,7 +57,8 @@ def check(
 ) -> None:
     """Check a running server: its parsers, tokenizer, cache and settings, and whether its model answers sensibly.
 
-    Exit codes: 0 nothing failed; 2 wrong use; 4 something failed, or no server answers.
+    Exit codes: 0 nothing failed; 2 wrong use, or no server is named and none runs here; 4 something failed, or the
+    server does not answer.
     """
     with faults():
         from m3agent.agent.cli import check_table
