@@ -455,5 +455,5 @@ def recipe(name: str) -> Recipe:
             return known
     names = [known.name for known in RECIPES]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else "`--recipe list` names all."
+    hint = f"did you mean {' or '.join(near)}?" if near else "`m3agent plan --recipe list` names all."
     raise ValueError(f"There is no recipe {name!r}; {hint}")

@@ -191,7 +191,7 @@ def test_a_misspelt_name_finds_its_like(name: str, near: str) -> None:
 
 
 def test_a_name_like_no_other_points_to_the_list() -> None:
-    with pytest.raises(ValueError, match="--recipe list"):
+    with pytest.raises(ValueError, match=r"no recipe '\?\?\?'; `m3agent plan --recipe list` names all\.$"):
         recipe("???")
 
 
