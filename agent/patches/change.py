@@ -28,6 +28,8 @@ from m3agent.serving.client.daemon_thread import in_background
 
 MOST_PATCH = 64 << 20
 """Largest patch that is read, in bytes."""
+_NO_PATCH = re.compile(r"No valid patches in input|unrecognized input")
+"""How `git apply` (2.35 and later, and before) refuses a text without any patch."""
 _RANGE = re.compile(r"(.*?)\.{2,3}(.*)", re.DOTALL)
 
 
@@ -192,6 +194,8 @@ class _Reader:
             after = self.store.apply(before, text if text.endswith(b"\n") else text + b"\n")
         except GitFailed as error:
             said = str(error).removeprefix("git apply failed: ").removeprefix("error: ")
+            if _NO_PATCH.match(said) is not None:
+                raise UsageError(f"{shown} is not a patch: give one as `git diff` prints it") from None
             raise UsageError(
                 f"the patch in {shown} does not apply to {commit[:12]} ({said}): name its commit with --base"
             ) from None
@@ -215,7 +219,12 @@ class _Reader:
         head = self.commit(name, option)
         if base is not None:
             return self.between(self.merge_base(self.commit(base, "--base"), head), head, "commits")
-        return self.between(self.commit(f"{head}^", option), head, "commits")
+        parent = self.store.git("rev-list", "--max-count=1", "--parents", head).decode().split()[1:2]
+        if not parent:
+            raise UsageError(
+                f"{option}: the commit {head[:12]} has no parent here to compare it with{self._if_shallow()}"
+            )
+        return self.between(parent[0], head, "commits")
 
     def of_work_tree(self, folder: Path, base: str | None) -> Change:
         """Return the changes in the work tree, committed since the base or not."""

@@ -197,6 +197,13 @@ def test_a_wrong_source_is_one_sentence(repo: Path, source: dict[str, str], sent
     assert "\n" not in str(error.value)
 
 
+def test_a_first_commit_has_no_parent(repo: Path) -> None:
+    first = git(repo, "rev-list", "--max-parents=0", "HEAD")
+    with pytest.raises(UsageError) as error:
+        change(repo, commits=first)
+    assert str(error.value) == f"--commit: the commit {first[:12]} has no parent here to compare it with"
+
+
 def test_two_sources_are_refused() -> None:
     with pytest.raises(UsageError, match="PATCH and --branch name two patches: give only one"):
         Source(file="x", branch="y")
@@ -208,7 +215,7 @@ def test_two_sources_are_refused() -> None:
     ("text", "sentence"),
     [
         ("", "is empty"),
-        ("no patch\n", "does not apply to "),
+        ("no patch\n", "p.diff' is not a patch: give one as `git diff` prints it"),
         (
             "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-9\n+3\n",
             "(a.py: patch does not apply): name its commit with --base",
