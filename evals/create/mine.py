@@ -103,7 +103,7 @@ class MinedCommit:
 def examine(history: CommitHistory, commit: Commit, bounds: Bounds) -> MinedCommit | str:
     """Return the commit as a candidate, or the reason for its rejection as a short phrase for counting."""
     if commit.parent is None:
-        return "its parent is not here"
+        return "has no parent here (the first commit, or a shallow clone)"
     try:
         return _examined(history, commit, commit.parent, bounds)
     except GitFailed:

@@ -143,7 +143,10 @@ def test_a_huge_commit_is_counted_and_not_read(repo: Repo, tmp_path: Path) -> No
 
 def test_root_commit_and_empty_commit_are_rejected(repo: Repo, tmp_path: Path) -> None:
     history = repo.history(tmp_path / "s")
-    assert newest(history).parent is None and looked_at(history) == "its parent is not here"
+    assert (
+        newest(history).parent is None
+        and looked_at(history) == "has no parent here (the first commit, or a shallow clone)"
+    )
     repo.commit({})
     assert looked_at(repo.history(tmp_path / "t")) == "changes no Python source"
 
@@ -190,7 +193,7 @@ def test_the_boundary_of_a_shallow_clone_has_no_parent(repo: Repo, tmp_path: Pat
     history = open_history(tmp_path / "clone", tmp_path / "s")
     found = list(history.commits())
     assert [commit.sha for commit in found][1:] == [boundary]
-    assert examine(history, found[1], Bounds()) == "its parent is not here"
+    assert examine(history, found[1], Bounds()) == "has no parent here (the first commit, or a shallow clone)"
     assert isinstance(examine(history, found[0], Bounds()), MinedCommit)
 
 
