@@ -86,10 +86,8 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
 
 
 def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
-    yield (
-        name,
-        f"{wording.rate(score)} of {count(score.instances)} instances ({wording.resolved_of(score)} attempts)",
-    )
+    instances = wording.counted(score.instances, "instance", "instances")
+    yield name, f"{wording.rate(score)} of {instances} ({wording.resolved_of(score)})"
     yield f"  {wording.LEVEL} interval, Wilson", wording.wilson_of(score)
     yield f"  {wording.LEVEL} interval, by repository", wording.clustered_of(score)
 
@@ -99,7 +97,11 @@ def _amounts(used: UsageSummary) -> Iterable[tuple[str, str]]:
     yield "tokens", _amount(used.tokens, count)
     yield "  prompt", _amount(used.prompt_tokens, count)
     yield "  completion", _amount(used.completion_tokens, count)
-    unknown = f" (unknown for {used.cache.unknown:,} attempts)" if used.cache.unknown else ""
+    unknown = (
+        f" (unknown for {wording.counted(used.cache.unknown, 'attempt', 'attempts')})"
+        if used.cache.unknown
+        else ""
+    )
     yield "prompt from the server's cache", f"{share(used.cache.share)}{unknown}"
     yield "turns", _amount(used.turns, count)
     yield "stalls", _stalls(used)
@@ -117,7 +119,9 @@ def _amount(amount: Amount, shown_as: wording.Shown) -> str:
     ]
     if amount.per_resolved is not None:
         parts.append(f"{wording.least(shown_as(amount.per_resolved), amount)} per resolved")
-    unknown = f" (unknown for {amount.unknown:,} attempts)" if amount.unknown else ""
+    unknown = (
+        f" (unknown for {wording.counted(amount.unknown, 'attempt', 'attempts')})" if amount.unknown else ""
+    )
     return ", ".join(parts) + unknown
 
 

@@ -74,8 +74,8 @@ def size_of(report: RunReport) -> str:
 
 
 def resolved_of(score: Score) -> str:
-    """Format the number of resolved attempts: `4 of 12`."""
-    return f"{count(score.resolved)} of {count(score.attempts)}"
+    """Format the number of resolved attempts: `4 of 12 attempts`."""
+    return f"{count(score.resolved)} of {counted(score.attempts, 'attempt', 'attempts')}"
 
 
 def least(shown: str, amount: Amount) -> str:

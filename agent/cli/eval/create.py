@@ -180,12 +180,14 @@ async def _fill(
     from m3agent.evals.create.graded import GradedValidator
     from m3agent.evals.environments.environments import Environments
     from m3agent.evals.grade.grader import Grader
+    from m3agent.evals.report.wording import counted
 
     validator = GradedValidator(Environments(state, say), Grader(state, say), timeout)
     with CreatedFolder.opened(output, history.name) as made:
         seen = await create(history, made, wish, validator, say, rewriter)
         _conclude(seen)
-        say(f"{len(made.rows)} instances of {made.repo} in {output}")
+        said = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
+        say(f"{said}; attempt them: m3agent eval run {output} -o RUN" if made.rows else said)
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
         return 0 if made.rows else NONE_EXIT
 

@@ -51,6 +51,12 @@ def test_the_table_is_the_product(run: RunFolder) -> None:
     ]  # fmt: skip
 
 
+def test_one_instance_is_not_called_several(tmp_path: Path) -> None:
+    done = command(run_folder(tmp_path / "run", [result("o__a-1", "unresolved")]).path)
+    (resolved,) = [line for line in done.stdout.splitlines() if line.startswith("resolved ")]
+    assert resolved.split(maxsplit=1)[1] == "0.0% of 1 instance (0 of 1 attempt)"
+
+
 def test_all_files_are_written_at_once(run: RunFolder, tmp_path: Path, write: Write) -> None:
     write(*a_fix()).rename(run.attempt("o__a-1", 1) / "session")
     run.finish(result("o__a-1", session="attempts/o__a-1/1/session"), FIX)
