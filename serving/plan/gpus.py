@@ -187,7 +187,9 @@ class Fleet:
 
 
 _SPEC = re.compile(
-    r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?([a-z]+(?:[- ][a-z]+)*[- ]?[0-9]+[a-z]*)(?:[- ]?([0-9]{2,3})(?:gb)?)?"
+    r"(?:([0-9]{1,6})x)?(?:([0-9]{1,6})x)?"
+    r"([a-z]+(?:[- ][a-z]+)*(?(1)(?:[- ]?[0-9]+[a-z]*)?|[- ]?[0-9]+[a-z]*))"  # without digits only after a number
+    r"(?:[- ]?([0-9]{2,3})(?:gb)?)?"
 )
 
 
@@ -219,7 +221,7 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
         UnknownGpu: The table has no such GPU.
         ValueError: The text is not a number of GPUs; the message is one sentence.
     """
-    spec = re.sub(r"\s*[x×*]\s*", "x", text.strip().lower())  # noqa: RUF001  # the sign people paste
+    spec = re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower())  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
     if match is None:
         shown = text if len(text) <= 40 else text[:39] + "…"

@@ -713,7 +713,7 @@ class _Candidate:
                 f"not start, a context of {safe:,} is safe"
             )
         if not self.fleet.gpu.measured:
-            yield f"the memory of a {self.fleet.gpu.name} was not measured: {self.fleet.gpu.source}"
+            yield f"the memory of the {self.fleet.gpu.name} was not measured: {self.fleet.gpu.source}"
         if (host := self.host) is not None:
             if wish.concurrency < host.pays_from:
                 yield (

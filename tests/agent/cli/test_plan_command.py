@@ -132,7 +132,7 @@ def test_this_machine(tmp_path: Path) -> None:
 def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
     done = run("--gpus", "8xRTX PRO 6000", "--gpu-memory", "96")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1  vllm    mxfp8    8xRTXPRO-6000  TP8 " in done.stdout
+    assert "1  vllm    mxfp8    8xRTX-PRO-6000  TP8 " in done.stdout
     assert "whether M3's kernels run on it is unknown" in done.stdout
     assert "next         m3agent serve" not in done.stdout, "serve has no --gpu-memory"
 

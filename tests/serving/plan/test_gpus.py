@@ -44,7 +44,9 @@ def test_gpu_specs_that_people_write(text: str, name: str, nodes: int, per_node:
         ("8xMI350", "MI350X"),
         ("H200-80", "H200"),
         ("8xRTX4090", "known GPUs are H100-80, H200"),
+        ("8xFOO", "^FOO is not a known GPU; known GPUs are H100-80"),
         ("", "write it like 8xH200"),
+        ("eight", "write it like 8xH200"),
         ("8x", "write it like 8xH200"),
         ("2x2x2xH200", "write it like 8xH200"),
         ("-1xH200", "write it like 8xH200"),
@@ -114,7 +116,7 @@ def test_memory_that_is_given_replaces_the_table_s() -> None:
     assert (known.name, known.measured) == ("H100-80", False)
     assert known.usable_bytes == int(94 * 0.99 * GIB)
     unknown = parse_gpus("4x RTX PRO 6000", 96)
-    assert (str(unknown), unknown.gpu.usable_bytes) == ("4xRTXPRO-6000", int(96 * 0.99 * GIB))
+    assert (str(unknown), unknown.gpu.usable_bytes) == ("4xRTX-PRO-6000", int(96 * 0.99 * GIB))
     with pytest.raises(UnknownGpu) as caught:
         parse_gpus("4xH201")
     assert "H200" in caught.value.near
