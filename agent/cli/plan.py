@@ -154,7 +154,9 @@ def plan(
 
         try:
             if (agents is None) != (repository_tokens is None):
-                raise UsageError("--agents and --repository-tokens belong together: give both")
+                raise UsageError(
+                    "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
+                )
             if agents is not None and not (context is None and typical is None and concurrency == 1):
                 raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
             if agents is not None and engine is PlanEngine.trtllm and precision is not PlanPrecision.nvfp4:
@@ -197,7 +199,8 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
     if as_json:
         _print_json(fleet, wish, found, refused)
     elif found:
-        _show(fleet, wish, found, serve_options(fleet, wish, local=local))
+        known = _serve_knows(fleet, local=local)
+        _show(fleet, wish, found, serve_options(fleet, wish, local=local) if known else None)
     if found:
         return 0
     fault = EnvironmentFault if local else UsageError
@@ -216,7 +219,6 @@ def _team(
 ) -> int:
     """Answer for a team: how many agents at once, how fast, at what cost, and what to add."""
     from m3agent.serving.plan.agents import session_tokens, team_plan
-    from m3agent.serving.plan.gpus import GPUS
     from m3agent.serving.plan.planner import refusals
 
     try:
@@ -243,22 +245,24 @@ def _team(
     added = answer.additions[0].options if answer.additions else ()
     served = dataclasses.replace(wish, concurrency=agents, host_cache=0 if added else wish.host_cache)
     command = shlex.join(["m3agent", "serve", *serve_options(fleet, served, local=local), *added])
-    next_step = [labelled("next", command)] if fleet.gpu.name in GPUS else []
+    next_step = [labelled("next", command)] if _serve_knows(fleet, local=local) else []
     print_block(in_order(team_block(str(fleet), answer), *next_step))
     return 0
 
 
-def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str]) -> None:
+def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str] | None) -> None:
     from rich.text import Text
 
     from m3agent.agent.ui.layout import in_order
     from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
-    from m3agent.serving.plan.gpus import GPUS
 
-    known = fleet.gpu.name in GPUS
-    command = shlex.join(["m3agent", "serve", *options])
-    next_step = [labelled("next", f"{command}   (--dry-run shows what it starts)")] if known else []
+    if options is None:
+        command = f"m3agent plan --recipe {found[0].recipe}   (adapt this command: `m3agent serve` has no --gpu-memory)"
+    else:
+        command = f"{shlex.join(['m3agent', 'serve', *options])}   (--dry-run shows what it starts)"
     several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
+    if len(found) > SHOWN:
+        several = f"the best {SHOWN} of {len(found)} plans"
     at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
     said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
     print_block(
@@ -269,9 +273,16 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
             paragraph(Text()),
             paragraph(Text("Plan 1", "bold")),
             described(found[0]),
-            *next_step,
+            labelled("next", command),
         )
     )
+
+
+def _serve_knows(fleet: Fleet, *, local: bool) -> bool:
+    """Return whether `serve` would plan with the same memory: it has no --gpu-memory."""
+    from m3agent.serving.plan.gpus import GPUS
+
+    return local or GPUS.get(fleet.gpu.name) == fleet.gpu
 
 
 def serve_options(fleet: Fleet, wish: PlanRequest, *, local: bool) -> list[str]:

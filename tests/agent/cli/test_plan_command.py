@@ -72,7 +72,10 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "2xRTX4090"], "or a hosted API (`m3agent fix --endpoint URL`)"),
         (["--gpus", "2xRTX4090", "--gpu-memory", "24"], "nearest that fits: 2xMI325X"),
         (["--gpu-memory", "24"], "give both"),
-        (["--gpus", "8xH200", "--agents", "4"], "--agents and --repository-tokens belong together"),
+        (
+            ["--gpus", "8xH200", "--agents", "4"],
+            "belong together: give both (`m3agent context --stats` counts the tokens)",
+        ),
         (
             ["--gpus", "8xH200", "--agents", "4", "--repository-tokens", "9", "--context", "9"],
             "leave these out",
@@ -134,7 +137,21 @@ def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "1  vllm    mxfp8    8xRTX-PRO-6000  TP8 " in done.stdout
     assert "whether M3's kernels run on it is unknown" in done.stdout
-    assert "next         m3agent serve" not in done.stdout, "serve has no --gpu-memory"
+    last = done.stdout.splitlines()[-1]
+    assert last == (
+        "next         m3agent plan --recipe vllm-nvidia-mxfp8   (adapt this command: `m3agent serve` has no --gpu-memory)"
+    )
+
+
+def test_memory_that_is_given_for_known_gpus_is_not_lost_in_the_next_step() -> None:
+    done = run("--gpus", "8xH200", "--gpu-memory", "80")
+    assert done.stdout.splitlines()[-1].startswith("next         m3agent plan --recipe vllm-nvidia-mxfp8 ")
+
+
+def test_the_title_says_how_many_plans_are_shown() -> None:
+    title, _, rest = run("--gpus", "8xH200").stdout.partition("\n")
+    assert title.endswith(": the best 8 of 10 plans")
+    assert "\n8  vllm" in rest and "\n9  " not in rest
 
 
 def test_the_next_step_asks_for_the_same_plan() -> None:
