@@ -283,7 +283,8 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
             write_record(folder, ServerRecord(url=server.url, engine="embedded", pid=pid, born=born(pid)))
             try:
                 print_note(
-                    f"serving the embedded engine at {server.url} (`m3agent serve stop` or Ctrl-C ends it)"
+                    f"serving the embedded engine, a search for small repairs and not M3, at {server.url}; "
+                    "`m3agent fix ISSUE` in a repository then finds it (`m3agent serve stop` or Ctrl-C ends it)"
                 )
                 await asyncio.Event().wait()
             finally:

@@ -118,8 +118,10 @@ def logs(
         if path is None or not path.exists():
             if any(record.engine == "embedded" for _, record in live_servers(state)):
                 raise ServerFault("there is no log: the embedded engine, which runs here, writes none")
+            if last and folder is not None:
+                raise ServerFault("there is no log of an earlier run: the engine was not restarted")
             raise ServerFault(
-                "there is no log: no m3agent server was started here, or it has not crashed yet"
+                "there is no log: no server that writes one was started here with `m3agent serve`"
             )
         say(str(path))
         _print_end(path, lines, follow=follow)

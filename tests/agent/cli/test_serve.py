@@ -358,6 +358,15 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
     assert record.engine == "embedded"
     assert machine.run("serve", "stop").returncode == 0
     assert process.wait(PATIENCE) == 130
+    assert (
+        f"serving the embedded engine, a search for small repairs and not M3, at {record.url}; "
+        "`m3agent fix ISSUE` in a repository then finds it (`m3agent serve stop` or Ctrl-C ends it)"
+    ) in process.stderr.read().decode()
+    done = machine.run("serve", "logs")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == (
+        "m3agent: there is no log: no server that writes one was started here with `m3agent serve`\n"
+    )
 
 
 @pytest.mark.integration
