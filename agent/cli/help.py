@@ -154,11 +154,19 @@ def _arrange_below(app: typer.Typer | None) -> None:
         _arrange_below(group.typer_instance)
 
 
+_QUOTED = r"'(\S+)'"  # a name, as typer quotes it
+
+
 def usage_error(error: TyperException) -> str:
     """Return what is wrong with a command line in one sentence, with the nearest option and where to read more."""
     possible: Sequence[str] = getattr(error, "possibilities", None) or ()
     text = (error.message if possible else error.format_message()).rstrip(".")
-    text = re.sub(r"\. Did you mean '(\S+)'\?$", r" (did you mean \1?)", f"{text[:1].lower()}{text[1:]}")
+    text = re.sub(
+        r"\. Did you mean ('\S+'(?:, '\S+')*)\?$",
+        lambda found: f" (did you mean {' or '.join(re.findall(_QUOTED, found[1]))}?)",
+        f"{text[:1].lower()}{text[1:]}",
+    )
+    text = re.sub(r"^got unexpected extra argument\S* \((.*)\)$", r"not expected here: \1", text)
     # a type's own words for a wrong value: "Value error, 'x' is not one of", "Input should be at most 5"
     text = re.sub(
         r"(?<=': )(?:Value error, )?(?=\S)(Input )?", lambda found: "it " if found[1] else "", text, count=1

@@ -107,6 +107,8 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ("fix --engin x y", "no such option: --engin (did you mean --engine?); see 'm3agent fix --help'."),
         ("fixx", "no such command 'fixx' (did you mean fix?); see 'm3agent --help'."),
         ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),
+        ("version", "no such command 'version' (did you mean sessions or verify?); see 'm3agent --help'."),
+        ("plan 8xH200", "not expected here: 8xH200; see 'm3agent plan --help'."),
         ("fix", "missing argument 'ISSUE'; see 'm3agent fix --help'."),
         (
             "fix x --sandbox podman",
