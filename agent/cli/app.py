@@ -266,15 +266,25 @@ def context(
 
 @app.command()
 def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
-    """Check that this machine has what a fix needs, and say how to get what is missing."""
+    """Check that this machine has what a fix needs, and say how to get what is missing.
+
+    Exit codes: 0 nothing is marked missing; 2 wrong use; 3 something is marked missing.
+    """
     with faults():
         from m3agent.agent.cli import check_table
         from m3agent.agent.cli.doctor import diagnose, exit_code
         from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.util.sanitize import columns_of
 
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
-        print_bytes((check_table.as_json(found) if as_json else check_table.table(found)).encode())
+        print_bytes(
+            (
+                check_table.as_json(found)
+                if as_json
+                else check_table.table(found, width=columns_of(sys.stdout))
+            ).encode()
+        )
         raise typer.Exit(exit_code(found))
 
 

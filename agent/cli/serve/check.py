@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,9 +63,14 @@ def check(
     """
     with faults():
         from m3agent.agent.cli import check_table
+        from m3agent.agent.util.sanitize import columns_of
 
         found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-        text = check_table.as_json(found) if as_json else check_table.table(found, failed="failed")
+        text = (
+            check_table.as_json(found)
+            if as_json
+            else check_table.table(found, failed="failed", width=columns_of(sys.stdout))
+        )
         print_bytes(text.encode())
         raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
 

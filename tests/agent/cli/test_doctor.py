@@ -306,6 +306,17 @@ def test_a_full_disk(machine: Machine) -> None:
     assert machine.look()["disk"].ok is False
 
 
+def test_long_lines_wrap_on_a_terminal() -> None:
+    checks = [Check("Docker", False, "no engine answers at its socket", "install it and start it")]
+    assert table(checks, width=40) == (
+        "missing  Docker  no engine answers at\n"
+        "                 its socket\n"
+        "                 to fix: install it and\n"
+        "                 start it\n"
+    )
+    assert table(checks).count("\n") == 2
+
+
 def test_rendering() -> None:
     checks = [
         Check("git", True, "2.39"),
