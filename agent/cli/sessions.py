@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +11,8 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
-from m3agent.agent.util.sanitize import print_text, printable_line
-from m3agent.agent.util.table import columns
+from m3agent.agent.util.sanitize import columns_of, print_text, printable_line
+from m3agent.agent.util.table import fitting
 
 if TYPE_CHECKING:
     from m3agent.agent.report.model import SessionReport
@@ -23,6 +24,8 @@ sessions_app = typer.Typer(
 
 WHICH = "A session's id, the beginning of an id, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
+DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY", "STARTED (UTC)")
+"""Columns that a narrow terminal does not show, in this order; an id begins with the time of the start."""
 WIDTHS = (30, 16, 12, 6, 9, 9, 30, 40, 60)  # most characters of each column
 
 
@@ -37,7 +40,8 @@ def sessions_list(as_json: AsJson = False) -> None:
         if as_json:
             _print_json([_fields(summary) for summary in found])
         elif found:
-            print_text(columns([COLUMNS, *(_row(summary) for summary in found)]), end="")
+            rows = [COLUMNS, *(_row(summary) for summary in found)]
+            print_text(fitting(rows, columns_of(sys.stdout), DROPPED), end="")
         else:
             say("there are no sessions yet")
         for summary in found:

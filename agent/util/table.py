@@ -10,3 +10,24 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "".join(line.rstrip() + "\n" for line in lines)
+
+
+def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -> str:
+    """Return rows as aligned lines that fit a terminal.
+
+    Args:
+        rows: The rows, the first of them the head. All must have the same number of cells.
+        width: Columns of the terminal; 0 for no terminal, which gets all of the table.
+        dropped: Heads of the columns to leave out until the lines fit, the least important first. Lines that are too
+            long without them are cut.
+    """
+    shown = list(range(len(rows[0])))
+    order = [rows[0].index(head) for head in dropped]
+    while True:
+        text = columns([[row[at] for at in shown] for row in rows])
+        lines = text.splitlines()
+        if not width or max(map(len, lines)) <= width:
+            return text
+        if not order:
+            return "".join(f"{line if len(line) <= width else line[: width - 1] + '…'}\n" for line in lines)
+        shown.remove(order.pop(0))

@@ -1,0 +1,22 @@
+"""Test tables for terminals of any width."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.agent.util.table import fitting
+
+ROWS = [("ID", "SIZE", "ISSUE"), ("20260131", "12 kB", "a long title")]
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (0, ["ID        SIZE   ISSUE", "20260131  12 kB  a long title"]),
+        (29, ["ID        SIZE   ISSUE", "20260131  12 kB  a long title"]),
+        (28, ["ID        ISSUE", "20260131  a long title"]),
+        (15, ["ID        ISSUE", "20260131  a lo…"]),
+    ],
+)
+def test_columns_are_left_out_and_then_lines_cut(width: int, said: list[str]) -> None:
+    assert fitting(ROWS, width, ["SIZE"]).splitlines() == said
