@@ -48,7 +48,10 @@ def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
             ]
             print_text(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), end="")
         else:
-            print_note("no MCP server is configured, neither in your file nor in the repository's")
+            print_note(
+                "no MCP server is configured: name one in ~/.config/m3agent/mcp.json, or in .mcp.json at the top of the "
+                "repository"
+            )
 
 
 @mcp_app.command("check")

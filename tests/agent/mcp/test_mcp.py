@@ -223,6 +223,17 @@ def test_a_file_that_is_wrong_is_one_sentence(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.integration
+@pytest.mark.usefixtures("own_state")
+def test_a_list_without_servers_says_where_to_name_one(make_repo: MakeRepo) -> None:
+    done = run("mcp", "list", "--repo", str(make_repo({"a.py": "x = 1\n"})))
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "",
+        "no MCP server is configured: name one in ~/.config/m3agent/mcp.json, or in .mcp.json at the top of the repository\n",
+    )
+
+
 def test_how_a_file_is_read(tmp_path: Path) -> None:
     file = name_servers(
         tmp_path / ".mcp.json",
