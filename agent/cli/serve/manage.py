@@ -58,7 +58,8 @@ def status(as_json: AsJson = False) -> None:
                 if record.random_weights:
                     print_text(f"{record.url}: its weights are random, so it answers nonsense")
                 if record.restarts:
-                    print_text(f"{record.url}: started again {record.restarts} times after a crash")
+                    times = "once" if record.restarts == 1 else f"{record.restarts} times"
+                    print_text(f"{record.url}: started again {times} after a crash")
         else:
             say("no m3agent server is running here (`m3agent serve` starts one)")
         raise typer.Exit(0 if found else 4)

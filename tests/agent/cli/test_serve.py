@@ -226,6 +226,7 @@ def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -
     assert not set(cores) & set(machine.holders()), "what the killed engine held is free"
     assert after.pid == before.pid
     assert "GPU KV cache size" in machine.run("serve", "logs", "--last", "-n", "200").stdout
+    assert f"{after.url}: started again once after a crash\n" in machine.run("serve", "status").stdout
     process.send_signal(signal.SIGINT)
     said = errors_of(process)
     assert process.returncode == 130
