@@ -392,7 +392,8 @@ def _model(setting: DeclaredSetting) -> type[BaseModel]:
 
 def _reason(error: ValueError) -> str:
     if isinstance(error, ValidationError):
-        return error.errors(include_url=False, include_context=False)[0]["msg"]
+        said = error.errors(include_url=False, include_context=False)[0]["msg"]
+        return said.partition(", unable to parse string as ")[0]  # what follows says the same again
     return str(error)
 
 

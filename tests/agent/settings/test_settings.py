@@ -143,7 +143,7 @@ def test_files_that_are_no_text(layers: Layers) -> None:
     ("variable", "value", "complaint"),
     [
         ("M3AGENT_MAX_TURN", "5", "not a setting (did you mean M3AGENT_MAX_TURNS?)"),
-        ("M3AGENT_MAX_TURNS", "many", "M3AGENT_MAX_TURNS cannot be 'many'"),
+        ("M3AGENT_MAX_TURNS", "many", "M3AGENT_MAX_TURNS cannot be 'many': input should be a valid integer."),
         ("M3AGENT_THINKING", "hard", "'enabled', 'disabled' or 'adaptive'"),
         ("M3AGENT_YES", "perhaps", "M3AGENT_YES cannot be 'perhaps'"),
         ("M3AGENT_ENDPOINT", "localhost", "an address like http://host:8000/v1"),
