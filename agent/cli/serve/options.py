@@ -228,6 +228,7 @@ def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     choice, files = server_files(asked, environ)
     lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
     lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
+    lines.append(f"{'next':<12} --write FOLDER in place of --dry-run writes these files")
     text = "".join(f"# {line}\n" for line in lines)
     return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())
 

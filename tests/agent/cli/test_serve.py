@@ -529,6 +529,11 @@ def test_several_servers_that_cannot_be_are_refused(
 
 def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "set"
+    shown = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--dry-run").stdout
+    assert (
+        "\n# next         --write FOLDER in place of --dry-run writes these files\n\n# file server-1.sh\n"
+        in shown
+    )
     done = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--write", str(folder))
     assert done.returncode == 0, done.stderr
     assert f"start all of them with: bash {folder / 'start.sh'}" in done.stderr
