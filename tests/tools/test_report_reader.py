@@ -82,6 +82,25 @@ def test_canaries_must_fail(canaries: tuple[int, int] | None, usual: Signs, coun
     assert found == (["no test that must fail did fail"] if counts else [])
 
 
+@pytest.mark.parametrize(
+    ("outcome", "stopped", "canaries"),
+    [
+        ("passed", "", (0, 0)),
+        ("xfailed", "", (0, 0)),
+        ("error", "", None),  # a file that cannot be imported: no test claims to pass
+        ("skipped", "", None),
+        ("passed", "1", None),
+    ],
+)
+def test_a_run_without_canaries(outcome: str, stopped: str, canaries: tuple[int, int] | None) -> None:
+    lines = (
+        told(1, "result", "a", outcome, "0", ""),
+        told(2, "canaries", "0", "0"),
+        told(3, "end", "1", stopped),
+    )
+    assert read(*lines).signs.canaries == canaries
+
+
 @given(st.binary(max_size=200), st.integers(0, 200))
 def test_nothing_counts_without_the_key(noise: bytes, cut: int) -> None:
     forged = told(1, "result", "a", "passed", "0", "", key=b"x" * 32) + told(2, "end", "0", "", key=b"x" * 32)
