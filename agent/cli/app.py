@@ -26,6 +26,7 @@ from m3agent.agent.cli.common import (
     Quiet,
     Repo,
     Verbose,
+    check_folder,
     end,
     faults,
     finish,
@@ -276,6 +277,7 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.settings.loader import load_settings
         from m3agent.agent.util.sanitize import columns_of
 
+        check_folder(repo)
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
         print_bytes(
@@ -299,8 +301,7 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
 
-        if not repo.is_dir():
-            raise UsageError(f"There is no folder {repo}: give the repository's folder.")
+        check_folder(repo)
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
         print_bytes((loaded.json() if as_json else loaded.table()).encode())

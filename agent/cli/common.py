@@ -65,6 +65,14 @@ Typical = Annotated[
 ]
 
 
+def check_folder(repo: Path) -> None:
+    """Raise UsageError if the value of --repo is no folder."""
+    from m3agent.agent.errors import UsageError
+
+    if not repo.is_dir():
+        raise UsageError(f"There is no folder {repo}: give the repository's folder.")
+
+
 def say(text: str) -> None:
     """Print a note for the person to standard error. It may contain text from a server or an engine."""
     from m3agent.agent.util.sanitize import print_note

@@ -101,7 +101,7 @@ def _repository(repo_dir: Path) -> Check:
     try:
         repository = open_repository(repo_dir)
     except M3AgentError as error:
-        return Check("repository", None, str(error))
+        return Check("repository", False, str(error))
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
     return Check("repository", True, f"{where} ({kind})" if kind else where)

@@ -25,6 +25,7 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.declared.preparation import Preparation
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
+from tests.command_line import run
 from tests.fakes.runner import use_own_runner
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_a_bare_machine(machine: Machine) -> None:
         *("GPU", "endpoint", "sessions", "disk"),
     ]
     assert found["Python"].ok and found["git"].ok and found["sessions"].ok
-    assert found["repository"].ok is None and "not in a git repository" in found["repository"].detail
+    assert found["repository"].ok is False and "not in a git repository" in found["repository"].detail
     assert found["Docker"].ok is False and "DOCKER_HOST=unix://" in found["Docker"].detail
     assert found["bubblewrap"] == Check("bubblewrap", False, "not installed", "apt-get install bubblewrap")
     assert found["GPU"] == Check("GPU", None, "no GPU: the embedded engine is used")
@@ -119,6 +120,12 @@ def test_git_missing_or_too_old(machine: Machine) -> None:
     machine.add("git", "echo git version 2.7.4")
     found = machine.look()
     assert found["git"].ok is False and found["git"].detail == "2.7 is older than 2.30"
+
+
+def test_a_folder_that_does_not_exist_is_wrong_use(tmp_path: Path) -> None:
+    done = run("doctor", "--repo", "nowhere", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "m3agent: There is no folder nowhere: give the repository's folder.\n"
 
 
 def test_repository_is_described(machine: Machine, new_repo: NewRepo) -> None:
@@ -155,7 +162,8 @@ def test_an_engine_we_may_not_use(machine: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
-def test_a_real_engine_and_its_images(machine: Machine) -> None:
+def test_a_real_engine_and_its_images(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo()
     machine.monkeypatch.delenv("DOCKER_HOST")
     try:
         docker.DockerClient.from_env(timeout=10).close()
@@ -171,7 +179,8 @@ def test_a_real_engine_and_its_images(machine: Machine) -> None:
 
 
 @pytest.mark.bwrap
-def test_bubblewrap_is_tried(machine: Machine) -> None:
+def test_bubblewrap_is_tried(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo()
     for name in ("bwrap", "setpriv"):
         program = shutil.which(name, path="/usr/bin:/bin")
         if program is None:
