@@ -54,6 +54,7 @@ class Gpu:
         spot: Spot price in dollars an hour; None if unknown.
         on_demand: On-demand price in dollars an hour; None if unknown.
         node: Maximum number of GPUs in one machine.
+        known: False if the user gave only its name and memory; the rest is then assumed to be as on an H200.
     """
 
     name: str
@@ -65,12 +66,15 @@ class Gpu:
     spot: float | None = None
     on_demand: float | None = None
     node: int = 8
+    known: bool = True
 
 
 def _gib(value: float) -> int:
     return int(value * GIB)
 
 
+GIVEN = "given with --gpu-memory, less 1% for the driver"
+"""Source of a memory size that the user gave."""
 PRICES_OF = "cloud prices of June 2026"
 _NVIDIA, _AMD = Vendor.NVIDIA, Vendor.AMD
 _HOPPER, _BLACKWELL = Architecture.HOPPER, Architecture.BLACKWELL
@@ -261,12 +265,10 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
 def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
     """Return a GPU of a given memory. What is unknown about it is assumed to be as on a Hopper GPU."""
     usable = _gib(memory * 0.99)
-    source = "given with --gpu-memory, less 1% for the driver"
     try:
-        return replace(_named(model, size), usable_bytes=usable, measured=False, source=source)
+        return replace(_named(model, size), usable_bytes=usable, measured=False, source=GIVEN)
     except UnknownGpu as unknown:
-        assumed = f"{source}; whether M3's kernels run on it is unknown, and the plan assumes a GPU like H200"
-        return Gpu(unknown.name, _NVIDIA, _HOPPER, usable, False, assumed)
+        return Gpu(unknown.name, _NVIDIA, _HOPPER, usable, False, GIVEN, known=False)
 
 
 def _named(model: str, size: str | None) -> Gpu:

@@ -22,7 +22,7 @@ from m3agent.serving.plan.draft import (
     DraftUse,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import GPUS, PRICES_OF, Architecture, Fleet, Vendor, gib
+from m3agent.serving.plan.gpus import GIVEN, GPUS, PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
     GIGABYTE,
@@ -712,8 +712,11 @@ class _Candidate:
                 f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
                 f"not start, a context of {safe:,} is safe"
             )
-        if not self.fleet.gpu.measured:
-            yield f"the memory of the {self.fleet.gpu.name} was not measured: {self.fleet.gpu.source}"
+        gpu = self.fleet.gpu
+        if not gpu.known:
+            yield f"whether M3's kernels run on the {gpu.name} is unknown: the plan assumes a GPU like H200"
+        if not gpu.measured and gpu.source != GIVEN:
+            yield f"the memory of the {gpu.name} was not measured: {gpu.source}"
         if (host := self.host) is not None:
             if wish.concurrency < host.pays_from:
                 yield (

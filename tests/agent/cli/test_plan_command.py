@@ -136,7 +136,7 @@ def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
     done = run("--gpus", "8xRTX PRO 6000", "--gpu-memory", "96")
     assert (done.returncode, done.stderr) == (0, "")
     assert "1  vllm    mxfp8    8xRTX-PRO-6000  TP8 " in done.stdout
-    assert "whether M3's kernels run on it is unknown" in done.stdout
+    assert "whether M3's kernels run on the RTX-PRO-6000 is unknown" in " ".join(done.stdout.split())
     last = done.stdout.splitlines()[-1]
     assert last == (
         "next         m3agent plan --recipe vllm-nvidia-mxfp8   (adapt this command: `m3agent serve` has no --gpu-memory)"
@@ -145,6 +145,7 @@ def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
 
 def test_memory_that_is_given_for_known_gpus_is_not_lost_in_the_next_step() -> None:
     done = run("--gpus", "8xH200", "--gpu-memory", "80")
+    assert "not measured:" not in done.stdout
     assert done.stdout.splitlines()[-1].startswith("next         m3agent plan --recipe vllm-nvidia-mxfp8 ")
 
 
