@@ -59,6 +59,7 @@ app = typer.Typer(
     cls=Group,
     help="An issue in, a verified patch out: an agentic coding harness for MiniMax M3.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # all commands below inherit it
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=True,

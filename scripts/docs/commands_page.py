@@ -32,9 +32,9 @@ def page() -> str:
     return "\n".join([HEAD, *_section(typer.main.get_command(app), "m3agent")])
 
 
-def _section(command: Any, name: str) -> Iterator[str]:
+def _section(command: Any, name: str, parent: Any = None) -> Iterator[str]:
     """Yield the section of a command, then those of its subcommands. The type of commands is private to typer."""
-    context = command.make_context(name, [], resilient_parsing=True)
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
     usage = re.sub(r"[{}]", "", " ".join([name, *command.collect_usage_pieces(context)])).replace(
         "......", "..."
     )
@@ -58,7 +58,7 @@ def _section(command: Any, name: str) -> Iterator[str]:
             yield f"| {_code(left)} | {escaped(' '.join(help_text.split()))} |"
         yield ""
     for below, one in own.items():
-        yield from _section(one, f"{name} {below}")
+        yield from _section(one, f"{name} {below}", context)
 
 
 def _code(text: str) -> str:

@@ -56,6 +56,13 @@ def test_the_first_page() -> None:
     assert run(env={"COLUMNS": "60"}).stdout == done.stdout, "without a command, there is the same page"
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("words", ["", "fix", "sessions show", "serve", "serve bench", "sandbox exec"])
+def test_h_is_short_for_help(words: str) -> None:
+    short, long = run(*words.split(), "-h"), run(*words.split(), "--help")
+    assert (short.returncode, short.stdout) == (0, long.stdout)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", ALL)
 def test_nothing_is_cut(name: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
