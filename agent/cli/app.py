@@ -199,7 +199,9 @@ def context(
     repo: Repo = Path(),
     issue: Annotated[
         str | None,
-        typer.Option(help="An issue, in any form that fix accepts; ranks the files if not all fit."),
+        typer.Option(
+            help="An issue, in any form that fix accepts; ranks the files if not all fit.", metavar="ISSUE"
+        ),
     ] = None,
     budget: Annotated[int | None, typer.Option(help="Limit of tokens.", min=1, metavar="N")] = None,
     include: Annotated[

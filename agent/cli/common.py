@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-Repo = Annotated[Path, typer.Option("--repo", help="The repository's folder.", show_default="here")]
+Repo = Annotated[
+    Path, typer.Option("--repo", help="The repository's folder.", metavar="FOLDER", show_default="here")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 JsonResult = Annotated[
     bool,

@@ -118,6 +118,10 @@ class _Help:
 class Command(_Help, TyperCommand):
     """A command."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        return [_as_written(piece) for piece in super().collect_usage_pieces(ctx)]
+
 
 class Group(_Help, TyperGroup):
     """A group of commands."""
@@ -179,8 +183,25 @@ def usage_error(error: TyperException) -> str:
     return f"{text}; see '{ctx.command_path} --help'." if ctx is not None else f"{text}."
 
 
+def _as_written(piece: str) -> str:
+    """Return a word of a usage line as manuals write it. Typer writes {ISSUE}, [[PATCH]] and [SESSION...]...."""
+    piece = re.sub(r"^\{(.*)\}|^\[(\[.*\])\]", lambda found: found[1] or found[2], piece)
+    return piece.removesuffix("...") if "..." in piece.removesuffix("...") else piece
+
+
 Row = tuple[str, str]
 """A name, and what it means."""
+
+
+def row_of(parameter: Any, ctx: Any) -> Row | None:
+    """Return the row of an argument or an option in the help; None if it is hidden.
+
+    An argument's row has no type, such as <str>: its name and its text say what it takes.
+    """
+    record: Row | None = parameter.get_help_record(ctx)
+    if record is None or parameter.param_type_name != "argument":
+        return record
+    return record[0].partition(" <")[0], record[1]
 
 
 def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
@@ -201,7 +222,7 @@ def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
         panels.setdefault(below.rich_help_panel or "Commands", []).append((name, summary))
     panels |= {"Arguments": [], "Options": []}
     for parameter in command.get_params(ctx):
-        if record := parameter.get_help_record(ctx):
+        if record := row_of(parameter, ctx):
             own = getattr(parameter, "rich_help_panel", None)
             kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
             panels.setdefault(own or kind, []).append(record)

@@ -41,7 +41,10 @@ def sandbox_exec(
     timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds after which the command and all its processes are killed.", min=0.01, max=86400
+            help="Seconds after which the command and all its processes are killed.",
+            min=0.01,
+            max=86400,
+            metavar="S",
         ),
     ] = TIMEOUT,
     *,

@@ -15,6 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from m3agent.agent.cli.app import app
+from m3agent.agent.cli.help import row_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 HEAD = """\
@@ -35,9 +36,7 @@ def page() -> str:
 def _section(command: Any, name: str, parent: Any = None) -> Iterator[str]:
     """Yield the section of a command, then those of its subcommands. The type of commands is private to typer."""
     context = command.make_context(name, [], parent=parent, resilient_parsing=True)
-    usage = re.sub(r"[{}]", "", " ".join([name, *command.collect_usage_pieces(context)])).replace(
-        "......", "..."
-    )
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
     yield f"## {name}\n"
     yield f"`{usage}`\n"
     for paragraph in (command.help or "").split("\n\n"):
@@ -51,7 +50,7 @@ def _section(command: Any, name: str, parent: Any = None) -> Iterator[str]:
             first = escaped(" ".join((one.help or "").split("\n\n")[0].split()))
             yield f"| [`{name} {below}`](#{link}) | {first} |"
         yield ""
-    rows = [record for param in command.get_params(context) if (record := param.get_help_record(context))]
+    rows = [record for param in command.get_params(context) if (record := row_of(param, context))]
     if rows:
         yield "| argument, option | |\n|---|---|"
         for left, help_text in rows:

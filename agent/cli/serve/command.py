@@ -93,9 +93,14 @@ def serve(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on. If other machines can reach it, the server asks for a key."),
+        typer.Option(
+            help="Address to listen on. If other machines can reach it, the server asks for a key.",
+            metavar="ADDRESS",
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free port.", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port; 0 takes a free port.", min=0, max=65535, metavar="N")
+    ] = 8000,
     load_minutes: Annotated[
         float | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import typer.main
 
 from m3agent.agent.cli.app import app
-from m3agent.agent.cli.help import COMMANDS, EXAMPLES
+from m3agent.agent.cli.help import COMMANDS, EXAMPLES, row_of
 from tests.command_line import run
 
 ROOT: Any = typer.main.get_command(app)
@@ -74,8 +75,10 @@ def test_nothing_is_cut(name: str, width: int, monkeypatch: pytest.MonkeyPatch) 
     assert "…" not in shown
     words = " ".join(shown.replace("│", " ").split())
     for parameter in command.get_params(context):
-        for text in parameter.get_help_record(context) or ():
+        for text in row_of(parameter, context) or ():
             assert " ".join(text.split()) in words
+    assert not re.search(r"<(str|path|int|float|list)", shown), "typer's own notation"
+    assert not re.search(r"[{}]|\[\[|\.{6}", command.get_usage(context)), "typer's own notation"
     for paragraph in (command.help or "").split("\n\n"):
         assert " ".join(paragraph.split()) in words
     assert "Examples" not in shown or shown.index("Examples") < shown.index("Options")
