@@ -52,8 +52,8 @@ def sessions_list(as_json: AsJson = False) -> None:
 @sessions_app.command("show")
 def sessions_show(
     session: Annotated[
-        str, typer.Argument(help=f"{WHICH}.", metavar="SESSION", autocompletion=session_names)
-    ],
+        str, typer.Argument(help=f"{WHICH}.", metavar="[SESSION]", autocompletion=session_names)
+    ] = "last",
     as_json: AsJson = False,
 ) -> None:
     """Print the result of one session."""
@@ -71,31 +71,32 @@ def sessions_show(
 
 
 def report(
-    sessions: Annotated[
-        list[str],
-        typer.Argument(
-            help=f"{WHICH}; or the path of a session's folder or log.",
-            metavar="SESSION...",
-            autocompletion=session_names,
-        ),
-    ],
     output: Annotated[
         str,
         typer.Option(
             "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
         ),
     ],
+    sessions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=f"{WHICH}; or the path of a session's folder or log. By default the last session.",
+            metavar="SESSION...",
+            autocompletion=session_names,
+        ),
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
         from m3agent.agent.report.page import render
         from m3agent.agent.report.write import check_target, write_page
+        from m3agent.agent.session.catalog import LAST
         from m3agent.agent.settings.settings import state_dir
 
         if output != "-":
             check_target(Path(output))
         state = state_dir(os.environ)
-        page = render([_read(state, name) for name in dict.fromkeys(sessions)]).encode()
+        page = render([_read(state, name) for name in dict.fromkeys(sessions or [LAST])]).encode()
         if output == "-":
             print_bytes(page)
         else:

@@ -96,6 +96,11 @@ def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     assert run("sessions", "show", "last").exit_code == 2
 
 
+def test_without_a_name_the_last_session_is_shown(three: Path) -> None:
+    assert run("sessions", "show").stdout == run("sessions", "show", "last").stdout
+    assert run("report", "-o", "-").stdout == run("report", "last", "-o", "-").stdout
+
+
 def test_a_damaged_log_does_not_hide_the_others(three: Path) -> None:
     folder = put(three, "20260103-100000-dddddd", *a_fix()[:5])
     with (folder / LOG).open("a") as log:
