@@ -172,8 +172,12 @@ def usage_error(error: TyperException) -> str:
     )
     text = re.sub(r"^got unexpected extra argument\S* \((.*)\)$", r"not expected here: \1", text)
     # a type's own words for a wrong value: "Value error, 'x' is not one of", "Input should be at most 5"
+    given = _value_of(error)
     text = re.sub(
-        r"(?<=': )(?:Value error, )?(?=\S)(Input )?", lambda found: "it " if found[1] else "", text, count=1
+        r"(?<=': )(?:Value error, )?(?=\S)(Input )?",
+        lambda found: f"{given} " if found[1] else "",
+        text,
+        count=1,
     )
     text = re.sub(r", unable to parse string as an? \w+$", "", text)
     bare = {option.strip("-"): option for option in possible}
@@ -187,6 +191,12 @@ def _as_written(piece: str) -> str:
     """Return a word of a usage line as manuals write it. Typer writes {ISSUE}, [[PATCH]] and [SESSION...]...."""
     piece = re.sub(r"^\{(.*)\}|^\[(\[.*\])\]", lambda found: found[1] or found[2], piece)
     return piece.removesuffix("...") if "..." in piece.removesuffix("...") else piece
+
+
+def _value_of(error: TyperException) -> str:
+    """Return the value that a type refused, in quotes and not too long; "it" if the error does not have it."""
+    errors = getattr(error.__cause__, "errors", None)  # pydantic's, which is not imported for this
+    return f"'{str(errors()[0]['input'])[:60]}'" if callable(errors) else "it"
 
 
 Row = tuple[str, str]

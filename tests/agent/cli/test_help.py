@@ -126,11 +126,11 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ),
         (
             "serve --port 99999",
-            "invalid value for '--port': it should be less than or equal to 65535; see 'm3agent serve --help'.",
+            "invalid value for '--port': '99999' should be less than or equal to 65535; see 'm3agent serve --help'.",
         ),
         (
             "fix x --attempts many",
-            "invalid value for '--attempts': it should be a valid integer; see 'm3agent fix --help'.",
+            "invalid value for '--attempts': 'many' should be a valid integer; see 'm3agent fix --help'.",
         ),
     ],
 )
