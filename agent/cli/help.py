@@ -184,6 +184,8 @@ def usage_error(error: TyperException) -> str:
     if near := difflib.get_close_matches(getattr(error, "option_name", "").strip("-"), bare, n=1):
         text += f" (did you mean {bare[near[0]]}?)"
     ctx: Any = getattr(error, "ctx", None)
+    if text.startswith("not expected here: ") and ctx is not None and ctx.command_path == f"{PROGRAM} fix":
+        text += " (write the issue's text in quotes: m3agent fix 'TEXT')"
     return f"{text}; see '{ctx.command_path} --help'." if ctx is not None else f"{text}."
 
 

@@ -119,6 +119,10 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),
         ("version", "no such command 'version' (did you mean sessions or verify?); see 'm3agent --help'."),
         ("plan 8xH200", "not expected here: 8xH200; see 'm3agent plan --help'."),
+        (
+            "fix mean is wrong",
+            "not expected here: is wrong (write the issue's text in quotes: m3agent fix 'TEXT'); see 'm3agent fix --help'.",
+        ),
         ("fix", "missing argument 'ISSUE'; see 'm3agent fix --help'."),
         (
             "fix x --sandbox podman",
