@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROUNDS, MINUTES, SECONDS = 5, 60.0, 30.0
 """The most rounds, the longest time in minutes, and the seconds between two looks, unless the user says otherwise."""
 
-pr_app = typer.Typer(help="See a pull request through that m3agent opened.", no_args_is_help=True)
+pr_app = typer.Typer(help="Follow a pull request that m3agent opened.", no_args_is_help=True)
 
 
 @pr_app.command("follow")
