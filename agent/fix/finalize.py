@@ -293,7 +293,7 @@ def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]
     if outcome.kind == "stalled":
         return Status.STALLED, outcome.reason
     if evidence is None:
-        return Status.EMPTY, "the model changed nothing"
+        return Status.EMPTY, "nothing was changed"
     reason = evidence.reason
     if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):
         reason += f"; the model says that it is not tested: {why[:300]}"

@@ -228,9 +228,9 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
             ],
         ),
         (
-            ended("empty", reason="the model changed nothing", turns=1),
+            ended("empty", reason="nothing was changed", turns=1),
             [
-                "! empty    the model changed nothing",
+                "! empty    nothing was changed",
                 "cost       12 s, 1 turn",
                 "next       m3agent sessions fork last --tell TEXT  continues with your advice",
                 "           m3agent report last -o report.html  shows each step",
@@ -270,7 +270,7 @@ def test_the_engine_embedded_has_no_rates_whoever_started_it(show: Show) -> None
 
 
 def test_a_fix_without_a_patch_has_next_steps_although_it_was_to_be_applied(show: Show) -> None:
-    output = show(ended("empty", exit=1, reason="the model changed nothing"), handed_over=True)
+    output = show(ended("empty", exit=1, reason="nothing was changed"), handed_over=True)
     assert "next       m3agent sessions fork last --tell TEXT" in output
 
 
@@ -285,7 +285,7 @@ def test_encoded_data_is_not_shown_in_the_details(show: Show) -> None:
 
 def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Show) -> None:
     own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
-    output = show(own, ended("empty", reason="the model changed nothing", turns=1)).splitlines()
+    output = show(own, ended("empty", reason="nothing was changed", turns=1)).splitlines()
     assert output[-2:] == [
         "next       m3agent fix ISSUE --endpoint URL  asks a language model; this engine makes small repairs only",
         "           m3agent report last -o report.html  shows each step",
