@@ -20,12 +20,17 @@ _PARTS = {
     "try": ("tree", "commands"),
 }
 _PURPOSES = {
-    "spectrum": "measure which lines failing and passing tests run",
+    "spectrum": "find the lines that the failing tests run",
     "judge": "let the tests judge candidate changes in a private copy",
     "read": "read files exactly",
-    "profile": "measure which lines the failing tests of another language run",
+    "profile": "find the lines that the failing tests of another language run",
     "try": "let the tests of another language judge candidate changes in private copies",
 }
+_EARLIER = {
+    "measure which lines failing and passing tests run": "spectrum",
+    "measure which lines the failing tests of another language run": "profile",
+}
+"""Purposes as earlier versions wrote them, and their modes."""
 _ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read", "profile": "profile", "try": "attempt"}
 
 
@@ -67,8 +72,9 @@ def same_job(one: str, other: str) -> bool:
 
 
 def _job(program: str) -> tuple[str, str] | None:
-    """Return a program's purpose and its line with the payload; None if `bundle` did not write it."""
-    purpose = program.partition("\n")[0]
-    if purpose.removeprefix("# ") not in _PURPOSES.values():
+    """Return a program's mode and its line with the payload; None if `bundle` did not write it."""
+    purpose = program.partition("\n")[0].removeprefix("# ")
+    modes = {written: mode for mode, written in _PURPOSES.items()} | _EARLIER
+    if purpose not in modes:
         return None
-    return purpose, program.rstrip("\n").rpartition("\n")[2]
+    return modes[purpose], program.rstrip("\n").rpartition("\n")[2]

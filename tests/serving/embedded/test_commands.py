@@ -211,7 +211,7 @@ def test_languages_that_the_engine_cannot_change_are_named() -> None:
         "No change: the failing tests run with cargo, and I can change only Python, Go, JavaScript or TypeScript."
     )
     assert answer("go", red.replace("a.rs", "a_test.go")).startswith(
-        "# measure which lines the failing tests of"
+        "# find the lines that the failing tests of"
     )
     assert answer("go", "2 passed, 0 failed, 0 errors, 0 skipped").startswith("No change: all tests pass")
 

@@ -214,6 +214,11 @@ def test_a_history_of_somebody_else_is_not_gone_on_with(tmp_path: Path, calendar
     ("old", "new", "goes_on"),
     [
         ("def spectrum(", "# as an older version wrote it\ndef spectrum(", True),
+        (
+            "# find the lines that the failing tests run\n",
+            "# measure which lines failing and passing tests run\n",
+            True,
+        ),
         ('"seconds"', '"sceonds"', False),
     ],
 )
