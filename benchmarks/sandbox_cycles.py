@@ -109,7 +109,7 @@ def describe(pid: int) -> str | None:
     try:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
             return None
-        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')[:100]}"
+        return f"{pid} {Path(f'/proc/{pid}/cmdline').read_bytes().replace(bytes(1), b' ').decode(errors='replace')[:1000]}"
     except OSError:
         return None
 
