@@ -84,6 +84,8 @@ def evaluate(
     repos = {instance.id: instance.task.repo for instance in wanted.instances}
     folder = RunFolder.create(output.absolute(), wanted.config, repos)
     with folder.locked(say) as lock:
+        if not folder.left():
+            say(f"all attempts of {output} have a result already: nothing was left to do")
         made = [result for result in folder.results() if result.verdict is not Verdict.INFRA]
         progress = RunProgress(len(folder.wanted()), made, wanted.workers)
         with progress, _maker(parts_of, progress.say, lock, cluster) as maker:
