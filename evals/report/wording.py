@@ -37,14 +37,19 @@ def wilson_of(score: Score) -> str:
 
 
 def clustered_of(score: Score) -> str:
-    """Format the interval by repository of a score.
+    """Format the interval by repository of a score, or say why it is not defined.
 
     If attempts are missing, it spans the worst and the best case.
     """
     if score.worst is None or score.best is None:
         return UNKNOWN
     low, high = score.worst.clustered, score.best.clustered
-    return interval(None if low is None or high is None else Interval(low.low, high.high))
+    if low is not None and high is not None:
+        return interval(Interval(low.low, high.high))
+    if score.worst.clusters < 2:
+        return f"{interval(None)}: there is only one repository"
+    case = ", in the worst or the best case" if score.missing else ""
+    return f"{interval(None)}: all repositories have the same rate{case}"
 
 
 def difference(value: float) -> str:

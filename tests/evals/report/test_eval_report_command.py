@@ -34,6 +34,19 @@ def run(tmp_path: Path) -> RunFolder:
     return run_folder(tmp_path / "run", results)
 
 
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        (("o__a-1", "o__a-2"), "there is only one repository"),
+        (("o__a-1", "o__b-1"), "all repositories have the same rate"),
+    ],
+)
+def test_an_interval_that_is_not_defined_has_a_reason(tmp_path: Path, ids: tuple[str, ...], why: str) -> None:
+    folder = run_folder(tmp_path / "run", [result(name) for name in ids])
+    shown = " ".join(command(folder.path).stdout.split())
+    assert f"interval, by repository not defined: {why} " in shown
+
+
 @pytest.mark.integration
 def test_the_table_is_the_product(run: RunFolder) -> None:
     done = subprocess.run(
