@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from m3agent.serving.client.http import is_loopback
@@ -142,6 +143,24 @@ def set_files(
             f'{_HEAD}here=$(dirname "$0")\ntrap "kill 0" EXIT\n{starts}bash "$here/router.sh"\n'
         )
     return files
+
+
+def how_to_start(files: Collection[str], folder: Path) -> str:
+    """Say how to start the servers, when `set_files` is written into a folder.
+
+    Args:
+        files: The names of the files.
+        folder: The folder.
+    """
+    for name in ("start.sh", "dynamo.sh"):
+        if name in files:
+            return f"start all of them with: bash {folder / name}"
+    if "router.sh" in files:
+        return "start them with bash: each server-N.sh on its machine, then router.sh"
+    return (
+        "set KV_EVENTS_ENDPOINT and add the volumes, then start the servers with: kubectl apply -f "
+        f"{folder / 'servers.yaml'}; plugins.yaml is for the chart of llm-d's endpoint picker"
+    )
 
 
 def router_argv(urls: Sequence[str], host: str, port: int) -> tuple[str, ...]:

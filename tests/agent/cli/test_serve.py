@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
+from m3agent.serving.launch.server_set import how_to_start
 from tests import command_line
 from tests.command_line import Process, run
 from tests.conftest import later
@@ -540,6 +541,19 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
     assert "--tensor-parallel-size 4" in (folder / "server-2.sh").read_text()
     shown = machine.run("serve", "--servers", "a,b", "--gpus", "4xH200", "--dry-run", "--router", "llm-d")
     assert "# file servers.yaml\n" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (("server-1.sh", "router.sh", "start.sh"), "start all of them with: bash set/start.sh"),
+        (("server-1.sh", "router.sh"), "each server-N.sh on its machine, then router.sh"),
+        (("dynamo.sh",), "start all of them with: bash set/dynamo.sh"),
+        (("servers.yaml", "plugins.yaml"), "kubectl apply -f set/servers.yaml"),
+    ],
+)
+def test_written_servers_say_how_to_start_them(files: tuple[str, ...], said: str) -> None:
+    assert said in how_to_start(files, Path("set"))
 
 
 def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machine) -> None:
