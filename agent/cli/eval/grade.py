@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +95,9 @@ def eval_validate(
             print_bytes(Validations.text(found).encode())
         else:
             print_text(_validation_table(found), end="")
+            if any(one.valid for one in found):
+                kept = [] if output is None else ["--validation", str(output)]
+                say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])}")
         if any(one.machine_failed for one in found):
             raise typer.Exit(3)
         raise typer.Exit(0 if all(one.valid for one in found) else 1)

@@ -150,6 +150,11 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
         lines += plan_details(choice.plan).strip("\n").splitlines()
     if not choice.prepared.recipe.verified:
         lines.append(UNVERIFIED)
+    if job.nodes == 1:
+        lines.append(
+            f"{'next':<12} leave out --dry-run on a machine with these GPUs: it starts the server, and "
+            "`m3agent fix ISSUE` finds it"
+        )
     lines = [f"# {line}" for line in lines]
     lines += ["#", f"# {choice.prepared.recipe.name}, changed for agent work and this plan:"]
     lines += changes_text(choice.prepared.changes)

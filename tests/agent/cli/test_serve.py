@@ -416,6 +416,7 @@ def test_a_dry_run_prints_what_a_shell_takes_and_starts_nothing(machine: Machine
     done = machine.run("serve", "--gpus", "4xH200", "--context", "1048576", "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "# why " in done.stdout
+    assert "\n# next         leave out --dry-run " in done.stdout
     command = "\n".join(line for line in done.stdout.splitlines() if not line.startswith("#"))
     shown = subprocess.run(
         ["/bin/sh", "-c", f"vllm() {{ printf '%s\\n' \"$@\"; }}; {command}"],
