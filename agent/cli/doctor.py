@@ -141,7 +141,8 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Chec
         elif missing:
             detail += f": {', '.join(missing)} is missing"
             fix = f"apt-get install {' '.join(missing)}, as root"
-        found.append(Check(f"tests {suite.name}", None if missing else True, detail, fix))
+        name = suite.name.removesuffix(":.")  # the suite of the whole repository, as people call it
+        found.append(Check(f"tests {name}", None if missing else True, detail, fix))
     return found
 
 

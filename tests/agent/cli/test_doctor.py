@@ -371,6 +371,14 @@ def test_each_suite_has_a_line_about_its_toolchain(
     assert checks["tests own:web"] == Check("tests own:web", ok, detail, fix)
 
 
+def test_the_suite_of_the_whole_repository_has_the_runner_s_name(
+    machine: Machine, new_repo: NewRepo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_own_runner(monkeypatch, Preparation())
+    machine.repo = new_repo(files={"own.suite": b""})
+    assert "tests own" in machine.look()
+
+
 def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     use_own_runner(monkeypatch, Preparation())
     (machine.repo / "own.suite").touch()
