@@ -303,11 +303,14 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
     with faults():
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.settings.settings import config_file
 
         check_folder(repo)
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
         print_bytes((loaded.json() if as_json else loaded.table()).encode())
+        if not as_json and (file := config_file(os.environ)) is not None:
+            say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
         for error in wrong:
             say(str(error))
         if wrong:

@@ -51,9 +51,11 @@ class LoadedSettings:
         return rows
 
     def table(self) -> str:
-        """Return `show` as aligned columns for people."""
+        """Return `show` as aligned columns for people, with what applies where nothing is set."""
         rows = [("setting", "value", "from")]
-        rows += [(name, _plain(value), origin) for name, value, origin in self.show()]
+        for name, value, origin in self.show():
+            unset = SETTINGS[name].if_unset.replace("`", "") if value is None else ""
+            rows.append((name, _plain(value), f"{origin}: {unset}" if unset else origin))
         names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
         text = "".join(f"{name:<{names}}  {value:<{values}}  {origin}\n" for name, value, origin in rows)
         return printable_text(text)  # values may come from a repository

@@ -224,6 +224,7 @@ def test_show_as_table_and_as_json(layers: Layers) -> None:
     assert ["max_turns", "3", str(layers.own)] in [line.split() for line in lines]
     assert ["yes", "true", "--yes"] in [line.split() for line in lines]
     assert ["image", "-", "default"] in [line.split() for line in lines]
+    assert ["max_cost", "-", "default:", "no", "limit"] in [line.split() for line in lines]
     data: dict[str, Any] = json.loads(loaded.json())
     assert list(data) == list(SETTINGS)
     assert data["max_turns"] == {"value": 3, "origin": str(layers.own)}
@@ -334,6 +335,7 @@ def test_config_show_shows_what_is_right_and_says_what_is_wrong(layers: Layers, 
     assert done.returncode == 2
     assert re.search(rf"(?m)^max_turns +5 +{re.escape(str(layers.user))}$", done.stdout)
     assert done.stderr.splitlines() == [
+        f"m3agent: to set one for good, write a line such as `max_turns = 50` into {layers.user}",
         f"m3agent: {layers.user}:1: modle is not a setting (did you mean model?).",
         f"m3agent: {layers.user}:3: max_minutes cannot be -1: input should be greater than 0.",
         "m3agent: The variable M3AGENT_SEDE is not a setting (did you mean M3AGENT_SEED?).",
