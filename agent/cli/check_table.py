@@ -1,14 +1,12 @@
 """Format checks as a table for people and as JSON for programs."""
 
 import json
-import textwrap
 from collections.abc import Sequence
 
 from m3agent.agent.util.sanitize import printable_line, printable_text
+from m3agent.agent.util.table import wrapped
 from m3agent.serving.check.check import Check
 
-LEAST = 20
-"""The fewest columns, beside the names, in which text wraps."""
 MOST = 500
 """The longest detail, in characters. It may contain a model's or a server's own words."""
 
@@ -28,19 +26,12 @@ def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = Fa
     for check in checks:
         mark, code = {True: ("ok", 32), False: (failed, 31), None: ("-", 33)}[check.ok]
         start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
-        detail, *below = _wrapped(printable_line(check.detail, MOST), width - indent)
+        detail, *below = wrapped(printable_line(check.detail, MOST), width - indent)
         if check.fix:
-            below += _wrapped(f"to fix: {printable_text(check.fix)}", width - indent)
+            below += wrapped(f"to fix: {printable_text(check.fix)}", width - indent)
         lines.append(f"{start}{mark:<7}{end}  {check.name:<{names}}  {detail}")
         lines += [f"{'':<{indent}}{line}" for line in below]
     return "\n".join(lines) + "\n"
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    """Return a text as lines that fit, or as it is if there is little room."""
-    if room < LEAST:
-        return [text]
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def as_json(checks: Sequence[Check]) -> str:

@@ -12,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import columns_of, print_text, printable_line
-from m3agent.agent.util.table import fitting
+from m3agent.agent.util.table import fitting, wrapped
 
 if TYPE_CHECKING:
     from m3agent.agent.report.model import SessionReport
@@ -26,6 +26,7 @@ WHICH = "A session's id, the beginning of an id, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
 DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY", "STARTED (UTC)")
 """Columns that a narrow terminal does not show, in this order; an id begins with the time of the start."""
+NAMES = 12  # characters of the first column of `sessions show`
 WIDTHS = (30, 16, 12, 6, 9, 9, 30, 40, 60)  # most characters of each column
 
 
@@ -67,7 +68,7 @@ def sessions_show(
         elif summary.problem:
             raise UsageError(summary.problem)
         else:
-            print_text(_details(summary), end="")
+            print_text(_details(summary, columns_of(sys.stdout)), end="")
 
 
 def report(
@@ -137,7 +138,8 @@ def _row(summary: Summary) -> tuple[str, ...]:
     return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
 
 
-def _details(summary: Summary) -> str:
+def _details(summary: Summary, width: int) -> str:
+    """Return a session for people, one detail a line; lines wrap on a terminal of `width` columns, if it is not 0."""
     from m3agent.agent.report import text
 
     def tokens() -> str:
@@ -164,7 +166,12 @@ def _details(summary: Summary) -> str:
         "patch": summary.patch or "none",
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
-    return "".join(f"{name:<11} {printable_line(value, 500)}\n" for name, value in known.items() if value)
+    lines: list[str] = []
+    for name, value in known.items():
+        if value:
+            first, *below = wrapped(printable_line(value, 500), width - NAMES)
+            lines += [f"{name:<{NAMES}}{first}\n", *(f"{'':<{NAMES}}{line}\n" for line in below)]
+    return "".join(lines)
 
 
 def _fields(summary: Summary) -> dict[str, object]:

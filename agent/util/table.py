@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+
+LEAST = 20
+"""The fewest columns in which text wraps."""
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
@@ -31,3 +35,15 @@ def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -
         if not order:
             return "".join(f"{line if len(line) <= width else line[: width - 1] + '…'}\n" for line in lines)
         shown.remove(order.pop(0))
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """Return a text as lines that fit, or as it is if there is little room.
+
+    Args:
+        text: The text.
+        room: Columns for the text; less than `LEAST` also means no terminal.
+    """
+    if room < LEAST:
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]

@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from m3agent.agent.cli import sessions
 from m3agent.agent.cli.sessions import report, sessions_app
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.report.write import write_page
@@ -94,6 +95,18 @@ def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "m3agent: there are no sessions yet\n")
     assert json.loads(run("sessions", "list", "--json").stdout) == []
     assert run("sessions", "show", "last").exit_code == 2
+
+
+def test_details_wrap_below_their_beginning_on_a_terminal(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("sessions", "show").stdout
+    monkeypatch.setattr(sessions, "columns_of", lambda _: 36)
+    shown = run("sessions", "show").stdout
+    assert shown.split() == whole.split() and len(shown.splitlines()) > len(whole.splitlines())
+    assert {line[:12].strip() for line in shown.splitlines()} - {""} == {
+        line[:12].strip() for line in whole.splitlines()
+    }
 
 
 def test_without_a_name_the_last_session_is_shown(three: Path) -> None:
