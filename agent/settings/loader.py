@@ -23,6 +23,8 @@ _PREFIX = "M3AGENT_"
 OTHER_VARIABLES = frozenset({"M3AGENT_STATE", "M3AGENT_EQUIPPED", "M3AGENT_BUNDLE"})
 """Variables that are not settings: the state folder, a mark of environment images, and the file that adapters install."""
 _DEFAULT = "default"
+IGNORED = frozenset(name for name, setting in SETTINGS.items() if setting.repository == "ignored")
+"""Settings that a repository's own file may name without effect."""
 MOST_BYTES = 4 << 20  # largest settings file that is read; a pyproject.toml holds more than settings
 MOST_SHOWN = 160  # most characters of a wrong value in an error message
 LARGEST = 2**53
@@ -295,7 +297,7 @@ def _from_file(
             place = f"{path}{_line(text, name)}"
             if name == TESTS and not trusted:
                 _check_tests(value, place)
-            else:
+            elif trusted or name not in IGNORED:
                 layer[name] = _from_line(name, value, place, trusted=trusted), str(path)
     return layer
 

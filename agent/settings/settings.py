@@ -49,7 +49,8 @@ class Setting:
             repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
             on usage and cost are "lower": the file's value is used only if it is lower than the value in the user's
             file, or lower than the default if the user's file has no value. A choice is "unset": the file's value is
-            used only if the user's file has none.
+            used only if the user's file has none. "ignored" is "no" for a setting that earlier versions took from such a
+            file: the file stays valid.
         measure: Turns a value of a "lower" setting into the number to compare.
         secret: Whether the value is secret. It is then never shown, and never taken from a command line, because every
             user of the machine can see command lines.
@@ -67,7 +68,7 @@ class Setting:
     above: int | None = None
     at_most: int | None = None
     check: Callable[[Any], object] | None = None
-    repository: Literal["no", "unset", "lower"] = "no"
+    repository: Literal["no", "ignored", "unset", "lower"] = "no"
     measure: Callable[[Any], float] = float
     secret: bool = False
     address: bool = False
@@ -274,6 +275,7 @@ class Settings:
             "M3's thinking mode.",
             panel="The model",
             more="See [Thinking](servers.md#thinking).",
+            repository="ignored",
         ),
     ] = "enabled"
     image: Annotated[

@@ -21,7 +21,7 @@ HEAD = """\
 | setting | flag | variable | default | what it does | may a repository set it? |
 |---|---|---|---|---|---|
 """
-REPOSITORY = {"no": "no", "unset": "if yours does not", "lower": "only lower"}
+REPOSITORY = {"no": "no", "ignored": "no; it is ignored", "unset": "if yours does not", "lower": "only lower"}
 
 
 def table(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:

@@ -22,6 +22,8 @@ OURS = frozenset(
         "content-type",
         "host",
         "user-agent",
+        "x-dynamo-session-id",  # routers keep a session where its prefix is
+        "x-session-id",
     }
 )
 """Headers with a purpose. The SDK's headers about the machine (x-stainless-…) are accepted as well."""

@@ -22,7 +22,6 @@ HOST = {
         "tokenizer",
         "prefix",
         "instructions",
-        "thinking",
         "probe",
         "training",
         "seed",
@@ -32,6 +31,8 @@ HOST = {
     *("reruns", "verify_rounds", "verify_minutes", "baseline_minutes"),  # they decide what counts as evidence
 }
 """Settings that a repository may not set at all."""
+IGNORED = {"thinking"}
+"""Settings that have no effect in a repository's file."""
 CHOICES = {"model": ("mine", "theirs")}
 """Settings that a repository may set if the user's file does not: the user's value, and the repository's."""
 LIMITS = {
@@ -108,7 +109,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_every_setting_has_its_rule() -> None:
-    rules = {"no": HOST, "unset": set(CHOICES), "lower": set(LIMITS)}
+    rules = {"no": HOST, "ignored": IGNORED, "unset": set(CHOICES), "lower": set(LIMITS)}
     for rule, names in rules.items():
         assert {name for name, setting in SETTINGS.items() if setting.repository == rule} == names
 
@@ -125,6 +126,9 @@ def test_a_repository_only_tightens(world: World, name: str) -> None:
                     UsageError, match=f"{world.own}:2: a repository's own file may not set {name}: "
                 ):
                     world.load()
+    elif name in IGNORED:
+        assert world.found(name, "disabled", None) == (default, "default")
+        assert world.found(name, 1, "adaptive") == ("adaptive", user)
     elif name in CHOICES:
         mine, theirs = CHOICES[name]
         assert world.found(name, theirs, None) == (theirs, own)

@@ -116,7 +116,6 @@ def test_unknown_names_in_a_repository_are_refused(layers: Layers, text: str) ->
         ("max_minutes = inf", "max_minutes cannot be inf"),
         ("cpus = -1", "cpus cannot be -1"),
         ("memory = '4 gigs'", "with the unit k, m or g"),
-        ("thinking = 'hard'", "may not set thinking"),
         ("model = ''", "not empty"),
         ("max-turns = 5", "did you mean max_turns?"),
         ("max_turnz = 5", "did you mean max_turns?"),
