@@ -197,8 +197,8 @@ def _as_written(piece: str) -> str:
 
 def _value_of(error: TyperException) -> str:
     """Return the value that a type refused, in quotes and not too long; "it" if the error does not have it."""
-    errors = getattr(error.__cause__, "errors", None)  # pydantic's, which is not imported for this
-    return f"'{str(errors()[0]['input'])[:60]}'" if callable(errors) else "it"
+    errors: Any = getattr(error.__cause__, "errors", None)  # pydantic's, which is not imported for this
+    return f"'{str(errors()[0]['input'])[:60]}'" if errors is not None else "it"
 
 
 Row = tuple[str, str]

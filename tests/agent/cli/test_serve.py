@@ -540,8 +540,8 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert f"start all of them with: bash {folder / 'start.sh'}" in done.stderr
     assert "--tensor-parallel-size 4" in (folder / "server-2.sh").read_text()
-    shown = machine.run("serve", "--servers", "a,b", "--gpus", "4xH200", "--dry-run", "--router", "llm-d")
-    assert "# file servers.yaml\n" in shown.stdout
+    router = machine.run("serve", "--servers", "a,b", "--gpus", "4xH200", "--dry-run", "--router", "llm-d")
+    assert "# file servers.yaml\n" in router.stdout
 
 
 @pytest.mark.parametrize(
