@@ -115,13 +115,13 @@ def eval_run(
 
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
+        name, command, agent_settings, agent, seconds = _agent(
+            flags, agent_command, agent_name, agent_env, agent_minutes
+        )
         instances = load_rows(rows, ids)
         invalid: dict[str, str] = {}
         if validation is not None:
             instances, invalid = Validations.read(validation).sorted_out(instances)
-        name, command, agent_settings, agent, seconds = _agent(
-            flags, agent_command, agent_name, agent_env, agent_minutes
-        )
         experiment = Experiment(
             instances,
             digest(instances, invalid),

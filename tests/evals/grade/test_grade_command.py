@@ -66,7 +66,6 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("validate", "{programs}/none.jsonl"), "none.jsonl"),
-        (("run", "{programs}/none.jsonl", "-o", "{programs}/run", "--engine", "embedded"), "none.jsonl"),
         (("validate", "{programs}", "--ids", "haff"), "half"),
         (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
