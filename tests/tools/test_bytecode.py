@@ -48,14 +48,26 @@ def made(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def packed(tmp_path: Path) -> str:
-    """What a run of the files keeps, in base64."""
+    """The bytecode of a run in the folder `tree`, in base64. The folder is then renamed to `first`."""
     kept = tmp_path / "kept"
-    assert run(made(tmp_path / "first", FILES), keep=str(kept)) == {"test_calc.py::test_add": "passed"}
+    assert run(made(tmp_path / "tree", FILES), keep=str(kept)) == {"test_calc.py::test_add": "passed"}
+    (tmp_path / "tree").rename(tmp_path / "first")
     return base64.b64encode(kept.read_bytes()).decode()
 
 
 def paths_of(packed: str) -> set[str]:
-    return set(json.loads(zlib.decompress(base64.b64decode(packed))))
+    return set(json.loads(zlib.decompress(base64.b64decode(packed)))[1])
+
+
+def with_minus(packed: str, tmp_path: Path) -> str:
+    """Return the bytecode with code that subtracts in the place of `add`, which shows whether it is what runs."""
+    root, found = json.loads(zlib.decompress(base64.b64decode(packed)))
+    (path,) = (path for path in found if "calc" in path and "test" not in path)
+    other = made(tmp_path / "other", {"calc.py": FILES["calc.py"].replace("+", "-")}) / "calc.py"
+    code = compile(other.read_text(), "calc.py", "exec")
+    header = base64.b64decode(found[path][1])[:16]
+    found[path][1] = base64.b64encode(header + marshal.dumps(code)).decode()
+    return base64.b64encode(zlib.compress(json.dumps([root, found]).encode())).decode()
 
 
 @pytest.mark.integration
@@ -65,16 +77,13 @@ def test_modules_and_rewritten_tests_are_kept(packed: str) -> None:
 
 
 @pytest.mark.integration
-def test_kept_bytecode_runs_in_place_of_an_equal_source(packed: str, tmp_path: Path) -> None:
-    """Bytecode that does something else shows that it is what runs."""
-    found = json.loads(zlib.decompress(base64.b64decode(packed)))
-    (path,) = (path for path in found if "calc" in path and "test" not in path)
-    other = made(tmp_path / "other", {"calc.py": FILES["calc.py"].replace("+", "-")}) / "calc.py"
-    code = compile(other.read_text(), "calc.py", "exec")
-    header = base64.b64decode(found[path][1])[:16]
-    found[path][1] = base64.b64encode(header + marshal.dumps(code)).decode()
-    changed = base64.b64encode(zlib.compress(json.dumps(found).encode())).decode()
-    assert run(made(tmp_path / "second", FILES), bytecode=changed) == {"test_calc.py::test_add": "failed"}
+@pytest.mark.parametrize(("folder", "outcome"), [("tree", "failed"), ("elsewhere", "passed")])
+def test_kept_bytecode_runs_only_at_its_own_path(
+    packed: str, tmp_path: Path, folder: str, outcome: str
+) -> None:
+    """Code from another path looks to the guard like a module that took the place of a test file."""
+    changed = with_minus(packed, tmp_path)
+    assert run(made(tmp_path / folder, FILES), bytecode=changed) == {"test_calc.py::test_add": outcome}
 
 
 @pytest.mark.integration
@@ -82,7 +91,7 @@ def test_kept_bytecode_runs_in_place_of_an_equal_source(packed: str, tmp_path: P
 def test_a_changed_source_is_compiled_again(packed: str, tmp_path: Path, same_time: bool) -> None:
     """Also if its size and its time are the same."""
     files = {**FILES, "calc.py": FILES["calc.py"].replace("+", "-")}
-    second = made(tmp_path / "second", files)
+    second = made(tmp_path / "tree", files)
     if same_time:
         when = (tmp_path / "first/calc.py").stat().st_mtime_ns
         os.utime(second / "calc.py", ns=(when, when))
@@ -120,7 +129,7 @@ def test_bytecode_whose_source_has_changed_since_is_not_kept(
 
 def test_damaged_bytecode_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(made(tmp_path / "first", FILES))
-    for damaged in (b"", b"x", zlib.compress(b"{"), zlib.compress(b"{}")[:-3]):
+    for damaged in (b"", b"x", zlib.compress(b"{"), zlib.compress(b"{}")[:-3], zlib.compress(b"3")):
         lay(base64.b64encode(damaged).decode())
     assert not list(Path().rglob("*.pyc"))
 

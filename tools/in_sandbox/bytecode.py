@@ -1,7 +1,8 @@
 """Keep the bytecode that a test run compiles, so that runs of other trees need not compile the same files again.
 
 Compiling takes more than half of the time of many runs, because pytest also rewrites the assertions of each test file. A
-file of bytecode is laid beside a source only if the source has the same content as where it was compiled.
+file of bytecode is laid beside a source only if the source has the same content and the same path as where it was compiled:
+the code says from which path it was compiled, and the guard and tracebacks rely on it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def with_times(code: bytes, path: str, text: bytes) -> bytes:
 
 
 def collect(target: str) -> None:
-    """Write the bytecode in the work tree to a new file, with the hashes of the sources."""
+    """Write the bytecode in the work tree to a new file, with the tree's path and the hashes of the sources."""
     found: dict[str, tuple[str, str]] = {}
     total = 0
     for folder, _, names in os.walk("."):
@@ -64,14 +65,19 @@ def collect(target: str) -> None:
             if valid:
                 found[path] = hashlib.sha256(text).hexdigest(), base64.b64encode(code).decode()
     with open(target, "xb") as file:
-        file.write(zlib.compress(json.dumps(found).encode(), 1))
+        file.write(zlib.compress(json.dumps([os.getcwd(), found]).encode(), 1))
 
 
 def lay(packed: str) -> None:
-    """Write collected bytecode, in base64, into the work tree, beside each source that has the same content."""
+    """Write collected bytecode, in base64, into the work tree, beside each source that has the same content.
+
+    Work trees without isolation have a path of their own each; they get nothing.
+    """
     try:
-        found = json.loads(zlib.decompress(base64.b64decode(packed)))
-    except (ValueError, zlib.error):  # damaged: then everything is compiled
+        root, found = json.loads(zlib.decompress(base64.b64decode(packed)))
+    except (ValueError, TypeError, zlib.error):  # damaged: then everything is compiled
+        return
+    if root != os.getcwd():
         return
     for path, (digest, content) in found.items():
         try:
