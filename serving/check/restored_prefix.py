@@ -47,7 +47,7 @@ async def restored_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> l
                 raise NotComparable("the server does not find a prompt in its cache, or does not say so")
             hits, queries = await reader.counter(_HITS), await reader.counter(_QUERIES)
             await evict()
-            found = await reader.compare(ids, salt)
+            found = await reader.compare(ids, salt, again)
             hits_now, queries_now = await reader.counter(_HITS), await reader.counter(_QUERIES)
         except NotComparable as error:
             return [Check(NAME, None, f"not compared: {error}")]

@@ -34,7 +34,9 @@ PrefixFault = Literal[
 class PrefixServer(EngineServer):
     """Serves /v1/completions, /tokenize and /metrics; and /reset_prefix_cache if it is in `dev` mode.
 
-    `capacity` is that of the GPUs' cache in tokens. With `host_cache`, blocks that leave the GPUs stay in the host cache.
+    `capacity` is that of the GPUs' cache in tokens. With `host_cache`, blocks that leave the GPUs stay in the host cache, and
+    a prompt that ends with a block counts as cached whole, as in vLLM 0.24. Answers from a cache differ by `noise` nat; with
+    `unlucky`, only those to prompts that begin as the first one.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class PrefixServer(EngineServer):
         draft: bool = False,
         window: int = 131_072,
         noise: float = NOISE,
+        unlucky: bool = False,
         **engine: Any,
     ) -> None:
         super().__init__(**engine)
@@ -55,6 +58,7 @@ class PrefixServer(EngineServer):
         self.capacity = capacity
         self.draft = draft
         self.noise = noise
+        self.unlucky = unlucky
         self.window = window
         self.read: list[int] = []
         """Lengths of the prompts."""
@@ -62,6 +66,7 @@ class PrefixServer(EngineServer):
         self._away: set[tuple[str, bytes]] = set()
         self._ends: set[tuple[str, bytes]] = set()
         self._external = [0, 0]  # hits, queries
+        self._first: list[int] = []
 
     def get(self, path: str, headers: dict[str, str]) -> Answer:
         """Return the metrics."""
@@ -106,9 +111,9 @@ class PrefixServer(EngineServer):
         details = None if "silent" in self.wrong else {"cached_tokens": cached}
         usage = {"prompt_tokens": counted, "prompt_tokens_details": details}
         heard = [] if "deaf" in self.wrong else believed
-        chances = {
-            f"token_id:{n}": _chance(heard, n) + (self.noise if cached else 0) for n in range(CANDIDATES)
-        }
+        self._first = self._first or ids[:BLOCK]
+        noise = self.noise if cached and (not self.unlucky or ids[:BLOCK] == self._first) else 0
+        chances = {f"token_id:{n}": _chance(heard, n) + noise for n in range(CANDIDATES)}
         choice: dict[str, Any] = {"text": "x"}
         if "no logprobs" not in self.wrong:
             choice["logprobs"] = {"top_logprobs": [chances]}
@@ -117,7 +122,7 @@ class PrefixServer(EngineServer):
     def _cached(self, ids: list[int], salt: str) -> tuple[int, int]:
         """Return the tokens that a cache has, and how many of them are the host cache's."""
         end, on_gpu = 0, 0
-        while end + BLOCK < len(ids):
+        while end + BLOCK < len(ids) + self.host_cache:
             key = salt, _key(ids[: end + BLOCK])
             if key not in self._gpu and key not in self._away:
                 break

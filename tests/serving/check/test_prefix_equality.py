@@ -89,6 +89,27 @@ async def test_differences_of_the_batch_s_shape_are_no_fault() -> None:
         assert (await partial(server)).ok
 
 
+async def test_one_prompt_that_differs_by_chance_is_no_fault() -> None:
+    with PrefixServer(noise=0.2, unlucky=True, capacity=100_000) as server:
+        check = await partial(server)
+        assert check.ok, check
+        server.unlucky = False
+        assert (await partial(server)).ok is False
+
+
+async def test_with_a_host_cache_a_prompt_that_ends_with_a_block_may_count_as_cached_whole() -> None:
+    with PrefixServer(host_cache=True) as server:
+        check = await partial(server)
+    assert check.ok and "2,560 tokens from the cache" in check.detail, check
+
+
+async def test_a_restored_prefix_may_differ_as_much_as_one_that_never_left_the_gpus() -> None:
+    with PrefixServer(host_cache=True, dev=True, noise=0.2) as server:
+        assert (await restored(server)).ok
+        server.wrong = frozenset({"wrong restore"})
+        assert (await restored(server)).ok is False
+
+
 @pytest.mark.parametrize("dev", [True, False])
 async def test_a_prefix_comes_back_from_the_host_cache(dev: bool) -> None:
     with PrefixServer(host_cache=True, dev=dev) as server:
