@@ -171,7 +171,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="seed of the kills and durations")
     parser.add_argument("--json", type=Path, help="file for the figures and the kills")
     options = parser.parse_args()
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # Ray takes a token of the user for the head, but not for the other nodes.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
     with tempfile.TemporaryDirectory(prefix="m3agent-cluster-") as name:
         folder = Path(name)
         with ray_nodes(folder, options.nodes, cpus=WORKERS_PER_NODE, env=env) as cluster:
