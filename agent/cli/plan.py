@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Number of plans in the table; `--json` prints all."""
+OTHER_PLANS = (
+    "Give --engine, --precision, --gpus or a higher --concurrency: the plans that suit come first. `m3agent serve` takes the "
+    "same options."
+)
+"""How to get another plan than the first."""
 NEAREST = 4
 """Number of kinds of GPUs that a refusal names."""
 
@@ -52,7 +57,9 @@ class DraftChoice(StrEnum):
     off = "off"
 
 
-Concurrency = Annotated[int, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")]
+Concurrency = Annotated[
+    int, typer.Option(help="Sequences that the KV cache has to hold at a time.", min=1, max=4096, metavar="N")
+]
 WeightPrecision = Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")]
 Drafting = Annotated[
     DraftChoice,
@@ -103,7 +110,7 @@ def plan(
     repository_tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of the packed repository, as `m3agent context --stats` counts them.",
+            help="Tokens of the repository in a prompt, as `m3agent context --stats` counts them.",
             min=1,
             metavar="T",
         ),
@@ -200,7 +207,7 @@ def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: boo
         _print_json(fleet, wish, found, refused)
     elif found:
         known = _serve_knows(fleet, local=local)
-        _show(fleet, wish, found, serve_options(fleet, wish, local=local) if known else None)
+        _show(fleet, wish, found, serve_options(str(fleet), wish, local=local) if known else None)
     if found:
         return 0
     fault = EnvironmentFault if local else UsageError
@@ -219,16 +226,15 @@ def _team(
 ) -> int:
     """Answer for a team: how many agents at once, how fast, at what cost, and what to add."""
     from m3agent.serving.plan.agents import session_tokens, team_plan
-    from m3agent.serving.plan.planner import refusals
 
     try:
-        wish = dataclasses.replace(wish, context=session_tokens(repository))
+        wish = dataclasses.replace(wish, context=session_tokens(repository), concurrency=agents)
     except ValueError as error:
         raise UsageError(str(error)) from None
     answer = team_plan(fleet, wish, agents, repository, prices)
     if answer is None:
         fault = EnvironmentFault if local else UsageError
-        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
+        raise fault(team_refusal(fleet, wish, repository))
     if as_json:
         import json
 
@@ -243,10 +249,15 @@ def _team(
     from m3agent.agent.ui.plan_view import labelled
 
     added = answer.additions[0].options if answer.additions else ()
-    served = dataclasses.replace(wish, concurrency=agents, host_cache=0 if added else wish.host_cache)
-    command = shlex.join(["m3agent", "serve", *serve_options(fleet, served, local=local), *added])
-    next_step = [labelled("next", command)] if _serve_knows(fleet, local=local) else []
-    print_block(in_order(team_block(str(fleet), answer), *next_step))
+    served = dataclasses.replace(wish, host_cache=0 if added else wish.host_cache)
+    next_steps: list[Block] = []
+    if _serve_knows(fleet, local=local):
+        options = serve_options(str(fleet), served, local=local)
+        next_steps.append(labelled("next", shlex.join(["m3agent", "serve", *options, *added])))
+        if answer.fewer:
+            options = serve_options(answer.fewer, served, local=False)
+            next_steps.append(labelled("fewer GPUs", shlex.join(["m3agent", "serve", *options])))
+    print_block(in_order(team_block(str(fleet), answer), *next_steps))
     return 0
 
 
@@ -257,12 +268,14 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
     from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
 
     if options is None:
-        command = f"m3agent plan --recipe {found[0].recipe}   (adapt this command: `m3agent serve` has no --gpu-memory)"
+        command = f"m3agent plan --recipe {found[0].recipe}"
+        explained = "Adapt the command that it prints: `m3agent serve` has no --gpu-memory."
     else:
-        command = f"{shlex.join(['m3agent', 'serve', *options])}   (--dry-run shows what it starts)"
+        command = shlex.join(["m3agent", "serve", *options])
+        explained = "With --dry-run it only shows what it starts."
     several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
     if len(found) > SHOWN:
-        several = f"the best {SHOWN} of {len(found)} plans"
+        several = f"the best {SHOWN} of {len(found)} plans (--json prints all)"
     at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
     said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
     print_block(
@@ -273,7 +286,8 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
             paragraph(Text()),
             paragraph(Text("Plan 1", "bold")),
             described(found[0]),
-            labelled("next", command),
+            *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
+            labelled("next", f"{command}\n{explained}"),
         )
     )
 
@@ -285,14 +299,14 @@ def _serve_knows(fleet: Fleet, *, local: bool) -> bool:
     return local or GPUS.get(fleet.gpu.name) == fleet.gpu
 
 
-def serve_options(fleet: Fleet, wish: PlanRequest, *, local: bool) -> list[str]:
+def serve_options(gpus: str, wish: PlanRequest, *, local: bool) -> list[str]:
     """Return the options of `m3agent serve` that ask for the same plan."""
     from m3agent.serving.plan.draft import DraftUse
     from m3agent.serving.plan.host_cache import GIGABYTE
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 
     given = {
-        "--gpus": None if local else str(fleet),
+        "--gpus": None if local else gpus,
         "--context": None if wish.context == NATIVE_CONTEXT else wish.context,
         "--concurrency": None if wish.concurrency == 1 else wish.concurrency,
         "--typical": wish.typical,
@@ -351,12 +365,12 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     """Say why no plan fits, and what would fit."""
     from m3agent.serving.plan.planner import longest_context, smallest
 
-    longest, enough = longest_context(fleet, wish), smallest(fleet, wish)
+    longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
     advice = [
         *([f"lower --context to {longest:,}"] if longest else []),
         *([f"take {enough}"] if enough is not None and enough.count > fleet.count else []),
     ]
-    reasons = [f"{refusal.precision.upper()}: {refusal.reason}" for refusal in refused]
+    reasons = [_reason(refusal) for refusal in refused]
     if not reasons:
         reasons = [f"no way to serve it with {wish.engine} is known"]
     lacking = not all(refusal.trap for refusal in refused)
@@ -365,13 +379,34 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
 
 
+def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
+    """Say why these GPUs serve not even one agent of a team, and what serves all of them."""
+    from m3agent.serving.plan.planner import nearest, refusals, smallest
+
+    agents = f"{wish.concurrency} agents" if wish.concurrency > 1 else "an agent"
+    enough = smallest(fleet, wish)
+    found = [enough] if enough is not None else nearest(wish)[:NEAREST]
+    if found:
+        advice = f"take {' or '.join(map(str, found))}, enough for {agents}"
+    elif some := smallest(fleet, dataclasses.replace(wish, concurrency=1)):
+        advice = (
+            f"no 16 GPUs of a kind keep the sessions of {agents}; `m3agent plan --gpus {some} --agents {wish.concurrency} "
+            f"--repository-tokens {repository}` says what to add"
+        )
+    else:
+        advice = needed(wish)
+    said = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
+    return ". ".join([said, *(_reason(refusal) for refusal in refusals(fleet, wish))])
+
+
+def _reason(refusal: Refusal) -> str:
+    return f"{refusal.precision.upper()}: {refusal.reason}"
+
+
 def unknown_gpu(error: UnknownGpu, wish: PlanRequest) -> str:
-    """Say what M3 needs where the named GPU is not a known one."""
-    hint = f"; did you mean {', '.join(error.near)}?" if error.near else ""
-    return (
-        f"{error.name} is not a known GPU{hint}{'' if hint else '.'} {needed(wish)}. If it has enough memory, give its "
-        "size with --gpu-memory"
-    )
+    """Say what to give instead of a GPU that is not a known one; and what M3 needs, unless it is a slip of the pen."""
+    given = "For another GPU, give its memory in GB with --gpu-memory"
+    return f"{error} {given}" if error.near else f"{error}. {given}. {needed(wish)}"
 
 
 def needed(wish: PlanRequest) -> str:
@@ -384,8 +419,13 @@ def needed(wish: PlanRequest) -> str:
     if not fleets:
         return f"No known GPUs serve this, not even 16 of a kind: lower --context, or use {hosted}"
     named = [f"{fleet} ({fleet.memory / GIB:,.0f} GiB)" for fleet in fleets[:NEAREST]]
+    held = (
+        f"{wish.context:,} tokens of context"
+        if wish.concurrency == 1
+        else f"{wish.concurrency} sequences of {wish.sequence:,} tokens"
+    )
     return (
-        f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {wish.context:,} tokens of context; nearest "
+        f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {held}; nearest "
         f"that fits: {', '.join(named)}; or {hosted}"
     )
 

@@ -10,7 +10,16 @@ from rich.text import Text
 
 from m3agent.agent.report import text
 from m3agent.agent.ui.layout import Block, beside, in_order
-from m3agent.agent.ui.plan_view import IN_PIPES, kv_types, labelled, layout, memory_bars, paragraph
+from m3agent.agent.ui.plan_view import (
+    FP8_INDEX,
+    IN_PIPES,
+    kv_types,
+    labelled,
+    layout,
+    memory_bars,
+    paragraph,
+    speed,
+)
 from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
 from m3agent.serving.plan.recipe import LICENCE
 
@@ -22,8 +31,8 @@ MOST_ROWS = 12
 LEAST_CELLS = 10
 _SIGNS = {Activity.WHOLE: ("█", "red"), Activity.CACHED: ("▒", "green"), Activity.WAITS: ("·", "dim")}
 _LEGEND = (
-    (Activity.WHOLE, "computes the whole prompt"),
-    (Activity.CACHED, "turns with a cached prefix"),
+    (Activity.WHOLE, "reads the whole prompt"),
+    (Activity.CACHED, "answers, runs tools"),
     (Activity.WAITS, "waits"),
 )
 
@@ -35,7 +44,7 @@ def team_block(gpus: str, answer: TeamPlan) -> Block:
         gpus: The GPUs, as the user named them.
         answer: The answer.
     """
-    head = f"{_agents(answer.agents)} at once on {gpus}, {answer.repository_tokens:,} tokens of repository"
+    head = f"{_agents(answer.agents)} at once on {gpus}, a repository of {answer.repository_tokens:,} tokens"
     parts = [
         paragraph(Text(head, "bold")),
         paragraph(Text()),
@@ -60,63 +69,70 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
     kept = f"{gpus} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
     if answer.kept >= answer.agents:
-        first = f"Enough for {_agents(answer.agents)}: {kept}"
-        found = [Text(first, "bold green")]
+        found = [Text(f"Enough for {_agents(answer.agents)}: {kept}", "bold green")]
         if answer.fewer:
             found.append(Text(f"{answer.fewer} is enough as well."))
         return found
     first = (
-        f"Not enough for {_agents(answer.agents)}: {kept} With all {answer.agents} at once a turn takes "
+        f"Not enough for {_agents(answer.agents)}: {kept} With {_agents(answer.agents)} at once, a turn takes "
         f"{text.duration(answer.as_planned.turn_seconds)}, because prompts are computed again."
     )
     addition = answer.additions[0]
     faster = (
         ""
         if answer.with_addition is None
-        else f", and a turn takes {text.duration(answer.with_addition.turn_seconds)}"
+        else f" With {_agents(answer.agents)} at once, a turn then takes {text.duration(answer.with_addition.turn_seconds)}."
     )
-    last = f"Add {addition.name}: then {addition.agents} sessions stay cached{faster}. Or work with {answer.kept} at once."
+    last = (
+        f"Add {addition.name}: it keeps {addition.agents} sessions cached.{faster} Or work with {_agents(answer.kept)} at "
+        "once."
+    )
     return [Text(first, "bold yellow"), Text(last, "bold")]
 
 
 def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
     """Return how many, how fast and at what cost: pairs of a label and a sentence."""
     plan = answer.plan
-    hour = plan.cost.dollars_per_hour
-    ranks = (
-        ""
-        if plan.dp == 1
-        else f"; each of the {plan.dp} ranks has its own cache, so a session has to stay with its rank"
-    )
-    cost = (
-        "unknown: give the price of a GPU-hour with --gpu-price"
-        if hour is None or answer.dollars_per_agent_hour is None
-        else f"{text.price(hour)} an hour for all GPUs, {text.price(answer.dollars_per_agent_hour)} for each agent; about "
-        f"{text.price(answer.dollars_per_fix)} for a session of {TURNS} turns ({plan.cost.price_source})"
-    )
-    at_once = f"{_agents(answer.kept)} with packs of their own; {answer.kept_shared} if all sessions begin with the same pack{ranks}"
-    speed = (
-        f"first turn {text.duration(answer.first_seconds)}; later turns {text.duration(answer.turn_seconds)} each: first "
-        f"token after {text.duration(answer.cached_seconds)}, then {answer.tokens_per_second:.0f} tokens/s for one stream "
-        f"({answer.speed_source})"
+    at_once = f"{_agents(answer.kept)}, if each works on its own commit; {answer.kept_shared}, if all work on the same commit"
+    if plan.dp > 1:
+        at_once += (
+            f"; {layout(plan)} has {plan.dp} separate caches, so each session has to stay with its cache"
+        )
+    turns = (
+        f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then "
+        f"{text.duration(answer.turn_seconds)} a turn, {text.duration(answer.cached_seconds)} of it to the first token"
     )
     session = (
         f"{answer.session_tokens:,} tokens: the repository and {CONVERSATION:,} for {TURNS} turns of {OUTPUT_TOKENS} "
         f"tokens written, with {TOOL_SECONDS:.0f} s of tools between them (assumed)"
     )
+    index = " and index keys" if kv_types(plan) == FP8_INDEX else ""
     server = (
-        f"{plan.engine} {plan.versions}, {plan.precision}, {layout(plan)} on {plan.gpus}, {kv_types(plan)} KV cache of "
-        f"{plan.kv_tokens * plan.dp:,} tokens"
+        f"{plan.engine} {plan.versions}, {plan.precision}, {layout(plan)} on {plan.gpus}; {plan.kv_tokens * plan.dp:,} tokens "
+        f"of {kv_types(plan).removesuffix('+index')} KV cache{index}"
     )
     found = [
         ("at once", at_once),
-        ("how fast", speed),
-        ("cost", cost),
+        ("turns", turns),
+        ("speed", speed(plan)),
+        ("cost", _cost(answer)),
         ("session", session),
         ("plan", server),
         ("licence", LICENCE),
     ]
     return found + [("advice", advice) for advice in plan.advice]
+
+
+def _cost(answer: TeamPlan) -> str:
+    """Return the cost for the agents whose sessions stay cached, but not for more than were asked for."""
+    cost, count = answer.plan.cost, min(answer.agents, answer.kept)
+    if cost.dollars_per_hour is None:
+        return "unknown: give the price of a GPU-hour with --gpu-price"
+    each = text.price(cost.dollars_per_hour / count)
+    return (
+        f"{text.price(cost.dollars_per_hour)} an hour for all GPUs ({cost.price_source}); with {_agents(count)} at once "
+        f"{each} an hour for each, and about {text.price(answer.dollars_per_fix)} for a session of {TURNS} turns"
+    )
 
 
 def timeline(simulation: Simulation, title: str) -> Block:

@@ -38,8 +38,14 @@ def in_ascii(line: str) -> str:
     return line.translate(_ASCII)
 
 
-def beside(head: Text, body: Text) -> Block:
-    """Return a text whose lines all begin to the right of `head`. On a terminal, words wrap."""
+def beside(head: Text, body: Text, *, whole_words: bool = False) -> Block:
+    """Return a text whose lines all begin to the right of `head`. On a terminal, words wrap.
+
+    Args:
+        head: The head.
+        body: The text.
+        whole_words: Whether a word that is too long for a line overflows it, as an address must. Otherwise it is broken.
+    """
 
     def lines(width: int | None) -> list[Text]:
         kept = head.plain.find(ATTEMPT) + len(ATTEMPT) if ATTEMPT in head.plain else 0
@@ -47,7 +53,7 @@ def beside(head: Text, body: Text) -> Block:
         if width is None:
             parts = list(body.split("\n", allow_blank=True))
         elif (room := width - head.cell_len) >= LEAST_BODY:
-            parts = list(body.wrap(_CONSOLE, room))
+            parts = list(body.wrap(_CONSOLE, room, overflow="ignore" if whole_words else "fold"))
         else:
             # without an indent, a line of the text could look like a line of m3agent
             return list((head + Text(" ").join(body.split("\n"))).wrap(_CONSOLE, max(1, width)))

@@ -53,7 +53,8 @@ def described(plan: Plan) -> Block:
 
 def labelled(name: str, said: str) -> Block:
     """Return a label with its text beside it."""
-    return beside(Text.assemble((f"{name:<{_LABEL}} ", _style(name))), Text(said))
+    head = Text.assemble((f"{name:<{_LABEL}} ", _style(name)))
+    return beside(head, Text(said), whole_words=said == LICENCE)
 
 
 def facts(plan: Plan) -> list[tuple[str, str]]:
@@ -77,11 +78,9 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} KV cache, "
         f"{gib(memory.other)} activations and buffers, {gib(memory.free)} free",
-        "KV cache": f"{plan.kv_tokens:,} tokens{' on each rank' if plan.dp > 1 else ''}: {plan.sequences} whole "
+        "KV cache": f"{plan.kv_tokens:,} tokens{f' on each of {plan.dp} data-parallel ranks' if plan.dp > 1 else ''}: {plan.sequences} whole "
         f"sequence{'' if plan.sequences == 1 else 's'} at a time",
-        "speed": "not measured"
-        if cost.tokens_per_second is None
-        else f"{text.speed(cost.tokens_per_second)} output tokens/s ({cost.throughput_source})",
+        "speed": speed(plan),
         "cost": "unknown: give the price of a GPU-hour with --gpu-price"
         if cost.dollars_per_hour is None
         else f"{text.price(cost.dollars_per_hour)} an hour ({cost.price_source}{spot})"
@@ -102,16 +101,32 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     return found
 
 
+def speed(plan: Plan) -> str:
+    """Return the output tokens a second, of what they are, and where the number comes from."""
+    cost = plan.cost
+    if cost.throughput_source == "given":
+        return f"{text.speed(cost.tokens_per_second)} output tokens/s (given)"
+    if cost.stream_tokens_per_second is None:
+        return cost.throughput_source
+    said = f"{text.speed(cost.stream_tokens_per_second)} output tokens/s for one sequence of {plan.sequence:,} tokens"
+    return f"{said} ({cost.throughput_source})"
+
+
 def layout(plan: Plan) -> str:
     """Return how a plan spreads the model, in the field's abbreviations: TP, DP and EP."""
     parts = [f"TP{plan.tp}", *([f"DP{plan.dp}"] if plan.dp > 1 else []), *(["EP"] if plan.ep else [])]
     return " ".join(parts)
 
 
+FP8_INDEX = "fp8+index"
+"""The type of a KV cache whose index keys are in fp8 too."""
+_FP8_INDEX_NOTE = f"{FP8_INDEX}: the cache keeps keys, values and index keys (for sparse attention) in fp8."
+
+
 def kv_types(plan: Plan) -> str:
     """Return the types of the KV cache and, if they differ from it, of the index keys."""
     kv = "bf16" if plan.kv_cache_dtype == "auto" else "fp8"
-    return kv if plan.index_dtype != "fp8" else f"{kv}+index"
+    return kv if plan.index_dtype != "fp8" else FP8_INDEX
 
 
 def bar(parts: Sequence[tuple[str, int, str]], width: int) -> Text:
@@ -153,7 +168,9 @@ def _table(plans: Sequence[Plan]) -> Block:
                 break
             shown.remove(dropped)
         head, *body = text_of(shown)
-        return [Text(head, "bold"), *map(Text, body)]
+        explained = "KV CACHE" in shown and any(kv_types(plan) == FP8_INDEX for plan in plans)
+        notes = paragraph(Text(_FP8_INDEX_NOTE))(width) if explained else ()
+        return [Text(head, "bold"), *map(Text, body), *notes]
 
     return lines
 

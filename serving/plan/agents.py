@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
@@ -17,31 +16,19 @@ from m3agent.serving.plan.gpus import Fleet
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
 from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
+from m3agent.serving.plan.speed import RESULT_TOKENS, Speed
 
 TURNS = 50
 """Turns of a session (assumed)."""
 OUTPUT_TOKENS = 600
 """Tokens that the model writes in a turn (assumed)."""
-RESULT_TOKENS = 2000
-"""Tokens of tool results in a turn (assumed)."""
 TOOL_SECONDS = 10.0
 """Seconds that tools run between two turns (assumed)."""
 CONVERSATION = 131_072
 """Room in tokens for what a session adds to the repository: `TURNS` turns, in whole blocks."""
 LONGEST_REPOSITORY = LONGEST_CONTEXT - CONVERSATION
-LINK = 25e9
-"""Bytes a second from the machine's memory to one GPU (assumed: half of what PCIe 5 has)."""
-MEASURED_TP = 4
 HORIZON = 1800.0
 """Shortest time in seconds that the timeline shows."""
-
-_LENGTHS = (8192, 32_768, 131_072, 1_000_000)
-_COLD = (0.61, 2.47, 10.7, 183.0)
-_CACHED = (0.109, 0.147, 0.254, 1.51)
-_BETWEEN = (0.0085, 0.0087, 0.0092, 0.0135)
-"""Seconds on four H200 (vLLM 0.24, MXFP8, TP4) for prompts of `_LENGTHS` tokens: to the first token if nothing is cached,
-to the first token if all is, and between two tokens of one stream. Measured; docs/benchmarks.md describes how."""
-SPEED_SOURCE = "measured with one stream on four H200, TP4, vLLM 0.24"
 
 
 class Activity(StrEnum):
@@ -211,7 +198,7 @@ def team_plan(
         cached_seconds=speed.cached(session),
         tokens_per_second=1 / speed.between(session),
         turn_seconds=turn,
-        speed_source=speed.source(fleet),
+        speed_source=speed.source,
         dollars_per_agent_hour=None if hour is None else hour / agents,
         dollars_per_fix=None if hour is None else hour * fix / 3600 / min(agents, max(kept, 1)),
         as_planned=simulate(speed, agents, repository, plan.sequences, host=host),
@@ -219,49 +206,6 @@ def team_plan(
         with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
         fewer=_fewer(fleet, wish),
     )
-
-
-class Speed:
-    """Times of a plan, from those that were measured. A prompt is computed by the GPUs of one rank."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.scale = MEASURED_TP / plan.tp
-
-    def cold(self, tokens: int) -> float:
-        """Return the seconds to the first token if nothing is cached."""
-        # interpolated are the seconds a token, because they grow evenly with the length
-        each = [seconds / length for length, seconds in zip(_LENGTHS, _COLD, strict=True)]
-        return self.scale * tokens * _between(tokens, each)
-
-    def cached(self, tokens: int) -> float:
-        """Return the seconds to the first token if all but the results of tools is cached."""
-        new = self.cold(tokens) - self.cold(max(1, tokens - RESULT_TOKENS))
-        return _between(tokens, _CACHED) + new
-
-    def reload(self, tokens: int) -> float:
-        """Return the seconds to bring a session back from the machine's memory."""
-        return tokens * (self.plan.memory.kv / self.plan.kv_tokens) / LINK
-
-    def between(self, tokens: int) -> float:
-        """Return the seconds between two tokens of one stream."""
-        return _between(tokens, _BETWEEN)
-
-    def source(self, fleet: Fleet) -> str:
-        """Return where the times come from, and whether they hold for these GPUs."""
-        same = fleet.gpu.name == "H200" and self.plan.tp == MEASURED_TP and self.plan.dp == 1
-        if same:
-            return SPEED_SOURCE
-        ranks = "" if self.plan.tp == MEASURED_TP else f", scaled to TP{self.plan.tp}"
-        return f"{SPEED_SOURCE}{ranks}; not measured on {fleet}"
-
-
-def _between(tokens: int, values: Sequence[float]) -> float:
-    """Interpolate between the measured lengths; beyond them the nearest two continue."""
-    at = min(max(1, bisect_left(_LENGTHS, tokens)), len(_LENGTHS) - 1)
-    low, high = _LENGTHS[at - 1], _LENGTHS[at]
-    share = max(0.0, (tokens - low) / (high - low))
-    return values[at - 1] + share * (values[at] - values[at - 1])
 
 
 def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bool) -> Simulation:
@@ -367,7 +311,8 @@ def _additions(
     if shared >= agents:
         yield Addition(
             "the same commit for all",
-            "sessions then begin with the same pack, and each rank has it once (--prefix frozen, if commits differ a little)",
+            "all sessions then begin with the same repository, and each cache has it once; `m3agent fix --prefix frozen` "
+            "does this for commits that differ a little",
             shared,
             hour,
         )
@@ -382,7 +327,8 @@ def _additions(
     if budget:
         yield Addition(
             f"--context-budget {budget}",
-            f"`m3agent fix` then packs {budget:,} tokens of the repository, and leaves the rest to the tools",
+            f"give this option to `m3agent fix`: it sends {budget:,} tokens of the repository, and the model reads the rest "
+            "with tools",
             agents,
             hour,
         )

@@ -6,7 +6,6 @@ figure. An engine's utilisation is a share of it.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -201,11 +200,12 @@ class UnknownGpu(ValueError):
     """The table has no such GPU.
 
     Attributes:
-        near: Names of known GPUs that are spelt alike.
+        near: Names of known GPUs that are spelt alike: one name begins with the other. A name with another letter or
+            digit (A100, H800) is another GPU.
     """
 
     def __init__(self, name: str, near: tuple[str, ...]) -> None:
-        hint = f"did you mean {', '.join(near)}?" if near else f"known GPUs are {', '.join(GPUS)}"
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(GPUS)}"
         super().__init__(f"{name} is not a known GPU; {hint}")
         self.name = name
         self.near = near
@@ -276,5 +276,19 @@ def _named(model: str, size: str | None) -> Gpu:
     found = GPUS.get(ALIASES.get(name, name))
     if found is not None:
         return found
-    near = difflib.get_close_matches(name, [*GPUS, *ALIASES], n=3, cutoff=0.6)
-    raise UnknownGpu(name, tuple(dict.fromkeys(ALIASES.get(kind, kind) for kind in near)))
+    raise UnknownGpu(name, _near(name))
+
+
+def _near(name: str) -> tuple[str, ...]:
+    """Return the known kinds with the longest common spelling: their names begin with this one, or this one with theirs."""
+    if not any(map(str.isdigit, name)):
+        return ()
+    lengths = {
+        spelt: min(len(spelt), len(name))
+        for spelt in (*GPUS, *ALIASES)
+        if spelt.startswith(name) or name.startswith(spelt)
+    }
+    longest = max(lengths.values(), default=0)
+    return tuple(
+        dict.fromkeys(ALIASES.get(spelt, spelt) for spelt, length in lengths.items() if length == longest)
+    )

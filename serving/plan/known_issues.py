@@ -424,7 +424,7 @@ TRAPS = (
         "data-parallel-prefix",
         _WARN,
         lambda s: s.dp > 1,
-        "each rank has its own prefix cache: a turn on another rank computes the whole prompt again",
+        "each data-parallel rank has its own prefix cache: a turn on another rank computes the whole prompt again",
         "send a session's turns to one rank, or use one rank",
         "vLLM's data parallelism",
     ),

@@ -205,17 +205,37 @@ def _memory(wanted: ChangeRequest) -> list[RecipeChange]:
     plan = wanted.plan
     if plan is None:
         return []
-    return wanted.change(
-        "memory",
-        f"The predicted capacity of the cache is {plan.kv_tokens:,} tokens."
+    capacity = (
+        f"the predicted capacity of the KV cache is {plan.kv_tokens:,} tokens."
         if plan.kv_tokens
-        else "As planned; the cache's capacity is not predicted for these widths.",
-        "the plan",
-        ("--gpu-memory-utilization", f"{plan.utilisation:g}"),
-        ("--max-num-batched-tokens", str(plan.max_num_batched_tokens)),
-        ("--max-num-seqs", str(plan.max_num_seqs)),
-        ("--cudagraph-capture-sizes", *map(str, plan.cudagraph_capture_sizes)),
+        else "the cache's capacity is not predicted for these widths."
     )
+    return [
+        *wanted.change(
+            "memory",
+            f"The engine's share of each GPU's memory; {capacity}",
+            "the plan",
+            ("--gpu-memory-utilization", f"{plan.utilisation:g}"),
+        ),
+        *wanted.change(
+            "tokens of a step",
+            "More tokens in a step need more memory for activations, which the KV cache then lacks.",
+            "the plan",
+            ("--max-num-batched-tokens", str(plan.max_num_batched_tokens)),
+        ),
+        *wanted.change(
+            "sequences of a step",
+            "The most sequences that run at once: the plan's own limit, or --concurrency if that is more.",
+            "the plan",
+            ("--max-num-seqs", str(plan.max_num_seqs)),
+        ),
+        *wanted.change(
+            "CUDA graphs",
+            "Graphs are captured for no more sequences than can run, because each takes memory.",
+            "the plan",
+            ("--cudagraph-capture-sizes", *map(str, plan.cudagraph_capture_sizes)),
+        ),
+    ]
 
 
 def _host_cache(wanted: ChangeRequest) -> list[RecipeChange]:

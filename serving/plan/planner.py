@@ -59,6 +59,7 @@ from m3agent.serving.plan.memory_model import (
     possible_tp,
     room,
 )
+from m3agent.serving.plan.speed import seconds_between, source, was_measured
 from m3agent.serving.plan.window import overrides
 
 ERROR = 0.03
@@ -186,8 +187,10 @@ class Cost:
         dollars_per_hour: Price of all GPUs for an hour.
         spot_dollars_per_hour: The same at spot prices.
         price_source: Where the price comes from.
-        tokens_per_second: Output tokens a second.
-        throughput_source: Where `tokens_per_second` comes from.
+        tokens_per_second: Output tokens a second: given, or of one stream if this very plan was measured.
+        throughput_source: Where `tokens_per_second` comes from, or else `stream_tokens_per_second`.
+        stream_tokens_per_second: Output tokens a second of one stream as long as the typical sequence; an estimate if
+            this very plan was not measured.
         dollars_per_million: Dollars for a million output tokens.
         hosted_dollars_per_million: Price of a million output tokens at the hosted API.
         breakeven_tokens_per_second: Output tokens a second above which the plan is cheaper than the hosted
@@ -199,6 +202,7 @@ class Cost:
     price_source: str
     tokens_per_second: float | None
     throughput_source: str
+    stream_tokens_per_second: float | None
     dollars_per_million: float | None
     hosted_dollars_per_million: float
     breakeven_tokens_per_second: float | None
@@ -247,6 +251,7 @@ class Plan:
         dp: Data-parallel size.
         nodes: Number of machines.
         max_model_len: Context window in tokens.
+        sequence: Length in tokens of a typical sequence.
         kv_cache_dtype: Type of the KV cache as the engine's option spells it.
         index_dtype: Type of the index keys of sparse attention: bf16 or fp8.
         utilisation: Share of the memory for the engine. For vLLM a share of all memory; for SGLang the share
@@ -291,6 +296,7 @@ class Plan:
     dp: int
     nodes: int
     max_model_len: int
+    sequence: int
     kv_cache_dtype: str
     index_dtype: str
     utilisation: float
@@ -381,7 +387,11 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
             if kind not in best or candidate.rank < best[kind].rank:
                 best[kind] = candidate
     found = sorted(best.values(), key=lambda one: one.rank)
-    return [candidate.plan(prices, drafting.get(candidate.kind)) for candidate in found]
+    result = [candidate.plan(prices, drafting.get(candidate.kind)) for candidate in found]
+    if len(result) > 1:
+        first = replace(result[0], reasons=(found[0].better_than(found[1]), *result[0].reasons))
+        return [first, *result[1:]]
+    return result
 
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
@@ -415,8 +425,8 @@ def nearest(wish: PlanRequest) -> list[Fleet]:
     return [by_memory[memory] for memory in sorted(by_memory)]
 
 
-def longest_context(fleet: Fleet, wish: PlanRequest) -> int:
-    """Return the longest context in tokens that any plan for these GPUs holds; 0 if there is no plan.
+def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
+    """Return the longest context in tokens of which any plan for these GPUs holds `sequences`; 0 if there is no plan.
 
     The wish's own context and typical length do not matter.
     """
@@ -424,7 +434,8 @@ def longest_context(fleet: Fleet, wish: PlanRequest) -> int:
     low, high = 0, LONGEST_CONTEXT // BLOCK
     while low < high:
         middle = (low + high + 1) // 2
-        if plans(fleet, replace(wish, context=middle * BLOCK, typical=None)):
+        found = plans(fleet, replace(wish, context=middle * BLOCK, typical=None))
+        if any(plan.sequences >= sequences for plan in found):
             low = middle
         else:
             high = middle - 1
@@ -482,6 +493,11 @@ class _Candidate:
     def kind(self) -> tuple[object, ...]:
         """What plans have in common that differ only in cache, draft and memory settings."""
         return self.engine, self.precision, self.split, self.nodes
+
+    @property
+    def used(self) -> Fleet:
+        """The GPUs that the model is spread over."""
+        return Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)
 
     @property
     def outside(self) -> int:
@@ -543,6 +559,25 @@ class _Candidate:
             self.draft is None,
         )
 
+    def better_than(self, other: _Candidate) -> str:
+        """Say why this candidate comes before another: the first part of `rank` in which they differ."""
+        said = (
+            "it holds more of the sequences that were asked for",
+            "it leaves more memory in reserve",
+            f"{self.engine} is preferred to {other.engine}",
+            "it needs one machine only",
+            f"{self.precision} weights are preferred to {other.precision} on these GPUs",
+            "its KV cache is in bf16, not in fp8",
+            "its index keys are in bf16, not in fp8",
+            f"it has fewer copies of the attention ({self.split.dp}, not {other.split.dp})",
+            f"it uses {self.split.gpus} GPUs, not {other.split.gpus}",
+            "it has a draft",
+        )
+        at = next(
+            (at for at, (one, two) in enumerate(zip(self.rank, other.rank, strict=True)) if one != two), None
+        )
+        return "as good as the next plan" if at is None else f"better than the next plan: {said[at]}"
+
     @property
     def closeness(self) -> tuple[bool, int, int]:
         """How near the candidate is to a plan: first whether a trap forbids it, then the cache that it lacks."""
@@ -598,12 +633,13 @@ class _Candidate:
             versions=_versions(self),
             checkpoint=_CHECKPOINTS.get(self.precision),
             precision=self.precision,
-            gpus=str(Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)),
+            gpus=str(self.used),
             tp=self.split.tp,
             ep=self.split.ep,
             dp=self.split.dp,
             nodes=self.nodes,
             max_model_len=wish.context,
+            sequence=wish.sequence,
             kv_cache_dtype=self.setup.kv_dtype,
             index_dtype=self.setup.index_dtype,
             utilisation=self.utilisation,
@@ -641,15 +677,14 @@ class _Candidate:
     def reasons(self, *, could_draft: bool) -> Iterator[str]:
         """Yield why the plan has its place in the order."""
         room, wish = self.room, self.wish
-        share = (room.tokens - wish.context) / wish.context
         over = "GPU" if self.split.tp == 1 else f"{self.split.tp} GPUs"
         yield (
             f"{self.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
             f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
         )
         yield (
-            f"one sequence of {wish.context:,} tokens leaves {room.tokens - wish.context:,} tokens ({share:.1%}, "
-            f"{gib(room.kv - room.token * wish.context)} a GPU) to spare"
+            f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} tokens "
+            f"({gib(room.kv - room.token * wish.context)} a GPU)"
         )
         if not self.enough:
             yield (
@@ -967,33 +1002,27 @@ def _versions(candidate: _Candidate) -> str:
     return _VLLM_OFF_BLACKWELL if off_blackwell else _VERSIONS[EngineKind.VLLM]
 
 
-def _throughput(candidate: _Candidate) -> tuple[float | None, str]:
-    """Return the output tokens a second of one stream if this very plan was measured, and the source.
+def _throughput(candidate: _Candidate) -> tuple[float | None, bool, str]:
+    """Return the output tokens a second of one stream, whether this very plan was measured, and the source.
 
-    The measurement is at 131,072 tokens of context if the typical sequence is not longer, otherwise at
-    1,000,000.
+    The stream is as long as the typical sequence. The number is None for a checkpoint of other widths than M3's.
     """
-    measured = (
-        candidate.engine is EngineKind.VLLM
-        and candidate.fleet.gpu.name == "H200"
-        and candidate.precision is Precision.MXFP8
-        and candidate.split == Split(4)
-        and candidate.wish.shape == M3
+    if candidate.wish.shape != M3:
+        return None, False, "not measured"
+    measured = was_measured(
+        gpus=str(candidate.used),
+        engine=candidate.engine,
+        precision=candidate.precision,
+        tp=candidate.split.tp,
+        draft=candidate.draft is not None,
     )
-    if not measured:
-        return None, "not measured"
-    if candidate.wish.sequence <= 131_072:
-        return 119.0, "measured: one stream, up to 131,072 tokens of context, four H200, vLLM 0.24"
-    return (
-        74.0,
-        "measured: one stream at 1,000,000 tokens of context (119 up to 131,072), four H200, vLLM 0.24, bf16 index keys",
-    )
+    return 1 / seconds_between(candidate.wish.sequence), measured, source(measured=measured)
 
 
 def _cost(candidate: _Candidate, prices: HardwarePrices) -> Cost:
     gpu = candidate.fleet.gpu
     each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
-    source = (
+    price_source = (
         "given"
         if prices.gpu_hour is not None
         else f"on demand, {PRICES_OF}"
@@ -1001,15 +1030,17 @@ def _cost(candidate: _Candidate, prices: HardwarePrices) -> Cost:
         else "unknown"
     )
     hour = None if each is None else each * candidate.split.gpus
-    speed, speed_source = _throughput(candidate)
+    stream, measured, speed_source = _throughput(candidate)
+    speed = stream if measured else None
     if prices.tokens_per_second is not None:
         speed, speed_source = prices.tokens_per_second, "given"
     return Cost(
         hour,
         None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * candidate.split.gpus,
-        source,
+        price_source,
         speed,
         speed_source,
+        stream,
         None if hour is None or not speed else hour / (speed * 3600) * 1e6,
         prices.hosted,
         None if hour is None or not prices.hosted else hour / (prices.hosted * 3600) * 1e6,

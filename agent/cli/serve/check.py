@@ -41,7 +41,8 @@ def check(
         int | None, typer.Option(help="Context window that the server should have, in tokens.", metavar="N")
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option(help="Sequences served at a time.", min=1, max=4096, metavar="N")
+        int | None,
+        typer.Option(help="Sequences that the KV cache should hold at a time.", min=1, max=4096, metavar="N"),
     ] = None,
     typical: Typical = None,
     prometheus: Annotated[

@@ -60,10 +60,14 @@ def test_json_has_all_of_it() -> None:
         (["--gpus", "2xMI325X", "--context", "1048576"], "lower --context to "),
         (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it with trtllm is known"),
         (["--gpus", "8xH200", "--precision", "nvfp4"], "vllm#49070"),
-        (["--gpus", "8xH2000"], "did you mean H200"),
+        (
+            ["--gpus", "8xH2000"],
+            "did you mean H200? For another GPU, give its memory in GB with --gpu-memory",
+        ),
+        (["--gpus", "1xA100"], "A100 is not a known GPU; known are H100-80, H200, "),
         (
             ["--gpus", "2xRTX4090"],
-            "RTX4090 is not a known GPU. M3 needs at least 507 GiB of GPU memory for 524,288 tokens",
+            "MI350X, MI355X. For another GPU, give its memory in GB with --gpu-memory. M3 needs at least 507 GiB of GPU memory",
         ),
         (
             ["--gpus", "2xRTX4090"],
@@ -85,7 +89,18 @@ def test_json_has_all_of_it() -> None:
             ["--gpus", "8xGB200", "--agents", "4", "--repository-tokens", "9", "--engine", "trtllm"],
             "keeps them only with --precision nvfp4",
         ),
-        (["--gpus", "1xH200", "--agents", "4", "--repository-tokens", "9"], "take 4xH200"),
+        (
+            ["--gpus", "1xH200", "--agents", "4", "--repository-tokens", "9"],
+            "that an agent needs: take 4xH200, enough for 4 agents",
+        ),
+        (
+            ["--gpus", "1xH100", "--agents", "10", "--repository-tokens", "100000"],
+            "take 4xB200 or 8xH20-96 or 4xMI325X or 4xB300, enough for 10 agents",
+        ),
+        (
+            ["--gpus", "1xH100", "--agents", "40", "--repository-tokens", "700000"],
+            "`m3agent plan --gpus 8xH100-80 --agents 40 --repository-tokens 700000` says what to add",
+        ),
         (["--gpus", "eight"], "write it like 8xH200"),
         (["--gpus", "8xH200", "--context", "3000000"], "3,000,000 tokens is out of range"),
         (["--gpus", "8xH200", "--context", "1024", "--typical", "4096"], "not within the context"),
@@ -137,30 +152,33 @@ def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "1  vllm    mxfp8    8xRTX-PRO-6000  TP8 " in done.stdout
     assert "whether M3's kernels run on the RTX-PRO-6000 is unknown" in " ".join(done.stdout.split())
-    last = done.stdout.splitlines()[-1]
-    assert last == (
-        "next         m3agent plan --recipe vllm-nvidia-mxfp8   (adapt this command: `m3agent serve` has no --gpu-memory)"
-    )
+    assert done.stdout.splitlines()[-2:] == [
+        "next         m3agent plan --recipe vllm-nvidia-mxfp8",
+        "             Adapt the command that it prints: `m3agent serve` has no --gpu-memory.",
+    ]
+    assert "other plans" not in done.stdout
 
 
 def test_memory_that_is_given_for_known_gpus_is_not_lost_in_the_next_step() -> None:
     done = run("--gpus", "8xH200", "--gpu-memory", "80")
     assert "not measured:" not in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("next         m3agent plan --recipe vllm-nvidia-mxfp8 ")
+    assert "\nnext         m3agent plan --recipe vllm-nvidia-mxfp8\n" in done.stdout
 
 
 def test_the_title_says_how_many_plans_are_shown() -> None:
     title, _, rest = run("--gpus", "8xH200").stdout.partition("\n")
-    assert title.endswith(": the best 8 of 10 plans")
+    assert title.endswith(": the best 8 of 10 plans (--json prints all)")
+    assert "\nother plans  Give --engine, --precision, --gpus or a higher --concurrency" in rest
+    assert "\nwhy          better than the next plan: it uses 8 GPUs, not 4\n" in rest
     assert "\n8  vllm" in rest and "\n9  " not in rest
 
 
 def test_the_next_step_asks_for_the_same_plan() -> None:
     done = run("--gpus", "8xH200", "--concurrency", "4", "--typical", "131072", "--vision", "--draft", "off")
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith(
-        "next         m3agent serve --gpus 8xH200 --concurrency 4 --typical 131072 --draft off --vision "
-    )
+    assert done.stdout.splitlines()[-2:] == [
+        "next         m3agent serve --gpus 8xH200 --concurrency 4 --typical 131072 --draft off --vision",
+        "             With --dry-run it only shows what it starts.",
+    ]
 
 
 def test_a_plan_for_a_team_ends_with_the_command_that_has_the_addition() -> None:
@@ -170,5 +188,10 @@ def test_a_plan_for_a_team_ends_with_the_command_that_has_the_addition() -> None
     assert done.stdout.splitlines()[-1] == (
         "next         m3agent serve --gpus 8xH200 --context 831104 --concurrency 10 --host-cache 754"
     )
+    few = run("--gpus", "8xH200", "--agents", "1", "--repository-tokens", "200000").stdout.splitlines()
+    assert few[-2:] == [
+        "next         m3agent serve --gpus 8xH200 --context 331136",
+        "fewer GPUs   m3agent serve --gpus 4xH200 --context 331136",
+    ]
     told = json.loads(run(*team, "--json").stdout)
     assert (told["gpus"], told["kept"], told["additions"][0]["name"]) == ("8xH200", 8, "--host-cache 754")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.ui.agents_view import team_block, timeline
+from m3agent.agent.ui.agents_view import numbers, team_block, timeline
 from m3agent.serving.plan.agents import TeamPlan, team_plan
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.planner import PlanRequest
+from m3agent.serving.plan.recipe import LICENCE
 
 
 def answer(gpus: str, agents: int, repository: int) -> TeamPlan:
@@ -25,18 +26,33 @@ def lines(found: TeamPlan, width: int | None, gpus: str = "8xH200") -> list[str]
 
 def test_the_first_lines_say_what_to_add() -> None:
     head, blank, verdict, addition, *_ = lines(TEN, None)
-    assert (head, blank) == ("10 agents at once on 8xH200, 700,000 tokens of repository", "")
+    assert (head, blank) == ("10 agents at once on 8xH200, a repository of 700,000 tokens", "")
     assert verdict == (
-        "Not enough for 10 agents: 8xH200 keeps the prefixes of 8 sessions cached. With all 10 at once a turn takes "
+        "Not enough for 10 agents: 8xH200 keeps the prefixes of 8 sessions cached. With 10 agents at once, a turn takes "
         "8 min 33 s, because prompts are computed again."
     )
     assert addition == (
-        "Add --host-cache 754: then 10 sessions stay cached, and a turn takes 13 s. Or work with 8 at once."
+        "Add --host-cache 754: it keeps 10 sessions cached. With 10 agents at once, a turn then takes 13 s. Or work with "
+        "8 agents at once."
     )
     assert sum("LICENSE" in line for line in lines(TEN, None)) == 1
     enough = lines(answer("8xH200", 1, 200_000), None)
     assert enough[2] == "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached."
     assert enough[3] == "4xH200 is enough as well."
+
+
+def test_every_number_says_for_how_many_agents_it_holds() -> None:
+    said = dict(numbers(TEN))
+    assert said["at once"].startswith(
+        "8 agents, if each works on its own commit; 40, if all work on the same commit; TP4 DP2 EP has 2 separate caches"
+    )
+    assert said["turns"].startswith(
+        "for one agent alone: 1 min 44 s to the first token of a session; then 9.4 s a turn"
+    )
+    assert "; with 8 agents at once $4.84 an hour for each, and about $1.44 for a session" in said["cost"]
+    assert said["plan"].endswith("; 6,807,808 tokens of fp8 KV cache and index keys")
+    shown = " ".join(lines(TEN, None))
+    assert not any(word in shown.split() for word in ("pack", "packs", "rank", "ranks", "fp8+index"))
 
 
 def test_the_timelines_before_and_after() -> None:
@@ -58,4 +74,5 @@ def test_many_agents_are_drawn_in_part() -> None:
 
 @pytest.mark.parametrize("width", [40, 59, 79, 119])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
-    assert max(map(len, lines(TEN, width))) <= width
+    assert max(len(line) for line in lines(TEN, width) if LICENCE not in line) <= width
+    assert f"licence      {LICENCE}" in lines(TEN, width)

@@ -79,9 +79,24 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert plan.recipe == "vllm-nvidia-mxfp8"
     assert plan.kv_tokens == pytest.approx(1_075_456, rel=0.002)
     assert plan.memory.kv_spare / GIB == pytest.approx(0.75, abs=0.1)
-    assert any("26,112 tokens (2.5%" in reason for reason in plan.reasons)
+    assert any("the cache has room for 26,112 tokens (0.7 GiB a GPU)" in reason for reason in plan.reasons)
     assert " a GPU over 4 GPUs; with " in plan.reasons[0]
     assert plan.warnings[0].startswith("narrow margin:")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wish", "why"),
+    [
+        ("8xH200", PlanRequest(), "it uses 8 GPUs, not 4"),
+        ("4xH200", PlanRequest(), "its KV cache is in bf16, not in fp8"),
+        ("8xMI300X", PlanRequest(), "it has fewer copies of the attention (1, not 2)"),
+        ("8xH200", PlanRequest(concurrency=30), "it holds more of the sequences that were asked for"),
+    ],
+)
+def test_the_first_plan_says_what_it_has_before_the_next(gpus: str, wish: PlanRequest, why: str) -> None:
+    first, second, *_ = plans(parse_gpus(gpus), wish)
+    assert first.reasons[0] == f"better than the next plan: {why}"
+    assert not second.reasons[0].startswith("better")
 
 
 def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
@@ -341,11 +356,13 @@ def test_costs() -> None:
     cost = best("4xH200", PlanRequest(context=131_072)).cost
     assert cost.dollars_per_hour == pytest.approx(4 * 4.84)
     assert cost.spot_dollars_per_hour == pytest.approx(4 * 1.82)
-    assert cost.tokens_per_second == 119
-    assert cost.dollars_per_million == pytest.approx(19.36 / (119 * 3600) * 1e6)
+    assert cost.tokens_per_second == pytest.approx(1 / 0.0092)
+    assert cost.dollars_per_million == pytest.approx(19.36 * 0.0092 / 3600 * 1e6)
     assert cost.breakeven_tokens_per_second == pytest.approx(19.36 / (2.40 * 3600) * 1e6)
-    assert best("4xH200", MILLION).cost.tokens_per_second == 74
-    assert best("8xH200", PlanRequest()).cost.tokens_per_second is None
+    assert cost.stream_tokens_per_second == cost.tokens_per_second
+    assert best("4xH200", MILLION).cost.tokens_per_second == pytest.approx(74, abs=3)
+    eight = best("8xH200", PlanRequest(context=131_072)).cost
+    assert (eight.tokens_per_second, eight.stream_tokens_per_second) == (None, cost.tokens_per_second)
     assert best("4xB200", PlanRequest()).cost.dollars_per_hour is None
     given_ = plans(parse_gpus("4xB200"), PlanRequest(), HardwarePrices(5.0, 1000.0))[0].cost
     assert given_.dollars_per_million == pytest.approx(20 / 3.6)

@@ -1,0 +1,88 @@
+"""How fast a plan is, from the times that were measured on four H200 GPUs; for other plans they are an estimate."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from m3agent.serving.plan.planner import Plan
+
+RESULT_TOKENS = 2000
+"""Tokens of tool results in a turn (assumed)."""
+LINK = 25e9
+"""Bytes a second from the machine's memory to one GPU (assumed: half of what PCIe 5 has)."""
+MEASURED_GPUS = "4xH200"
+MEASURED_TP = 4
+
+_LENGTHS = (8192, 32_768, 131_072, 1_000_000)
+_COLD = (0.61, 2.47, 10.7, 183.0)
+_CACHED = (0.109, 0.147, 0.254, 1.51)
+_BETWEEN = (0.0085, 0.0087, 0.0092, 0.0135)
+"""Seconds on four H200 (vLLM 0.24, MXFP8, TP4) for prompts of `_LENGTHS` tokens: to the first token if nothing is cached,
+to the first token if all is, and between two tokens of one stream. Measured; docs/benchmarks.md describes how."""
+_SETUP = "4xH200 with mxfp8, TP4, vLLM 0.24"
+
+
+class Speed:
+    """Times of a plan, from those that were measured. A prompt is computed by the GPUs of one rank."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.scale = MEASURED_TP / plan.tp
+
+    def cold(self, tokens: int) -> float:
+        """Return the seconds to the first token if nothing is cached."""
+        # interpolated are the seconds a token, because they grow evenly with the length
+        each = [seconds / length for length, seconds in zip(_LENGTHS, _COLD, strict=True)]
+        return self.scale * tokens * _between(tokens, each)
+
+    def cached(self, tokens: int) -> float:
+        """Return the seconds to the first token if all but the results of tools is cached."""
+        new = self.cold(tokens) - self.cold(max(1, tokens - RESULT_TOKENS))
+        return _between(tokens, _CACHED) + new
+
+    def reload(self, tokens: int) -> float:
+        """Return the seconds to bring a session back from the machine's memory."""
+        return tokens * (self.plan.memory.kv / self.plan.kv_tokens) / LINK
+
+    def between(self, tokens: int) -> float:
+        """Return the seconds between two tokens of one stream."""
+        return seconds_between(tokens)
+
+    @property
+    def source(self) -> str:
+        """Where the times come from, and whether they hold for this plan."""
+        plan = self.plan
+        draft = plan.draft is not None
+        return source(
+            measured=was_measured(
+                gpus=plan.gpus, engine=plan.engine, precision=plan.precision, tp=plan.tp, draft=draft
+            )
+        )
+
+
+def seconds_between(tokens: int) -> float:
+    """Return the seconds between two tokens of one stream with a prompt of `tokens` tokens."""
+    return _between(tokens, _BETWEEN)
+
+
+def was_measured(*, gpus: str, engine: str, precision: str, tp: int, draft: bool) -> bool:
+    """Return whether the times were measured with this very plan."""
+    return (gpus, engine, precision, tp, draft) == (MEASURED_GPUS, "vllm", "mxfp8", MEASURED_TP, False)
+
+
+def source(*, measured: bool) -> str:
+    """Return where the times come from, for a plan that was measured or for another one."""
+    if measured:
+        return f"from measurements on {_SETUP}"
+    return f"estimated from measurements on {_SETUP}; this plan was not measured"
+
+
+def _between(tokens: int, values: Sequence[float]) -> float:
+    """Interpolate between the measured lengths; beyond them the nearest two continue."""
+    at = min(max(1, bisect_left(_LENGTHS, tokens)), len(_LENGTHS) - 1)
+    low, high = _LENGTHS[at - 1], _LENGTHS[at]
+    share = max(0.0, (tokens - low) / (high - low))
+    return values[at - 1] + share * (values[at] - values[at - 1])
