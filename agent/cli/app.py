@@ -304,11 +304,12 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
         from m3agent.agent.settings.settings import config_file
+        from m3agent.agent.util.sanitize import columns_of
 
         check_folder(repo)
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
-        print_bytes((loaded.json() if as_json else loaded.table()).encode())
+        print_bytes((loaded.json() if as_json else loaded.table(columns_of(sys.stdout))).encode())
         if not as_json and (file := config_file(os.environ)) is not None:
             say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
         for error in wrong:

@@ -17,6 +17,7 @@ from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
 from m3agent.agent.util.plain_file import read_first, read_inside
 from m3agent.agent.util.sanitize import printable_line, printable_text
+from m3agent.agent.util.table import wrapped
 from m3agent.sandbox.declared.toml_text import parse_toml
 
 _PREFIX = "M3AGENT_"
@@ -27,6 +28,7 @@ IGNORED = frozenset(name for name, setting in SETTINGS.items() if setting.reposi
 """Settings that a repository's own file may name without effect."""
 MOST_BYTES = 4 << 20  # largest settings file that is read; a pyproject.toml holds more than settings
 MOST_SHOWN = 160  # most characters of a wrong value in an error message
+ALIGNED = 10  # characters of a value that the column of origins leaves room for
 LARGEST = 2**53
 """The largest whole number of a setting: programs that read `config show --json` can represent it exactly."""
 
@@ -52,15 +54,24 @@ class LoadedSettings:
             rows.append((name, "(hidden)" if hidden else value, self.origins[name]))
         return rows
 
-    def table(self) -> str:
-        """Return `show` as aligned columns for people, with what applies where nothing is set."""
+    def table(self, width: int = 0) -> str:
+        """Return `show` as aligned columns for people, with what applies where nothing is set.
+
+        Args:
+            width: Columns of the terminal, at which the last column wraps; 0 for no terminal.
+        """
         rows = [("setting", "value", "from")]
         for name, value, origin in self.show():
             unset = SETTINGS[name].if_unset.replace("`", "") if value is None else ""
             rows.append((name, _plain(value), f"{origin}: {unset}" if unset else origin))
-        names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
-        text = "".join(f"{name:<{names}}  {value:<{values}}  {origin}\n" for name, value, origin in rows)
-        return printable_text(text)  # values may come from a repository
+        names = max(len(name) for name, _, _ in rows)
+        values = max(len(value) for _, value, _ in rows if len(value) <= ALIGNED)  # a long one moves its origin only
+        lines: list[str] = []
+        for name, value, origin in rows:
+            head = f"{name:<{names}}  {value:<{values}}  "
+            first, *below = wrapped(origin, width - len(head))
+            lines += [f"{head}{first}\n", *(f"{'':<{len(head)}}{line}\n" for line in below)]
+        return printable_text("".join(lines))  # values may come from a repository
 
     def json(self) -> str:
         """Return `show` as one JSON object: name to `value` and `origin`."""

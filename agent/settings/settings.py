@@ -234,6 +234,7 @@ class Settings:
             panel="The model",
             more="Excludes `endpoint`.",
             metavar="NAME",
+            if_unset="none; `endpoint` says which server",
             check=_check_engine,
         ),
     ] = None
@@ -253,6 +254,7 @@ class Settings:
         Setting(
             "Key for the endpoint.",
             more="See [Keys](#keys). A server that `m3agent serve` runs here gets its own key instead.",
+            if_unset="no key is sent",
             flag=False,
             check=_to_keys,
             secret=True,
@@ -285,6 +287,7 @@ class Settings:
             panel="The sandbox",
             more="It needs python3.",
             metavar="IMG",
+            if_unset="the one that the repository declares, else m3agent's own",
             check=_check_name,
         ),
     ] = None
@@ -391,6 +394,7 @@ class Settings:
             panel="The model",
             more="See [Model servers](servers.md).",
             metavar="[N x]D",
+            if_unset="the hosted API's known prices; none for other servers",
             check=_check_server_price,
         ),
     ] = None

@@ -59,6 +59,16 @@ def test_defaults(layers: Layers) -> None:
     assert (settings.memory, settings.cpus, settings.yes) == ("4g", 2.0, False)
 
 
+def test_the_table_says_what_applies_to_each_setting_that_is_not_set(layers: Layers) -> None:
+    loaded = layers.load()
+    for name, setting in SETTINGS.items():
+        if setting.default is None:
+            assert setting.if_unset, name
+            assert any(line.split()[:3] == [name, "-", "default:"] for line in loaded.table().splitlines())
+    narrow = loaded.table(60).splitlines()
+    assert max(map(len, narrow)) <= 60
+
+
 def test_each_layer_beats_the_next(layers: Layers) -> None:
     layers.own.write_text("max_turns = 3\nmax_tokens = 3\ncpus = 3\n")
     layers.user.write_text("max_turns = 4\nmax_tokens = 4\ncpus = 4\nmodel = 'm'\n")
@@ -222,7 +232,7 @@ def test_show_as_table_and_as_json(layers: Layers) -> None:
     assert lines[0].split() == ["setting", "value", "from"]
     assert ["max_turns", "3", str(layers.own)] in [line.split() for line in lines]
     assert ["yes", "true", "--yes"] in [line.split() for line in lines]
-    assert ["image", "-", "default"] in [line.split() for line in lines]
+    assert ["api_key", "-", "default:", "no", "key", "is", "sent"] in [line.split() for line in lines]
     assert ["max_cost", "-", "default:", "no", "limit"] in [line.split() for line in lines]
     data: dict[str, Any] = json.loads(loaded.json())
     assert list(data) == list(SETTINGS)
