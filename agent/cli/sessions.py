@@ -42,7 +42,10 @@ def sessions_list(as_json: AsJson = False) -> None:
             _print_json([_fields(summary) for summary in found])
         elif found:
             rows = [COLUMNS, *(_row(summary) for summary in found)]
-            print_text(fitting(rows, columns_of(sys.stdout), DROPPED), end="")
+            table, left_out = fitting(rows, columns_of(sys.stdout), DROPPED)
+            print_text(table, end="")
+            if left_out:
+                say(f"too narrow for {', '.join(left_out)}: `m3agent sessions show ID` has them")
         else:
             say("there are no sessions yet")
         for summary in found:

@@ -65,7 +65,9 @@ class LoadedSettings:
             unset = SETTINGS[name].if_unset.replace("`", "") if value is None else ""
             rows.append((name, _plain(value), f"{origin}: {unset}" if unset else origin))
         names = max(len(name) for name, _, _ in rows)
-        values = max(len(value) for _, value, _ in rows if len(value) <= ALIGNED)  # a long one moves its origin only
+        values = max(
+            len(value) for _, value, _ in rows if len(value) <= ALIGNED
+        )  # a long one moves its origin only
         lines: list[str] = []
         for name, value, origin in rows:
             head = f"{name:<{names}}  {value:<{values}}  "

@@ -16,8 +16,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "".join(line.rstrip() + "\n" for line in lines)
 
 
-def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -> str:
-    """Return rows as aligned lines that fit a terminal.
+def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -> tuple[str, list[str]]:
+    """Return rows as aligned lines that fit a terminal, and the heads of the columns that were left out.
 
     Args:
         rows: The rows, the first of them the head. All must have the same number of cells.
@@ -31,10 +31,12 @@ def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -
         text = columns([[row[at] for at in shown] for row in rows])
         lines = text.splitlines()
         if not width or max(map(len, lines)) <= width:
-            return text
+            break
         if not order:
-            return "".join(f"{line if len(line) <= width else line[: width - 1] + '…'}\n" for line in lines)
+            text = "".join(f"{line if len(line) <= width else line[: width - 1] + '…'}\n" for line in lines)
+            break
         shown.remove(order.pop(0))
+    return text, [head for at, head in enumerate(rows[0]) if at not in shown]
 
 
 def wrapped(text: str, room: int) -> list[str]:

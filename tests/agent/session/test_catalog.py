@@ -78,6 +78,16 @@ def test_a_list_is_newest_first(three: Path) -> None:
     assert cells[0][7] == "Fares are [31mwrong", "what drives a terminal is not printed"
 
 
+def test_a_narrow_list_names_the_columns_that_it_leaves_out(
+    three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "columns_of", lambda _: 100)
+    result = run("sessions", "list")
+    assert "REASON" not in result.stdout
+    assert result.stderr.startswith("m3agent: too narrow for ")
+    assert "REASON: `m3agent sessions show ID` has them" in result.stderr
+
+
 def test_a_list_as_json_has_every_field(three: Path) -> None:
     found = json.loads(run("sessions", "list", "--json").stdout)
     assert [summary["status"] for summary in found] == ["failed", "not finished", "verified"]
