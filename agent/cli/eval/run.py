@@ -21,11 +21,16 @@ from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import print_note, print_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from m3agent.agent.endpoint.choice import EndpointChoice
     from m3agent.agent.settings.settings import Settings
     from m3agent.evals.data.run_folder import RunFolder
     from m3agent.evals.run.other_agent import CountedEndpoint
     from m3agent.evals.run.protocols import EvaluatedAgent
+
+    AgentChoice = tuple[str, tuple[str, ...], dict[str, str], EvaluatedAgent, float]
+    """The agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
 
 VERIFYING_MINUTES = 30.0
 """Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
@@ -115,13 +120,12 @@ def eval_run(
 
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
-        name, command, agent_settings, agent, seconds = _agent(
-            flags, agent_command, agent_name, agent_env, agent_minutes
-        )
+        choose_agent = _agent(flags, agent_command, agent_name, agent_env, agent_minutes)
         instances = load_rows(rows, ids)
         invalid: dict[str, str] = {}
         if validation is not None:
             instances, invalid = Validations.read(validation).sorted_out(instances)
+        name, command, agent_settings, agent, seconds = choose_agent()
         experiment = Experiment(
             instances,
             digest(instances, invalid),
@@ -153,8 +157,8 @@ def _agent(
     name: str | None,
     variables: str | None,
     minutes: float | None,
-) -> tuple[str, tuple[str, ...], dict[str, str], EvaluatedAgent, float]:
-    """Return the agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
+) -> Callable[[], AgentChoice]:
+    """Refuse options that do not go together; return what then chooses the agent and prints its model server."""
     from m3agent import __version__
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import SETTINGS
@@ -169,8 +173,12 @@ def _agent(
                 )
         settings = load_settings(Path("/"), flags, os.environ).settings  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
-        agent = OwnAgent(settings, _endpoint(settings), seconds)
-        return f"m3agent {__version__}", (), agent.attempt_settings, agent, seconds
+
+        def own() -> AgentChoice:
+            agent = OwnAgent(settings, _endpoint(settings), seconds)
+            return f"m3agent {__version__}", (), agent.attempt_settings, agent, seconds
+
+        return own
     argv, passed = parse_command(command), parse_variables(variables)
     counted = asks_for_endpoint(argv, variables)
     known = ("endpoint",) if counted else ()
@@ -180,15 +188,22 @@ def _agent(
         raise UsageError(
             f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )
-    endpoint = _counted_endpoint(load_settings(Path("/"), flags, os.environ).settings) if counted else None
-    agent_settings = {} if endpoint is None else {"endpoint": endpoint.url}
+    server = _model_server(load_settings(Path("/"), flags, os.environ).settings) if counted else None
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
-    other = OtherAgent(argv, passed, seconds, endpoint)
-    return name or Path(argv[0]).name, argv, agent_settings, other, seconds
+
+    def other() -> AgentChoice:
+        endpoint = None if server is None else server[0]
+        if server is not None:
+            say(f"the tokens of the agent at {server[1]} are counted")
+        agent_settings = {} if endpoint is None else {"endpoint": endpoint.url}
+        agent = OtherAgent(argv, passed, seconds, endpoint)
+        return name or Path(argv[0]).name, argv, agent_settings, agent, seconds
+
+    return other
 
 
-def _counted_endpoint(settings: Settings) -> CountedEndpoint:
-    """Return the model server that another agent reaches through a proxy. Its key is the agent's own affair."""
+def _model_server(settings: Settings) -> tuple[CountedEndpoint, str]:
+    """Return the model server that another agent reaches through a proxy, and its name. Its key is the agent's own affair."""
     from m3agent.agent.endpoint.choice import choose_model_server
     from m3agent.agent.session.usage import prices_at
     from m3agent.agent.settings.settings import state_dir
@@ -197,8 +212,7 @@ def _counted_endpoint(settings: Settings) -> CountedEndpoint:
     server = choose_model_server(settings, state_dir(os.environ))
     if server is None:
         raise UsageError("{endpoint} stands for a model server, and there is none: name one with --endpoint.")
-    say(f"the tokens of the agent at {server.description} are counted")
-    return CountedEndpoint(server.url, prices_at(server.url, settings.server_price))
+    return CountedEndpoint(server.url, prices_at(server.url, settings.server_price)), server.description
 
 
 def _endpoint(settings: Settings) -> EndpointChoice:

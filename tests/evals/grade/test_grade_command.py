@@ -66,6 +66,11 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("validate", "{programs}/none.jsonl"), "none.jsonl"),
+        (("run", "{programs}/none.jsonl", "-o", "{programs}/run", "--engine", "embedded"), "none.jsonl"),
+        (
+            ("run", "{programs}/none.jsonl", "-o", "{programs}/run", "--agent-name", "x"),
+            "--agent-name is only for",
+        ),
         (("validate", "{programs}", "--ids", "haff"), "half"),
         (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),

@@ -267,9 +267,9 @@ def test_variables_may_be_made_of_the_address(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_server_is_part_of_the_experiment(server: MisbehavingServer) -> None:
     flags = {"endpoint": server.url, "model": None}
-    name, command, settings, *_ = eval_run._agent(flags, "sh {issue} {endpoint}", None, None, None)
+    name, command, settings, *_ = eval_run._agent(flags, "sh {issue} {endpoint}", None, None, None)()
     assert (name, command[-1], settings) == ("sh", "{endpoint}", {"endpoint": server.url})
-    assert eval_run._agent({}, "sh {issue}", None, None, None)[2] == {}
+    assert eval_run._agent({}, "sh {issue}", None, None, None)()[2] == {}
 
 
 @pytest.mark.parametrize(

@@ -229,7 +229,7 @@ def test_own_agent_gets_the_chosen_server(make: Make, named: bool, monkeypatch: 
     monkeypatch.setenv("M3AGENT_API_KEY", "configured")
     url = "http://127.0.0.1:8/v1" if named else "http://127.0.0.1:9/v1"
     told: dict[str, object] = {"endpoint": url if named else None}
-    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)
+    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)()
     assert isinstance(agent, OwnAgent)
     assert agent.shares_prefix
     assert (settings["endpoint"], "engine" in settings, "api_key" in settings) == (url, False, False)
@@ -246,7 +246,7 @@ def test_own_agent_gets_the_embedded_engine(make: Make, seed: int | None) -> Non
         ServerRecord(url="http://127.0.0.1:9/v1", engine="vllm", pid=os.getpid()),
     )
     told: dict[str, object] = {"engine": "embedded", "seed": seed}
-    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)
+    _, _, settings, agent, _ = eval_run_command._agent(told, None, None, None, None)()
     assert isinstance(agent, OwnAgent)
     assert not agent.shares_prefix
     assert (settings["engine"], "endpoint" in settings) == ("embedded", False)
