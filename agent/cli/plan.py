@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Number of plans in the table; `--json` prints all."""
+ORDER = (
+    "Plans that hold all sequences asked for come first. Then count, in this order: a memory reserve, vLLM, one machine, the "
+    "weights that suit the GPUs best, a 16-bit cache, fewer separate caches (DP), more GPUs."
+)
+"""Why the first plan is the best; docs/serving.md has the reasons."""
 OTHER_PLANS = (
     "Give --engine, --precision, --gpus or a higher --concurrency: the plans that suit come first. `m3agent serve` takes the "
     "same options."
@@ -286,6 +291,7 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
             paragraph(Text()),
             paragraph(Text("Plan 1", "bold")),
             described(found[0]),
+            *([labelled("order", ORDER)] if len(found) > 1 else []),
             *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
             labelled("next", f"{command}\n{explained}"),
         )

@@ -683,7 +683,7 @@ class _Candidate:
             f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
         )
         yield (
-            f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} tokens "
+            f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} more "
             f"({gib(room.kv - room.token * wish.context)} a GPU)"
         )
         if not self.enough:

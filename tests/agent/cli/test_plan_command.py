@@ -168,6 +168,7 @@ def test_memory_that_is_given_for_known_gpus_is_not_lost_in_the_next_step() -> N
 def test_the_title_says_how_many_plans_are_shown() -> None:
     title, _, rest = run("--gpus", "8xH200").stdout.partition("\n")
     assert title.endswith(": the best 8 of 10 plans (--json prints all)")
+    assert "\norder        Plans that hold all sequences asked for come first." in rest
     assert "\nother plans  Give --engine, --precision, --gpus or a higher --concurrency" in rest
     assert "\nwhy          better than the next plan: it uses 8 GPUs, not 4\n" in rest
     assert "\n8  vllm" in rest and "\n9  " not in rest

@@ -79,7 +79,7 @@ def test_a_million_tokens_on_four_h200() -> None:
     assert plan.recipe == "vllm-nvidia-mxfp8"
     assert plan.kv_tokens == pytest.approx(1_075_456, rel=0.002)
     assert plan.memory.kv_spare / GIB == pytest.approx(0.75, abs=0.1)
-    assert any("the cache has room for 26,112 tokens (0.7 GiB a GPU)" in reason for reason in plan.reasons)
+    assert any("the cache has room for 26,112 more (0.7 GiB a GPU)" in reason for reason in plan.reasons)
     assert " a GPU over 4 GPUs; with " in plan.reasons[0]
     assert plan.warnings[0].startswith("narrow margin:")
 
