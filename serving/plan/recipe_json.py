@@ -133,7 +133,9 @@ def _changes(changes: list[dict[str, Any]]) -> list[str]:
 
 
 def _comment(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, 110, initial_indent=f"# {indent}", subsequent_indent=f"# {indent}")
+    head = f"# {indent}"
+    # a source such as vllm-project/vllm#46042 stays whole
+    return textwrap.wrap(text, 110, initial_indent=head, subsequent_indent=head, break_on_hyphens=False)
 
 
 def _indented(text: str) -> list[str]:
