@@ -128,10 +128,10 @@ def _cost(answer: TeamPlan) -> str:
     cost, count = answer.plan.cost, min(answer.agents, answer.kept)
     if cost.dollars_per_hour is None:
         return "unknown: give the price of a GPU-hour with --gpu-price"
-    each = text.price(cost.dollars_per_hour / count)
+    each = "" if count == 1 else f"{text.price(cost.dollars_per_hour / count)} an hour for each, and "
     return (
         f"{text.price(cost.dollars_per_hour)} an hour for all GPUs ({cost.price_source}); with {_agents(count)} at once "
-        f"{each} an hour for each, and about {text.price(answer.dollars_per_fix)} for a session of {TURNS} turns"
+        f"{each}about {text.price(answer.dollars_per_fix)} for a session of {TURNS} turns"
     )
 
 

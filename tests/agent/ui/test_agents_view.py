@@ -50,6 +50,8 @@ def test_every_number_says_for_how_many_agents_it_holds() -> None:
         "for one agent alone: 1 min 44 s to the first token of a session; then 9.4 s a turn"
     )
     assert "; with 8 agents at once $4.84 an hour for each, and about $1.44 for a session" in said["cost"]
+    one = dict(numbers(answer("8xH200", 1, 200_000)))
+    assert one["cost"].endswith("; with 1 agent at once about $9.13 for a session of 50 turns")
     assert said["plan"].endswith("; 6,807,808 tokens of fp8 KV cache and index keys")
     shown = " ".join(lines(TEN, None))
     assert not any(word in shown.split() for word in ("pack", "packs", "rank", "ranks", "fp8+index"))
