@@ -142,7 +142,7 @@ def fix(
 ) -> None:
     """Fix an issue and print the verified patch.
 
-    Exit codes: 0 verified; 1 an unverified patch, not fixed, or no change; 2 wrong use; 3 sandbox or
+    Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
     with faults():

@@ -38,7 +38,7 @@ EXAMPLES = {
             "the text itself; commit the patch to a new branch",
         ),
         ("m3agent fix issue.md --endpoint http://gpu-box:8000/v1", "your own model server"),
-        ("m3agent fix issue.md --engine embedded", "no GPU and no network: a search for small repairs"),
+        ("m3agent fix issue.md --engine embedded", "no GPU and no network: small repairs, judged by a test that fails"),
         ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
     ),
     "m3agent apply": (

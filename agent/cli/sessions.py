@@ -145,8 +145,10 @@ def _details(summary: Summary, width: int) -> str:
     """Return a session for people, one detail a line; lines wrap on a terminal of `width` columns, if it is not 0."""
     from m3agent.agent.report import text
 
+    asks_a_model = summary.engine.partition(":")[0] != "embedded"
+
     def tokens() -> str:
-        if summary.prompt_tokens is None:
+        if summary.prompt_tokens is None or not asks_a_model:
             return ""
         cached = "" if summary.cached_tokens is None else f" ({summary.cached_tokens:,} cached)"
         return f"{summary.prompt_tokens:,} in{cached}, {text.count(summary.completion_tokens)} out"
@@ -164,7 +166,7 @@ def _details(summary: Summary, width: int) -> str:
         "turns": text.count(summary.turns),
         "calls": text.count(summary.calls),
         "tokens": tokens(),
-        "price": text.price(summary.price),
+        "price": text.price(summary.price) if asks_a_model else "",
         "time": text.duration(summary.seconds),
         "patch": summary.patch or "none",
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",

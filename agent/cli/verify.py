@@ -74,7 +74,7 @@ def verify(
 ) -> None:
     """Verify a patch, whoever made it. No model is asked.
 
-    Exit codes: 0 verified; 1 unverified, failed, or no change; 2 wrong use; 3 sandbox or environment; 5 refused; 130
+    Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or environment; 5 refused; 130
     interrupted. With --check: 0 if the certificate holds, 1 if not.
     """
     with faults():

@@ -293,7 +293,7 @@ def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]
     if outcome.kind == "stalled":
         return Status.STALLED, outcome.reason
     if evidence is None:
-        return Status.EMPTY, "nothing was changed"
+        return Status.EMPTY, "nothing was changed, so there is no patch"
     reason = evidence.reason
     if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):
         reason += f"; the model says that it is not tested: {why[:300]}"

@@ -230,7 +230,7 @@ class Settings:
     engine: Annotated[
         Literal["embedded"] | None,
         Setting(
-            "Engine to start for this fix: embedded.",
+            "Engine to start for this fix: embedded, which needs a test that fails.",
             panel="The model",
             more="Excludes `endpoint`.",
             metavar="NAME",

@@ -40,6 +40,7 @@ class Facts:
         title: Title of the issue.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
+        has_red: Whether a test failed without a change; None if the tests did not run.
         window: The model's window, in tokens; None if unknown.
         context_tokens: Tokens of the packed repository.
         verdict: The last line `verify`; empty without one.
@@ -51,6 +52,7 @@ class Facts:
     title: str = ""
     backend: str = ""
     is_embedded: bool = False
+    has_red: bool | None = None
     window: int | None = None
     context_tokens: int = 0
     verdict: Line = field(default_factory=dict)
@@ -69,6 +71,8 @@ class Facts:
             case "endpoint.probed":
                 self.window = line["max_model_len"]
                 self.is_embedded |= line["flavour"] == "embedded"  # served by another process
+            case "baseline":
+                self.has_red = bool(line["failed"] or line["errored"])
             case "test.finished" if line["where"] == "before":
                 self.green = frozenset(line["passed"])
             case "test.finished" if line["where"] == "after":
@@ -169,6 +173,8 @@ class End:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
         if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):
             if self.facts.is_embedded:  # it takes no advice
+                if self.facts.has_red is False:
+                    yield "add a test that fails", "this engine needs one; then run the fix again"
                 yield (
                     "m3agent fix ISSUE --endpoint URL",
                     "asks a language model; this engine makes small repairs only",
@@ -205,16 +211,15 @@ def cost(line: Line, facts: Facts) -> str:
     spent = f"{text.duration(line['seconds'])}, {turns} {'turn' if turns == 1 else 'turns'}"
     if line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
         spent += " (the last one for a summary)"
-    tokens = used(line, rates=not facts.is_embedded)
+    tokens = "" if facts.is_embedded else used(line)
     return f"{spent}, {tokens}" if tokens else spent
 
 
-def used(line: Line, *, rates: bool) -> str:
+def used(line: Line) -> str:
     """Format the known tokens and price of a turn or a session; empty if the tokens are unknown.
 
     Args:
-        line: The line `turn.finished` or `session.finished`.
-        rates: Whether to add how fast the tokens came, which means something for language models only.
+        line: The line `turn.finished` or `session.finished` of a language model.
     """
     prompt, completion, reasoning = line["prompt_tokens"], line["completion_tokens"], line["reasoning_tokens"]
     if prompt is None or completion is None:
@@ -222,9 +227,9 @@ def used(line: Line, *, rates: bool) -> str:
     share = "" if line["cached_share"] is None else f" ({line['cached_share']:.1%} cached)"
     thought = f" ({reasoning:,} thinking)" if reasoning else ""
     parts = [f"{prompt:,} tokens in{share}", f"{completion:,} out{thought}"]
-    if rates and line["tokens_per_second"]:
+    if line["tokens_per_second"]:
         parts.append(f"{line['tokens_per_second']:.0f} tokens/s")
-    if rates and (first := line.get("first_token_seconds")) is not None:
+    if (first := line.get("first_token_seconds")) is not None:
         parts.append(f"first after {first:.1f} s")
     if line["price"]:
         parts.append(text.price(line["price"]))

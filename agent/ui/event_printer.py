@@ -211,7 +211,9 @@ class Screen:
         self._print_context(self._share())
 
     def _share(self) -> str:
-        return words.share_of_window(self._now.facts.context_tokens, self._now.facts.window)
+        """Return the share of the model's window that the repository takes; empty if there is no language model."""
+        facts = self._now.facts
+        return "" if facts.is_embedded else words.share_of_window(facts.context_tokens, facts.window)
 
     def _on_baseline(self, line: Line) -> None:
         self._print_common("baseline", words.baseline(line))
@@ -278,7 +280,7 @@ class Screen:
 
     def _on_turn_finished(self, line: Line) -> None:
         if self._detail is Detail.VERBOSE and (
-            used := closing.used(line, rates=not self._now.facts.is_embedded)
+            used := "" if self._now.facts.is_embedded else closing.used(line)
         ):
             self._print(f"turn {line['turn']}", used, "dim")
 

@@ -89,7 +89,7 @@ class StatusRow:
                 self._calls = len(line["calls"])
             case "turn.finished":
                 self._used.add(turn_events.answer_of(line), line["price"])
-                self._speed = None if self._is_embedded else line["tokens_per_second"]
+                self._speed = line["tokens_per_second"]
                 self._do("running its tool calls" if self._calls else "checking the result")
             case "call.started":
                 self._do(step_title(line["name"], line["arguments"]))
@@ -171,7 +171,7 @@ class StatusRow:
 
     def _figures(self) -> Iterable[str]:
         used = self._used
-        if used.prompt is None or used.completion is None:
+        if self._is_embedded or used.prompt is None or used.completion is None:
             return
         yield f"{text.short_count(used.prompt)} in"
         if used.cached_share is not None:

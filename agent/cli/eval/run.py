@@ -46,7 +46,7 @@ OTHER_MINUTES = 60.0
     "max_tokens",
     "max_cost",
     "candidates",
-    engine="Engine to start for each attempt: embedded.",
+    engine="Engine to start for each attempt: embedded, which needs a test that fails.",
     max_turns="Limit of an attempt's requests to the model.",
     max_minutes="Time limit of an attempt, in minutes.",
     seed="Seed of the embedded engine's search in the first attempt.",

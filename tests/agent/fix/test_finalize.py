@@ -93,7 +93,7 @@ def finished(world: World) -> dict[str, Any]:
         (SAID, "verified", Status.VERIFIED, 0, "it is verified"),
         (SAID, "unverified", Status.UNVERIFIED, 1, "it is unverified"),
         (SAID, "failed", Status.FAILED, 1, "it is failed"),
-        (SAID, None, Status.EMPTY, 1, "nothing was changed"),
+        (SAID, None, Status.EMPTY, 1, "nothing was changed, so there is no patch"),
         (AT_LIMIT, "verified", Status.VERIFIED, 0, "it is verified"),
         (AT_LIMIT, "unverified", Status.LIMIT, 6, "the limit of 9 turns was reached"),
         (AT_LIMIT, "failed", Status.LIMIT, 6, "the limit of 9 turns was reached"),

@@ -263,10 +263,25 @@ def test_a_resumed_session_says_again_what_it_is_about(capfd: pytest.CaptureFixt
     assert capfd.readouterr().err.splitlines() == ["issue      It is broken", "resumed    after 5 messages"]
 
 
-def test_the_engine_embedded_has_no_rates_whoever_started_it(show: Show) -> None:
-    served = {**vars(probed()), "flavour": "embedded"}
-    line = show(events.EndpointProbed(**served), turn_ended(), detail=Detail.VERBOSE)
-    assert "turn 2     500,000 tokens in (99.8% cached), 312 out (40 thinking)" in line.splitlines()
+def test_the_engine_embedded_has_no_tokens_whoever_started_it(show: Show) -> None:
+    served = events.EndpointProbed(**{**vars(probed()), "flavour": "embedded"})
+    packed = events.ContextPacked(files=1, tokens=10, exact=True, **PACKED)
+    end = ended(prompt_tokens=3000, completion_tokens=70)
+    lines = show(served, packed, turn_ended(), end, detail=Detail.VERBOSE).splitlines()
+    assert lines == [
+        "context    1 file, 10 tokens",
+        "✓ verified 1 test red before, green after",
+        "cost       12 s, 4 turns",
+    ]
+
+
+@pytest.mark.parametrize(("failed", "first"), [([], "add a test that fails"), (["t"], "m3agent fix ISSUE")])
+def test_the_engine_embedded_asks_for_a_test_that_fails(show: Show, failed: list[str], first: str) -> None:
+    own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
+    values: dict[str, Any] = {"passed": ["a"], "failed": failed, "errored": [], "skipped": []}
+    before = events.Baseline(tree="t", **values, cached=False, seconds=0.3, complete=True)
+    output = show(own, before, ended("empty", reason="nothing was changed", turns=1))
+    assert f"\nnext       {first}" in output
 
 
 def test_a_fix_without_a_patch_has_next_steps_although_it_was_to_be_applied(show: Show) -> None:
