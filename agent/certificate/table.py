@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
 from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.table import wrapped
 from m3agent.sandbox.backends.kinds import shown_status
 
 MOST_LISTED = 30
@@ -15,26 +16,35 @@ MOST = 300
 WIDTH = 13
 """Characters of the first column."""
 
+Row = tuple[str, str]
+"""A name and a text."""
 
-def table(statement: Statement) -> str:
-    """Return the certificate for people: the verdict, what was tested, and the tests that decide."""
+
+def table(statement: Statement, width: int = 0) -> str:
+    """Return the certificate for people: the verdict, what was tested, and the tests that decide.
+
+    Args:
+        statement: The certificate.
+        width: Columns of the terminal; 0 for no terminal.
+    """
     said, tests = statement.predicate, statement.predicate.tests
-    lines = [
-        row(shown_status(said.verdict, said.environment.sandbox), said.reason),
-        row(
+    rows = [
+        (shown_status(said.verdict, said.environment.sandbox), said.reason),
+        (
             "patch",
             f"{_count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
         ),
+        *_shown(said.patch.paths),
     ]
     if said.only_own_tests:
-        lines.append(row("note", "only tests that the patch itself brings show the fix"))
+        rows.append(("note", "only tests that the patch itself brings show the fix"))
     for name, found in (
         ("red to green", tests.red_to_green),
         ("broken", tests.broken),
         ("still red", tests.still_red),
         ("flaky", tests.flaky),
     ):
-        lines += _listed(name, [_test(one) for one in found])
+        rows += _listed(name, [_test(one) for one in found])
     for name, texts in (
         ("added red", tests.added_red),
         ("undone", said.put_back),
@@ -42,21 +52,28 @@ def table(statement: Statement) -> str:
         ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),
     ):
         if texts:
-            lines += _listed(name, texts)
-    return "\n".join(lines) + "\n"
+            rows += _listed(name, texts)
+    return in_rows(rows, width)
 
 
-def _listed(name: str, entries: Sequence[str]) -> Iterator[str]:
-    yield row(name, str(len(entries)))
-    for entry in entries[:MOST_LISTED]:
-        yield row("", entry)
+def _listed(name: str, entries: Sequence[str]) -> Iterator[Row]:
+    yield name, str(len(entries))
+    yield from _shown(entries)
+
+
+def _shown(entries: Sequence[str]) -> Iterator[Row]:
+    yield from (("", entry) for entry in entries[:MOST_LISTED])
     if len(entries) > MOST_LISTED:
-        yield row("", f"{len(entries) - MOST_LISTED} more")
+        yield "", f"{len(entries) - MOST_LISTED} more"
 
 
-def row(name: str, text: str) -> str:
-    """Return a line of a table for people."""
-    return f"{name:<{WIDTH}}  {printable_line(text, MOST)}".rstrip()
+def in_rows(rows: Sequence[Row], width: int) -> str:
+    """Return rows as a table for people. On a terminal of `width` columns, if it is not 0, texts wrap at words."""
+    lines: list[str] = []
+    for name, text in rows:
+        first, *below = wrapped(printable_line(text, MOST), width - WIDTH - 2)
+        lines += [f"{name:<{WIDTH}}  {first}", *(f"{'':<{WIDTH}}  {line}" for line in below)]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def _test(found: TestRuns) -> str:

@@ -59,7 +59,7 @@ def apply(
         workspace = Workspace(store, started["tree"])
         patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
         if written := apply_to_work_tree(repository, workspace, patch):
-            say(f"applied the {summary.status} patch to {root}: {', '.join(written)}")
+            say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
         else:
             say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
 

@@ -94,7 +94,7 @@ def screen_for(hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool
         detail=Detail(verbose - quiet),
         rows=not (as_json and sys.stdout.isatty()),  # a terminal would mix JSON lines and rows
         state=state_dir(os.environ),
-        handed_over=hand_over.asked,
+        shown_by=hand_over.shown_by,
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
     )
 

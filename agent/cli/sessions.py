@@ -171,12 +171,24 @@ def _details(summary: Summary, width: int) -> str:
         "patch": summary.patch or "none",
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
+    known["next"] = _next(summary)
     lines: list[str] = []
     for name, value in known.items():
         if value:
             first, *below = wrapped(printable_line(value, 500), width - NAMES)
             lines += [f"{name:<{NAMES}}{first}\n", *(f"{'':<{NAMES}}{line}\n" for line in below)]
     return "".join(lines)
+
+
+def _next(summary: Summary) -> str:
+    from m3agent.agent.errors import Status
+    from m3agent.agent.loop.resume import RESUMABLE
+
+    if summary.patch and summary.repository and summary.status in (Status.VERIFIED, Status.UNVERIFIED):
+        return f"m3agent apply {summary.id}"
+    if summary.turns and summary.status in RESUMABLE:
+        return f"m3agent sessions resume {summary.id}"
+    return f"m3agent report {summary.id} -o report.html"
 
 
 def _fields(summary: Summary) -> dict[str, object]:

@@ -14,7 +14,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Certificate, Repo, faults, print_bytes, run, say
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.agent.util.sanitize import print_text
+from m3agent.agent.util.sanitize import columns_of, print_text
 
 if TYPE_CHECKING:
     from m3agent.agent.certificate.statement import Statement
@@ -26,9 +26,21 @@ SETTINGS = (
     *("reruns", "verify_minutes", "baseline_minutes", "github_api", "yes"),
 )
 """The settings that a verification needs."""
+NEXT = {
+    "verified": "next: read the patch; a verified patch can still be wrong",
+    "unverified": "next: add a test that fails without the patch, and verify again",
+    "failed": "next: change the patch, and verify again",
+}
+"""What to do after each verdict."""
 
 
-@takes_settings(*SETTINGS)
+@takes_settings(
+    *SETTINGS,
+    sandbox="Where the tests run.",
+    allow_net="Hosts that the tests may reach, through a proxy.",
+    verify_minutes="Time for the tests with the patch if the whole suite takes longer.",
+    baseline_minutes="Time for the tests without the patch.",
+)
 def verify(
     patch: Annotated[
         str | None,
@@ -124,7 +136,8 @@ async def _verify(
     if as_json:
         print_bytes(found.text())
     else:
-        print_text(table(found), end="")
+        print_text(table(found, columns_of(sys.stdout)), end="")
+        say(NEXT[found.predicate.verdict])
     return EXIT_CODES[Status(found.predicate.verdict)]
 
 
@@ -143,7 +156,7 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     if as_json:
         print_bytes(json.dumps([asdict(one) for one in found], indent=2).encode() + b"\n")
     else:
-        print_text(table(stated, found), end="")
+        print_text(table(stated, found, columns_of(sys.stdout)), end="")
     return 1 if any(one.decides for one in found) else 0
 
 

@@ -82,6 +82,13 @@ class HandOver:
         """Whether there is anything to do besides printing the patch."""
         return self.apply or self.branch is not None or self.pull_request or self.update is not None
 
+    @property
+    def shown_by(self) -> str | None:
+        """The command that shows the patch where it then is; empty for a pull request; None if nothing is asked."""
+        if self.pull_request or self.update is not None:
+            return ""
+        return "git diff" if self.apply else None if self.branch is None else f"git show {self.branch}"
+
     def check(self, repository: Repository) -> None:
         """Check the request against the repository, without using the network.
 

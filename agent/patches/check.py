@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from m3agent.agent.certificate.build import digest_of
 from m3agent.agent.certificate.statement import Predicate, Statement, TestRuns
-from m3agent.agent.certificate.table import row
+from m3agent.agent.certificate.table import in_rows
 from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Change, Source
@@ -59,13 +59,18 @@ def issue_of(statement: Statement) -> Issue | None:
     return Issue(about.title, about.text, about.source, hashlib.sha256(about.text.encode()).hexdigest())
 
 
-def table(statement: Statement, found: Sequence[Difference]) -> str:
-    """Return for people whether a certificate holds, and what differs from it."""
+def table(statement: Statement, found: Sequence[Difference], width: int = 0) -> str:
+    """Return for people whether a certificate holds, and what differs from it.
+
+    Args:
+        statement: The certificate.
+        found: What differs.
+        width: Columns of the terminal; 0 for no terminal.
+    """
     held = not any(one.decides for one in found)
     said = f"{statement.predicate.verdict}: {statement.predicate.reason}"
-    lines = [row("holds" if held else "does not hold", said)]
-    lines += [row(one.what, one.text) for one in found]
-    return "\n".join(lines) + "\n"
+    rows = [("holds" if held else "does not hold", said), *((one.what, one.text) for one in found)]
+    return in_rows(rows, width)
 
 
 def different_patch(statement: Statement, change: Change) -> list[Difference]:

@@ -121,17 +121,23 @@ class End:
         facts: What earlier lines said.
         name: What the user calls the session in a command.
         is_told: Whether the reason was printed before, as an error.
-        has_next: Whether to say what can be done next.
+        shown_by: The command that shows the patch where it was handed over; None if it was not, empty without a command.
     """
 
     line: Line
     facts: Facts
     name: str
     is_told: bool
-    has_next: bool
+    shown_by: str | None = None
 
-    def lines(self, head: Head, *, whole: bool) -> Block:
-        """Return the closing block. Unless `whole`, it has the verdict, the patch and the next steps only."""
+    def lines(self, head: Head, *, whole: bool, has_next: bool) -> Block:
+        """Return the closing block.
+
+        Args:
+            head: Makes the beginning of a line.
+            whole: Whether it has more than the verdict, the patch and the next steps.
+            has_next: Whether it has the next steps.
+        """
         status = self.line["status"]
         mark, style = MARKS.get(status, OTHER_MARK)
         label = f"{mark} {shown_status(status, self.facts.backend)}"
@@ -146,7 +152,7 @@ class End:
         if self.line["patch"]:
             rows.append(("patch", self._patch(), ""))
         blocks += [beside(head(name), Text(said, style)) for name, said, style in rows]
-        for number, (command, why) in enumerate(self._next() if self.has_next else ()):
+        for number, (command, why) in enumerate(self._next() if has_next else ()):
             said = Text.assemble((command, "bold"), (f"  {why}" if why else "", "dim"))
             blocks.append(beside(head("" if number else "next"), said))
         return in_order(*blocks)
@@ -164,6 +170,10 @@ class End:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
+        if self.shown_by is not None:
+            if self.shown_by:
+                yield printable_line(self.shown_by), "shows the change"
+            return
         status, name = self.line["status"], printable_line(self.name)
         which = "" if name == "last" else f" {name}"
         if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:

@@ -68,7 +68,8 @@ class Screen:
         detail: How much to show. A quiet screen shows notes, errors and how each session ended.
         rows: Whether to show the changing rows on a terminal.
         state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
-        handed_over: Whether the user asked to apply the patch or to commit it.
+        shown_by: The command that shows the patch after it was applied or committed; None if the user asked for neither.
+            Empty if there is no such command.
         hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
     """
 
@@ -78,14 +79,14 @@ class Screen:
         detail: Detail = Detail.NORMAL,
         rows: bool = True,
         state: Path | None = None,
-        handed_over: bool = False,
+        shown_by: str | None = None,
         hold_end: bool = False,
     ) -> None:
         self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
         self._detail = detail
         self._wants_rows = rows and detail > Detail.QUIET
         self._state = state
-        self._handed_over = handed_over
+        self._shown_by = shown_by
         self._hold_end = hold_end
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
@@ -341,10 +342,9 @@ class Screen:
             shown.facts,
             name="last" if shown.row.of == 1 else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
-            has_next=is_best
-            and not (self._handed_over and line["status"] in HANDED_OVER and line["exit"] < 2),
+            shown_by=self._shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
         )
-        block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET)
+        block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET, has_next=is_best)
         if self._hold_end:
             self._held.append(block)
         else:

@@ -48,10 +48,13 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
 
 def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
     repo, session = fixed
-    for said in (f"applied the unverified patch to {repo}", f"{repo} has the unverified patch already"):
+    for said in (
+        f"applied the unverified patch to {repo}: calc.py; git diff shows it",
+        f"{repo} has the unverified patch already: calc.py",
+    ):
         done = run("apply", cwd=repo)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr == f"m3agent: {said}: calc.py\n"
+        assert done.stderr == f"m3agent: {said}\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
 

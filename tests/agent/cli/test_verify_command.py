@@ -51,7 +51,8 @@ def test_the_changes_of_the_work_tree_are_verified(repo: Path) -> None:
     assert lines[0] == "verified       1 test red before, green after; nothing else turned red"
     commit = git(repo, "rev-parse", "HEAD")
     assert lines[1].startswith(f"patch          1 file on {commit[:12]}, sha256 ")
-    assert lines[2:4] == [
+    assert lines[2:5] == [
+        "               calc.py",
         "red to green   1",
         f"               {ADD} (red in 1 of 1 run without the patch, green in 1 of 1 run with it)",
     ]

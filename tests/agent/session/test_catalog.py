@@ -144,6 +144,7 @@ def test_a_session_is_shown_by_any_name_of_it(three: Path, name: str) -> None:
     shown = dict(line.split(None, 1) for line in run("sessions", "show", name).stdout.splitlines())
     assert shown["id"] == "20260102-100000-cccccc"
     assert shown["status"] == "failed"
+    assert shown["next"] == f"m3agent report {shown['id']} -o report.html"
     assert shown["issue"] == "Fares are [31mwrong"
     assert json.loads(run("sessions", "show", name, "--json").stdout)["status"] == "failed"
 

@@ -285,7 +285,7 @@ def test_the_engine_embedded_asks_for_a_test_that_fails(show: Show, failed: list
 
 
 def test_a_fix_without_a_patch_has_next_steps_although_it_was_to_be_applied(show: Show) -> None:
-    output = show(ended("empty", exit=1, reason="nothing was changed"), handed_over=True)
+    output = show(ended("empty", exit=1, reason="nothing was changed"), shown_by="git diff")
     assert "next       m3agent sessions fork last --tell TEXT" in output
 
 
@@ -445,8 +445,9 @@ def test_after_a_limit_the_next_step_raises_it(show: Show, spent: dict[str, Any]
 def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
     patched = ended(patch="/s/patch.diff")
     refused = dataclasses.replace(patched, exit=5)
-    assert "m3agent apply" not in show(patched, handed_over=True)
-    assert "m3agent apply" in show(refused, handed_over=True)
+    assert show(patched, shown_by="git diff").endswith("\nnext       git diff  shows the change\n")
+    assert "next" not in show(patched, shown_by="")
+    assert "m3agent apply" in show(refused, shown_by="git diff")
 
 
 def of_attempt(number: int, event: Event, **changes: Any) -> Line:
