@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.context.rules import GENERATED, reason_by_content
 from m3agent.agent.report import plot as plot_module
 from m3agent.agent.report import text
 from m3agent.agent.report.axis import WIDTH
@@ -464,3 +465,7 @@ def test_a_browser_runs_nothing_of_it_and_asks_for_nothing(
     assert "<title>2 sessions</title>" in elements
     assert not re.search(r"<(img|script|iframe|object|embed|form|input|video|audio)\b", elements)
     assert html.escape(live, quote=False) in elements, "the markup is there, as text"
+
+
+def test_a_page_in_the_repository_is_left_out_of_the_next_prompt(write: Write) -> None:
+    assert reason_by_content(render([read(write(*a_fix()))]).encode()) is GENERATED
