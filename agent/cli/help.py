@@ -38,7 +38,10 @@ EXAMPLES = {
             "the text itself; commit the patch to a new branch",
         ),
         ("m3agent fix issue.md --endpoint http://gpu-box:8000/v1", "your own model server"),
-        ("m3agent fix issue.md --engine embedded", "no GPU and no network: small repairs, judged by a test that fails"),
+        (
+            "m3agent fix issue.md --engine embedded",
+            "no GPU and no network: small repairs, judged by a test that fails",
+        ),
         ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
     ),
     "m3agent apply": (
@@ -82,8 +85,9 @@ EXAMPLES = {
         ("m3agent serve -- --swap-space 8", "options for the engine itself"),
     ),
     "m3agent eval": (
-        ("m3agent eval validate rows.jsonl -o valid.jsonl", "can these instances be graded?"),
-        ("m3agent eval run rows.jsonl -o run --validation valid.jsonl", "attempt them"),
+        ("m3agent eval create REPO -o rows", "instances from a repository's own history"),
+        ("m3agent eval validate rows -o valid.jsonl", "can these instances be graded?"),
+        ("m3agent eval run rows -o run --validation valid.jsonl", "attempt them"),
         ("m3agent eval report run", "rates, costs, failures first"),
     ),
     "m3agent eval run": (
@@ -97,6 +101,7 @@ ORDER = [name for names in COMMANDS.values() for name in names]
 PROGRAM = "m3agent"
 LEFT = 26  # cells of the first column, which names an option or a command
 EXAMPLE = 44  # cells of the first column of examples
+LEAST_MEANING = 32  # cells, borders included, for the second column
 WIDEST = 100  # cells of a panel: longer lines are hard to read
 
 
@@ -110,7 +115,7 @@ class _Help:
         console = Console(highlight=False)
         console.width = min(console.width, WIDEST)
         with console.capture() as captured:
-            for part in _parts(self, ctx):
+            for part in _parts(self, ctx, console.width):
                 console.print(part)
         formatter.write(captured.get())
 
@@ -216,15 +221,15 @@ def row_of(parameter: Any, ctx: Any) -> Row | None:
     return record[0].partition(" <")[0], record[1]
 
 
-def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
-    """Yield the parts of a command's help from top to bottom."""
+def _parts(command: Any, ctx: Any, width: int) -> Iterator[RenderableType]:
+    """Yield the parts of a command's help from top to bottom, for a terminal of `width` cells."""
     from rich.text import Text
 
     yield Text(command.get_usage(ctx), "bold")
     first, *rest = (" ".join(each.split()) for each in re.split(r"\n\s*\n", (command.help or "").strip()))
     yield Text(f"\n{first}\n")
     if examples := EXAMPLES.get(ctx.command_path):
-        yield _panel("Examples", examples, EXAMPLE)
+        yield _panel("Examples", examples, EXAMPLE, width)
         rest = [f"\n{paragraph}" for paragraph in rest[:1]] + rest[1:]
     yield from (Text(f"{paragraph}\n") for paragraph in rest)
     panels: dict[str, list[Row]] = {}
@@ -238,11 +243,18 @@ def _parts(command: Any, ctx: Any) -> Iterator[RenderableType]:
             own = getattr(parameter, "rich_help_panel", None)
             kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
             panels.setdefault(own or kind, []).append(record)
-    yield from (_panel(title, rows, LEFT) for title, rows in panels.items() if rows)
+    yield from (_panel(title, rows, LEFT, width) for title, rows in panels.items() if rows)
 
 
-def _panel(title: str, rows: Sequence[Row], left: int) -> Panel:
-    """Return a panel with two columns. A name that does not fit into the first one has a line of its own."""
+def _panel(title: str, rows: Sequence[Row], left: int, cells: int) -> Panel:
+    """Return a panel with two columns. A name that does not fit into the first one has a line of its own.
+
+    Args:
+        title: The title.
+        rows: The rows.
+        left: Most cells of the first column.
+        cells: Cells of the panel. If they leave too few for the second column, every name has a line of its own.
+    """
     from rich.console import Group as Lines
     from rich.padding import Padding
     from rich.panel import Panel
@@ -250,6 +262,7 @@ def _panel(title: str, rows: Sequence[Row], left: int) -> Panel:
     from rich.text import Text
 
     width = min(left, max(len(name) for name, _ in rows))
+    width = width if cells - width >= LEAST_MEANING else 0
     lines: list[RenderableType] = []
     for name, meaning in rows:
         if len(name) > width:

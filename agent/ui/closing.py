@@ -13,7 +13,7 @@ from m3agent.agent.errors import Status
 from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session.log_reader import Line
-from m3agent.agent.ui.layout import Block, beside, in_order
+from m3agent.agent.ui.layout import Block, beside, in_order, path_then
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.backends.kinds import shown_status
 
@@ -149,9 +149,9 @@ class End:
         if whole and self.line["turns"]:
             rows.append(("cost", cost(self.line, self.facts), ""))
         rows += [("note", printable_line(note, 500), "yellow") for note in self.line["notes"]]
-        if self.line["patch"]:
-            rows.append(("patch", self._patch(), ""))
         blocks += [beside(head(name), Text(said, style)) for name, said, style in rows]
+        if self.line["patch"]:
+            blocks.append(path_then(head("patch"), printable_line(self.line["patch"], 1000), self._names()))
         for number, (command, why) in enumerate(self._next() if has_next else ()):
             said = Text.assemble((command, "bold"), (f"  {why}" if why else "", "dim"))
             blocks.append(beside(head("" if number else "next"), said))
@@ -162,11 +162,11 @@ class End:
         for number, (said, is_caveat) in enumerate(parts):
             yield "" if number else "evidence", printable_line(said, 500), "yellow" if is_caveat else ""
 
-    def _patch(self) -> str:
+    def _names(self) -> str:
         paths = self.line["paths"]
         names = ", ".join(paths[:MOST_PATHS])
         more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
-        return printable_line(f"{self.line['patch']} ({names}{more})" if paths else self.line["patch"], 1000)
+        return printable_line(f"({names}{more})", 1000) if paths else ""
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""

@@ -65,6 +65,18 @@ def beside(head: Text, body: Text, *, whole_words: bool = False) -> Block:
     return lines
 
 
+def path_then(head: Text, path: str, rest: str) -> Block:
+    """Return a path, which is never broken so that one can copy it, and a text: beside it if it fits, else below."""
+
+    def lines(width: int | None) -> list[Text]:
+        both = head + Text(path) + Text(f" {rest}" if rest else "")
+        if width is None or not rest or both.cell_len <= width:
+            return [both]
+        return [head + Text(path), *beside(Text(" " * head.cell_len), Text(rest))(width)]
+
+    return lines
+
+
 def one_row(head: Text, title: Text, outcome: Text) -> Block:
     """Return a line with a title and an outcome. On a terminal it takes one row: half of it is the title's."""
 

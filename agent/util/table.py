@@ -39,6 +39,30 @@ def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -
     return text, [head for at, head in enumerate(rows[0]) if at not in shown]
 
 
+def wrapping(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str] = ()) -> str:
+    """Return rows as aligned lines; on a terminal, the last column wraps.
+
+    Args:
+        rows: The rows. All must have the same number of cells.
+        width: Columns of the terminal; 0 for no terminal.
+        dropped: Cells of the first row: their columns are left out, in this order, until the last column has room.
+    """
+    shown = list(range(len(rows[0])))
+    order = [rows[0].index(head) for head in dropped]
+    while True:
+        kept = [[row[at] for at in shown] for row in rows]
+        before = sum(max(map(len, column)) + 2 for column in list(zip(*kept, strict=True))[:-1])
+        longest = max(len(row[-1]) for row in kept)
+        if not width or not order or before + min(longest, LEAST) <= width:
+            break
+        shown.remove(order.pop(0))
+    lines: list[list[str]] = []
+    for *cells, last in kept:
+        first, *below = wrapped(last, width - before)
+        lines += [[*cells, first], *([*[""] * len(cells), line] for line in below)]
+    return columns(lines)
+
+
 def wrapped(text: str, room: int) -> list[str]:
     """Return a text as lines that fit, or as it is if there is little room.
 

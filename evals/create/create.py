@@ -138,7 +138,7 @@ async def create(
         tried = await _try(history, made, candidate, wish, validate, rewrite)
         say(
             f"{tried.verdict}: {tried.reason} ({tried.seconds:.0f} s); {len(made.tried)} tried, "
-            f"{len(made.rows)} of {wish.limit} instances"
+            f"{len(made.rows)} valid so far (limit {wish.limit})"
         )
         if len(made.rows) >= wish.limit:
             break

@@ -198,7 +198,7 @@ class _Build:
         if (image := local_image(self.api, tag)) is None:
             with one_at_a_time(self.state, tag, self.say, self.stop):
                 if local_image(self.api, tag) is None:
-                    self.say(f"{what}: building its {layer.name} once (this may take minutes)")
+                    self.say(f"{what}: building its {layer.name}, which is kept (this may take minutes)")
                     started = time.monotonic()
                     log = folder(self.state) / f"{tag.partition(':')[2]}.log"
                     build_layer(

@@ -157,7 +157,7 @@ git config --system --add safe.directory '*'
 cd {TESTBED}
 {commands}{KEEP}
 """
-    return Layer("instance", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
+    return Layer("image", script, commit=commit, env={**environment.variables, EQUIPPED: "1"})
 
 
 def prebuilt_layer(path: str, folder: str = TESTBED, tracked: Sequence[str] | None = None) -> Layer:
@@ -187,7 +187,7 @@ cd {TESTBED}
         else {TRACKED: "".join(f"{path}\n" for path in tracked).encode(errors="surrogateescape")}
     )
     folders = [f"{VENV}/bin", f"{CONDA}/bin", "/usr/local/bin", "/usr/bin", "/bin", *path.split(":")]
-    return Layer("instance", script, files, env={"PATH": ":".join(dict.fromkeys(filter(None, folders)))})
+    return Layer("image", script, files, env={"PATH": ":".join(dict.fromkeys(filter(None, folders)))})
 
 
 def era_of(task: Task, python: str) -> date | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.util.concurrency import some_at_a_time
 from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.load import digest
@@ -98,12 +98,18 @@ class Validations:
         """Read the file.
 
         Raises:
-            UsageError: It is not a file that a validation wrote.
+            UsageError: It cannot be read, or it is not a file that a validation wrote.
         """
         try:
-            values = json.loads(path.read_bytes())
+            data = path.read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"{path} cannot be read ({reason_of(error)}): `m3agent eval validate -o` writes such a file."
+            ) from None
+        try:
+            values = json.loads(data)
             return cls({v["instance_id"]: Validation.model_validate(v) for v in values["instances"]})
-        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
+        except (ValueError, TypeError, KeyError, ValidationError) as error:
             raise UsageError(
                 f"{path} is not a file that `m3agent eval validate -o` wrote: {error}."
             ) from None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.agent.util.table import columns
+from m3agent.agent.util.table import fitting, wrapped, wrapping
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
 from m3agent.evals.report.compare import RunComparison
@@ -20,17 +20,28 @@ MOST_IDS = 20
 """Most ids in one line."""
 
 
-def table(report: RunReport, comparison: RunComparison | None = None) -> str:
-    """Return the report as text for people, without characters that could control a terminal."""
+def table(report: RunReport, comparison: RunComparison | None = None, width: int = 0) -> str:
+    """Return the report as text for people, without characters that could control a terminal.
+
+    Args:
+        report: The report.
+        comparison: The comparison with another run.
+        width: Columns of the terminal; 0 for no terminal.
+    """
+    repositories, left_out = fitting(
+        [("REPOSITORY", "RESOLVED", "ATTEMPTS", "RATE", "WILSON", "INVALID", "COST"), *_rows(report)],
+        width,
+        ("INVALID", "WILSON", "COST", "RATE"),
+    )
+    if left_out:
+        repositories += f"too narrow for {', '.join(left_out)}: --json has them\n"
     blocks = [
-        _head(report),
-        columns([*_rates(report), *_amounts(report.used)]),
-        columns(
-            [("REPOSITORY", "RESOLVED", "ATTEMPTS", "RATE", "WILSON", "INVALID", "COST"), *_rows(report)]
-        ),
+        _head(report, width),
+        wrapping([*_rates(report), *_amounts(report.used)], width),
+        repositories,
     ]
     if comparison is not None:
-        blocks.append(compared(comparison))
+        blocks.append(compared(comparison, width))
     failures = [result for result in report.results if result.verdict is not Verdict.RESOLVED]
     if failures:
         rows = [("NOT RESOLVED", "VERDICT", "REASON")]
@@ -43,11 +54,11 @@ def table(report: RunReport, comparison: RunComparison | None = None) -> str:
             for result in failures[:MOST_FAILURES]
         ]
         more = len(failures) - MOST_FAILURES
-        blocks.append(columns(rows) + (f"and {more:,} more\n" if more > 0 else ""))
+        blocks.append(wrapping(rows, width) + (f"and {more:,} more\n" if more > 0 else ""))
     return "\n".join(blocks)
 
 
-def _head(report: RunReport) -> str:
+def _head(report: RunReport, width: int) -> str:
     attempts = report.config.attempts
     each = wording.counted(attempts, "attempt", "attempts")
     lines = [f"{printable_line(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
@@ -56,13 +67,13 @@ def _head(report: RunReport) -> str:
             f"INCOMPLETE: {wording.missing_of(report)}. Rates are ranges: those attempts all failed, to all resolved."
         )
     lines += [f"note: {printable_line(note, 500)}" for note in report.notes]
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{part}\n" for line in lines for part in wrapped(line, width))
 
 
 def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
     yield from _score("resolved", report.score)
-    yield "invalid, left out", f"{len(report.invalid):,}{_ids(report.invalid)}"
     if report.invalid:
+        yield "invalid, left out", f"{len(report.invalid):,}{_ids(report.invalid)}"
         yield from _score("resolved, invalid ones as not resolved", report.over_all)
     for row in report.pass_k:
         yield f"pass@{row.k}", f"{share(row.one.value)} (Wilson {wording.interval(row.one.wilson)})"
@@ -80,9 +91,13 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
             "resolved only by the official rules",
             f"{len(agreement.only_official):,}{_ids(agreement.only_official)}",
         )
-    yield "patches with paths put back", f"{len(report.undone):,}{_ids(report.undone)}"
-    yield "tampering noticed", f"{len(report.forged):,}{_ids(report.forged)}"
-    yield "patches that need review", f"{len(report.review):,}{_ids(report.review)}"
+    for name, ids in (
+        ("patches with test files undone", report.undone),
+        ("tampering noticed", report.forged),
+        ("patches that need review", report.review),
+    ):
+        if ids:
+            yield name, f"{len(ids):,}{_ids(ids)}"
 
 
 def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
@@ -151,8 +166,8 @@ def _rows(report: RunReport) -> Iterable[tuple[str, ...]]:
         )
 
 
-def compared(comparison: RunComparison) -> str:
-    """The comparison's lines."""
+def compared(comparison: RunComparison, width: int = 0) -> str:
+    """The comparison's lines, for a terminal of `width` columns if it is not 0."""
     lines = [f"note: {printable_line(note, 500)}\n" for note in comparison.notes]
     rows = [
         ("compared with", printable_line(comparison.agents[1])),
@@ -173,7 +188,7 @@ def compared(comparison: RunComparison) -> str:
         ]
         costs = (price(used.cost.total) for used in comparison.used)
         rows.append(("cost, this and the other", " and ".join(costs)))
-    return "".join(lines) + columns(rows)
+    return "".join(lines) + wrapping(rows, width)
 
 
 def _ids(ids: tuple[str, ...]) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+import sys
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,8 +18,8 @@ from m3agent.agent.cli.common import faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.agent.util.table import columns
+from m3agent.agent.util.sanitize import columns_of, printable_line
+from m3agent.agent.util.table import wrapping
 
 if TYPE_CHECKING:
     from m3agent.evals.create.create import CommitCounts, CreateRequest
@@ -77,6 +79,8 @@ def create(
 ) -> None:
     """Make instances from commits of a local repository that change source and tests, and validate each one.
 
+    An instance's id names the commit before the fix. The fix's own id would tell an agent where to find it.
+
     Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 sandbox or machine error; 4 model server error; 130
     interrupted (the same command continues).
     """
@@ -113,7 +117,7 @@ async def _create(
     with scratch_folder(state) as scratch:
         history = await asyncio.to_thread(open_history, repo, scratch, name)
         if output is None:
-            return await _print_candidates(history, wish)
+            return await _print_candidates(repo, history, wish)
         async with _rewriter(history, flags, state) as rewriter:
             return await _fill(history, output, wish, timeout, state, rewriter)
 
@@ -153,18 +157,25 @@ async def _rewriter(history: CommitHistory, flags: Flags, state: Path) -> AsyncI
         yield Rewriter(client, history.store, settings.thinking, say)
 
 
-async def _print_candidates(history: CommitHistory, wish: CreateRequest) -> int:
+async def _print_candidates(repo: Path, history: CommitHistory, wish: CreateRequest) -> int:
     from m3agent.evals.create.create import CommitCounts, candidates, title_of
 
     seen = CommitCounts()
     found = [candidate async for candidate in candidates(history, wish, seen, say)]
     rows = [
-        (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", f"{c.score:3}", printable_line(title_of(c), 80))
+        (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", str(c.score), printable_line(title_of(c), 80))
         for c in found
     ]
-    print_bytes(columns([("COMMIT", "DATE", "FIX", "TITLE"), *rows]).encode())
+    table = wrapping([("COMMIT", "DATE", "SCORE", "TITLE"), *rows], columns_of(sys.stdout))
+    print_bytes(table.encode())
     _conclude(seen)
-    return 0 if found else NONE_EXIT
+    if not found:
+        return NONE_EXIT
+    say("SCORE is how much a commit's messages look like a fix")
+    say(
+        f"next: {shlex.join(['m3agent', 'eval', 'create', str(repo), '-o', 'FOLDER'])} makes instances of them"
+    )
+    return 0
 
 
 async def _fill(
@@ -187,7 +198,9 @@ async def _fill(
         seen = await create(history, made, wish, validator, say, rewriter)
         _conclude(seen)
         said = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
-        say(f"{said}; attempt them: m3agent eval run {output} -o RUN" if made.rows else said)
+        say(said)
+        if made.rows:
+            say(f"next: {shlex.join(['m3agent', 'eval', 'run', str(output), '-o', 'RUN'])} attempts them")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
         return 0 if made.rows else NONE_EXIT
 

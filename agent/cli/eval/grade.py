@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +15,8 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.util.sanitize import print_note, print_text, printable_text
-from m3agent.agent.util.table import columns
+from m3agent.agent.util.sanitize import columns_of, print_note, print_text, printable_text
+from m3agent.agent.util.table import wrapped, wrapping
 
 if TYPE_CHECKING:
     from m3agent.evals.grade.grade_all import Graded
@@ -94,7 +95,7 @@ def eval_validate(
         if as_json:
             print_bytes(Validations.text(found).encode())
         else:
-            print_text(_validation_table(found), end="")
+            print_text(_validation_table(found, columns_of(sys.stdout)), end="")
             if any(one.valid for one in found):
                 kept = [] if output is None else ["--validation", str(output)]
                 say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])}")
@@ -165,7 +166,7 @@ def eval_grade(
         if as_json:
             print_bytes(_grades_json(found))
         else:
-            print_text(_grade_table(found), end="")
+            print_text(_grade_table(found, columns_of(sys.stdout)), end="")
         raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
 
 
@@ -208,7 +209,7 @@ def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[
     return tell
 
 
-def _validation_table(found: list[Validated]) -> str:
+def _validation_table(found: list[Validated], width: int) -> str:
     head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
     rows = [
         (
@@ -224,10 +225,11 @@ def _validation_table(found: list[Validated]) -> str:
         for one in found
     ]
     valid = sum(one.valid for one in found)
-    return columns([head, *rows]) + f"{valid} of {len(found)} instances are valid\n"
+    dropped = ("SECONDS", "FLAKY", "HARMLESS", "RED BEFORE", "REFERENCE")
+    return wrapping([head, *rows], width, dropped) + f"{valid} of {len(found)} instances are valid\n"
 
 
-def _grade_table(found: list[Graded]) -> str:
+def _grade_table(found: list[Graded], width: int) -> str:
     head = ("INSTANCE", "STRICT", "OFFICIAL", "FIXED", "KEPT", "SECONDS", "REASON")
     rows = [
         (
@@ -242,20 +244,23 @@ def _grade_table(found: list[Graded]) -> str:
         for one in found
     ]
     resolved = sum(one.strict.verdict == "resolved" for one in found)
-    text = columns([head, *rows]) + f"{resolved} of {len(found)} resolved by m3agent's rules"
+    said = [f"{resolved} of {len(found)} resolved by m3agent's rules"]
     asked = [one for one in found if one.official is not None and one.official.resolved is not None]
     if asked:
-        text += f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"
-    text += "\n"
-    for one in found:
-        if one.differs and one.official is not None:
-            text += (
-                f"they differ on {one.instance_id}: {one.strict.verdict} ({_short(one.strict.reason) or 'all tests passed'}) "
-                f"against {_official(one)}\n"
-            )
-    if why := {o.official.reason for o in found if o.official is not None and o.official.resolved is None}:
-        text += f"no official verdict on some: {min(why)}\n"
-    return text
+        said[0] += (
+            f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"
+        )
+    said += [
+        f"they differ on {one.instance_id}: {one.strict.verdict} ({_short(one.strict.reason) or 'all tests passed'}) "
+        f"against {_official(one)}"
+        for one in found
+        if one.differs and one.official is not None
+    ]
+    if why := [o.official.reason for o in found if o.official is not None and o.official.resolved is None]:
+        said.append(f"no official verdict on {len(why)} of {len(found)}: {min(why)}")
+    return wrapping([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL")) + "".join(
+        f"{line}\n" for each in said for line in wrapped(each, width)
+    )
 
 
 def _official(one: Graded) -> str:

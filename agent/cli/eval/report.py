@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.sanitize import print_text
+from m3agent.agent.util.sanitize import columns_of, print_text
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -88,7 +90,10 @@ def report(
         elif output is None:
             from m3agent.evals.report.table import table
 
-            print_text(table(made, comparison), end="")
+            print_text(table(made, comparison, columns_of(sys.stdout)), end="")
+            if made.score.resolved < made.score.attempts:
+                command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
+                say(f"next: {command} shows each attempt's steps")
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from m3agent.agent.endpoint.choice import EndpointChoice
     from m3agent.agent.settings.settings import Settings
+    from m3agent.evals.data.results import AttemptRecord
     from m3agent.evals.data.run_folder import RunFolder
     from m3agent.evals.run.other_agent import CountedEndpoint
     from m3agent.evals.run.protocols import EvaluatedAgent
@@ -269,5 +271,22 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
         attempts = "attempt" if counted == 1 else "attempts"
         print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted} {attempts}{invalid}")
-    say(f"the results are in {output}; show them: m3agent eval report {output}")
+        if counted and not counts[Verdict.RESOLVED]:
+            say(_why_none(folder, results))
+    say(f"next: m3agent eval report {output} shows the results")
     return 0
+
+
+def _why_none(folder: RunFolder, results: Sequence[AttemptRecord]) -> str:
+    """Return the most common end of a run's attempts, of which none resolved its instance."""
+    from m3agent.evals.data.results import Verdict
+
+    ends = Counter((one.verdict, one.reason) for one in results if one.verdict is not Verdict.INVALID)
+    [((verdict, reason), number)] = ends.most_common(1)
+    said = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
+    if verdict is Verdict.EMPTY and folder.config.settings.get("engine") == "embedded":
+        said += (
+            "; the embedded engine needs a test that fails, and an instance's own tests are hidden from it: "
+            "name a language model with --endpoint"
+        )
+    return said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.util.table import fitting
+from m3agent.agent.util.table import fitting, wrapping
 
 ROWS = [("ID", "SIZE", "ISSUE"), ("20260131", "12 kB", "a long title")]
 
@@ -22,3 +22,16 @@ def test_columns_are_left_out_and_then_lines_cut(width: int, said: list[str]) ->
     text, left_out = fitting(ROWS, width, ["SIZE"])
     assert text.splitlines() == said
     assert left_out == ([] if "SIZE" in said[0] else ["SIZE"])
+
+
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (0, ["ID        SIZE   ISSUE", "20260131  12 kB  a long title of an issue"]),
+        (40, ["ID        SIZE   ISSUE", "20260131  12 kB  a long title of an", "                 issue"]),
+        (32, ["ID        ISSUE", "20260131  a long title of an", "          issue"]),
+    ],
+)
+def test_the_last_column_wraps_when_the_others_leave_room(width: int, said: list[str]) -> None:
+    rows = [ROWS[0], ("20260131", "12 kB", "a long title of an issue")]
+    assert wrapping(rows, width, ["SIZE"]).splitlines() == said

@@ -156,15 +156,21 @@ def test_interrupted_folder_can_be_continued(repo: Repo, tmp_path: Path) -> None
 
 def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
     done = create(repo.folder, "--dry-run")
-    assert done.returncode == 0 and done.stdout.splitlines()[0].split() == ["COMMIT", "DATE", "FIX", "TITLE"]
-    assert [line[30:].strip() for line in done.stdout.splitlines()[1:]] == [
+    assert done.returncode == 0 and done.stdout.splitlines()[0].split() == [
+        "COMMIT",
+        "DATE",
+        "SCORE",
+        "TITLE",
+    ]
+    assert [line[33:] for line in done.stdout.splitlines()[1:]] == [
         "Fix crash for text and numbers",
         "Fix nothing",
         "Sums are differences",
     ]
     assert "4 commits examined, 3 candidates" in done.stderr
+    assert f"next: m3agent eval create {repo.folder} -o FOLDER makes instances of them" in done.stderr
     done = create(repo.folder, "--dry-run", "--until", "2024-01-03", "--since", "2024-01-03")
-    assert [line[30:].strip() for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
+    assert [line[33:] for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
 
 
 def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:

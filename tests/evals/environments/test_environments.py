@@ -250,7 +250,7 @@ async def test_instances_whose_packages_resolve_alike_share_them(
     for number, day in enumerate([*machine.resolved, "2024-03-01"]):
         await environments.image(dated(day, number))
     # those of the last two days could not be resolved: the date decides
-    assert machine.built == {"virtual environment": 1, "packages": 4, "instance": 5}
+    assert machine.built == {"virtual environment": 1, "packages": 4, "image": 5}
     assert machine.asked == list(machine.resolved), "what a date means is found once"
     await Environments(tmp_path, print).image(dated("2024-04-01", 9))
     assert machine.asked == list(machine.resolved), "also by the next process"
@@ -261,7 +261,7 @@ async def test_without_a_date_nothing_is_resolved(tmp_path: Path, monkeypatch: p
     machine = Machine(monkeypatch, {})
     undated = task(python="3.11").model_copy(update={"created_at": None})
     await Environments(tmp_path, print).image(undated)
-    assert not machine.asked and machine.built == {"virtual environment": 1, "packages": 1, "instance": 1}
+    assert not machine.asked and machine.built == {"virtual environment": 1, "packages": 1, "image": 1}
 
 
 def test_values_of_variables_are_quoted() -> None:

@@ -53,12 +53,16 @@ def test_the_table_is_the_product(run: RunFolder) -> None:
         [sys.executable, "-m", "m3agent.agent", "eval", "report", str(run.path)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert (
+        done.stderr
+        == f"m3agent: next: m3agent eval report {run.path} -o report.html shows each attempt's steps\n"
+    )
     lines = done.stdout.splitlines()
     assert lines[0] == "m3agent 0.1.0: 3 instances of 2 repositories, 1 attempt at each"
     assert lines[2].split(maxsplit=1) == ["resolved", "33.3% of 3 instances (1 of 3 attempts)"]
     assert lines[3].split("  ")[-1].strip() == "6.1% to 79.2%"
-    assert "invalid, left out" in done.stdout
+    assert "tampering noticed" not in done.stdout, "a zero says nothing"
     assert lines[-3:] == [
         "NOT RESOLVED  VERDICT     REASON", "o__b-1        empty       it is empty", "o__a-2        unresolved  it is unresolved",
     ]  # fmt: skip

@@ -88,7 +88,7 @@ def test_all_attempts_run_concurrently_with_a_line_each(programs: Path, tmp_path
         [["resolved", "adder"], ["resolved", "adder"], ["empty", "largest"], ["empty", "largest"]]
     )
     assert lines[-1].startswith("4 of 4")
-    assert report.endswith(f"eval report {tmp_path / 'run'}")
+    assert report == f"m3agent: next: m3agent eval report {tmp_path / 'run'} shows the results"
     assert set(results(tmp_path / "run")) == {"adder 1", "adder 2", "largest 1", "largest 2"}
     again, err = end(start(programs, tmp_path / "run", attempts=2, workers=1, agent=ONLY_ADDER))
     nothing = f"all attempts of {tmp_path / 'run'} have a result already: nothing was left to do"
