@@ -20,7 +20,7 @@ from m3agent.serving.embedded.operators import (
 )
 from m3agent.serving.embedded.operators.base import Expression, Hints, Mutation, Place, Whole
 from m3agent.serving.embedded.scope import Kinds, Module, Scope
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, SourceFile
+from m3agent.serving.embedded.source import ATOM, FUNCTIONS, Edit, Function, SourceFile, bound
 from m3agent.serving.embedded.wellformed import Checker
 
 ON_EXPRESSIONS: tuple[Expression, ...] = (
@@ -69,6 +69,14 @@ TOKEN = re.compile(r"[A-Za-z_]\w+|[<>=!]=|[<>]")
 CHEAPEST = 0.6
 MENTIONED = 0.8
 """Reduction of the cost of a change that adds only names and comparisons that the issue mentions."""
+
+NEUTRAL: Mapping[str, tuple[type[ast.operator | ast.boolop], ...]] = {
+    "0": (ast.Add, ast.Sub),
+    "1": (ast.Mult, ast.Pow),
+    "False": (ast.Or,),
+    "True": (ast.And,),
+}
+"""The operators for which a constant has no effect."""
 
 PAIR_PARTS = 14
 PAIR_COST = 2.4
@@ -153,11 +161,45 @@ def _proposed(
 
 def _of_expressions(place: Place) -> Iterator[Mutation]:
     for node in place.source.expressions(place.statement):
-        start, end = place.source.span(node)
         for operator in ON_EXPRESSIONS:
             for other in operator(place, node):
-                text = place.source.parenthesised(node, other.text)
-                yield Mutation((Edit(start, end, text),), node.lineno, other.operator, other.cost)
+                edit = _edit(place, node, other.text)
+                yield Mutation((edit,), node.lineno, other.operator, other.cost)
+
+
+def _edit(place: Place, node: ast.expr, text: str) -> Edit:
+    """Return the edit that replaces an expression by a text. An operand without effect, as in `n - 0`, is left out."""
+    source, parent = place.source, place.parent(node)
+    other = _without(node, text, parent)
+    if other is None or not isinstance(parent, ast.expr):
+        start, end = source.span(node)
+        return Edit(start, end, source.parenthesised(node, text))
+    start, end = source.span(parent)
+    rest = place.text(other)
+    before, after = source.text[:start], source.text[end:]
+    if bound(rest, ATOM) == rest and re.search(r"(?<![\w)\]])\($", before) and after.startswith(")"):
+        return Edit(start - 1, end + 1, rest)  # its parentheses would be idle too
+    return Edit(start, end, source.parenthesised(parent, rest))
+
+
+def _without(node: ast.expr, text: str, parent: ast.AST | None) -> ast.expr | None:
+    """Return the other operand if an operation gives just that once `text` is in the place of the constant `node`."""
+    if not isinstance(node, ast.Constant):
+        return None
+    if isinstance(parent, ast.BinOp):
+        is_right = parent.right is node
+        right_only = (ast.Sub, ast.Pow)
+        if isinstance(parent.op, NEUTRAL.get(text, ())) and (
+            is_right or not isinstance(parent.op, right_only)
+        ):
+            return parent.left if is_right else parent.right
+    if (
+        isinstance(parent, ast.BoolOp)
+        and len(parent.values) == 2
+        and isinstance(parent.op, NEUTRAL.get(text, ()))
+    ):
+        return parent.values[0] if parent.values[1] is node else parent.values[1]
+    return None
 
 
 def _of_statement(place: Place) -> Iterator[Mutation]:

@@ -192,6 +192,13 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
         yield start, end, f"{other} || {text}", "missing guard", 2.1
 
 
+def _is_term(node: Node) -> bool:
+    """Tell whether `node` is added or subtracted: instead of zero, `operands` leaves such a term out."""
+    parent = node.parent
+    sign = None if parent is None else field(parent, "operator")
+    return is_field(node, "right") and sign is not None and sign.type in ("+", "-")
+
+
 def numbers(file: File, node: Node) -> Iterator[Change]:
     """Yield other numbers, and off by one for what is an index, a bound or an argument."""
     start, end = file.tree.span(node)
@@ -206,7 +213,7 @@ def numbers(file: File, node: Node) -> Iterator[Change]:
             (2 * value, 2.2),
             (10, 2.4),
         ):
-            if number != value:
+            if number != value and not (number == 0 and _is_term(node)):
                 yield start, end, str(number), "constant", cost
         yield from ((start, end, f"{number}", "constant", 1.8) for number in file.hints.numbers)
     elif node.type in NUMBERS:

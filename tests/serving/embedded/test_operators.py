@@ -50,7 +50,8 @@ CASES = [
     ("arithmetic operator", "return a + b * 2", "return a - b * 2"),
     ("operands swapped", "return a - b", "return b - a"),
     ("grouping", "return a + b / 2", "return (a + b) / 2"),
-    ("operand dropped", "return 1 + f(a, b, xs)", "return f(a, b, xs)"),
+    ("operand dropped", "return b + f(a, b, xs)", "return f(a, b, xs)"),
+    ("off by one", "return 1 + f(a, b, xs)", "return f(a, b, xs)"),
     ("sign", "return -a", "return a"),
     ("off by one", "return range(0, a)", "return range(0, a + 1)"),
     ("off by one", "return xs[a - 1]", "return xs[a - 2]"),
@@ -126,6 +127,21 @@ def test_needed_edit_is_proposed(operator: str, wrong: str, right: str) -> None:
     needed = ast.dump(ast.parse(body(right)))
     assert needed in found, "not proposed"
     assert found[needed] == operator
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "idle"),
+    [
+        ("return a / (len(xs) - 1)", "return a / len(xs)", "- 0"),
+        ("return f(a + 1)", "return f(a)", "+ 0"),
+        ("return 2 * (a + b)", "return a + b", "1 *"),
+        ("return a or True", "return a", "or False"),
+    ],
+)
+def test_an_operand_without_effect_is_left_out(wrong: str, right: str, idle: str) -> None:
+    found = {splice(body(wrong), mutation.edits) for mutation in mutations(body(wrong))}
+    assert body(right) in found
+    assert not [text for text in found if idle in text]
 
 
 def test_a_name_is_no_term_beside_itself() -> None:

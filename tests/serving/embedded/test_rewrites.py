@@ -53,6 +53,11 @@ def test_an_operator_undoes_a_mistake_in_go(kind: str, faulty: str, right: str) 
     assert results("m.go", GO % faulty, 4).get(GO % right) == kind
 
 
+def test_zero_is_not_added_or_subtracted() -> None:
+    found = results("m.go", GO % "a = b - 1", 4)
+    assert GO % "a = b" in found and GO % "a = b - 0" not in found
+
+
 JS_CASES = [
     ("comparison", "if (a >= b) return a;", "if (a > b) return a;"),
     ("comparison", "if (a !== b) return a;", "if (a === b) return a;"),
