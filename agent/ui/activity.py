@@ -10,7 +10,7 @@ from rich.text import Text
 
 from m3agent.agent.report.text import duration
 from m3agent.agent.ui.display import LiveView
-from m3agent.agent.ui.layout import FRAMES
+from m3agent.agent.ui.layout import FRAMES, note
 from m3agent.agent.util.sanitize import printable_line
 
 MOST_SAID = 1000  # characters of a note
@@ -35,9 +35,9 @@ class Activity:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def say(self, note: str) -> None:
+    def say(self, text: str) -> None:
         """Print a note for the person."""
-        self._live.print(Text(f"m3agent: {printable_line(note, MOST_SAID)}"))
+        self._live.print(note(f"m3agent: {printable_line(text, MOST_SAID)}"))
 
     def _row(self, width: int, height: int, now: float) -> Sequence[Text]:
         if height < 2:

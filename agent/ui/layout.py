@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.spinner import Spinner
 from rich.text import Text
 
+from m3agent.agent.util.table import wrapped
+
 Block = Callable[[int | None], Sequence[Text]]
 """Returns lines that stay. Argument: the width of the terminal in cells; None for a pipe or a file. The thread that
 writes calls it, so it may take time."""
@@ -61,6 +63,16 @@ def beside(head: Text, body: Text, *, whole_words: bool = False) -> Block:
         begun = head + first
         begun.rstrip()
         return [begun, *(indent + part for part in rest)]
+
+    return lines
+
+
+def note(said: str) -> Block:
+    """Return a note for the person. On a terminal it wraps at words, which stay whole: they may be addresses or paths."""
+
+    def lines(width: int | None) -> list[Text]:
+        first, *below = wrapped(said, (width or 0) - 2)
+        return [Text(first), *(Text(f"  {line}") for line in below)]
 
     return lines
 

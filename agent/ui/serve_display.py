@@ -10,6 +10,7 @@ from rich.text import Text
 
 from m3agent.agent.report import text
 from m3agent.agent.ui.display import LiveView
+from m3agent.agent.ui.layout import note
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import LoadProgress
@@ -40,7 +41,7 @@ class ServeView:
 
     def say(self, text: str) -> None:
         """Show a sentence."""
-        self._live.print(Text(f"m3agent: {printable_line(text, 1000)}"))
+        self._live.print(note(f"m3agent: {printable_line(text, 1000)}"))
 
     def progress(self, progress: LoadProgress) -> None:
         """Show what the engine does: a line for each finished phase, and the row."""

@@ -75,6 +75,10 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
         (("validate", "{programs}", "-o", "{programs}/no/where.json"), "There is no folder"),
         (("grade", "{programs}", "{programs}/none.json"), "none.json cannot be read"),
         (("grade", "{programs}", "gold", "--validation", "{programs}/gold/half.py"), "is not a file that"),
+        (
+            ("grade", "{programs}", "gold", "--validation", "nope.jsonl"),
+            "cannot be read (no such file or directory)",
+        ),
     ],
 )
 def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -134,7 +134,7 @@ def test_needed_edit_is_proposed(operator: str, wrong: str, right: str) -> None:
     [
         ("return a / (len(xs) - 1)", "return a / len(xs)", "- 0"),
         ("return f(a + 1)", "return f(a)", "+ 0"),
-        ("return 2 * (a + b)", "return a + b", "1 *"),
+        ("return 2 * (a + b)", "return a + b", "return 1 *"),
         ("return a or True", "return a", "or False"),
     ],
 )
