@@ -40,6 +40,7 @@ NEXT = {
     allow_net="Hosts that the tests may reach, through a proxy.",
     verify_minutes="Time for the tests with the patch if the whole suite takes longer.",
     baseline_minutes="Time for the tests without the patch.",
+    yes="Let --sandbox here run the tests on this machine with all your rights.",
 )
 def verify(
     patch: Annotated[

@@ -92,7 +92,7 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
             f"{len(agreement.only_official):,}{_ids(agreement.only_official)}",
         )
     for name, ids in (
-        ("patches with test files undone", report.undone),
+        ("patches with paths put back", report.undone),
         ("tampering noticed", report.forged),
         ("patches that need review", report.review),
     ):
