@@ -121,11 +121,11 @@ class ToolTraits:
     def title(self, arguments: Mapping[str, Any] | None) -> str:
         """Return what a call is about in one line, as the model wrote it; empty if there is none.
 
-        For a program it is the first line that says what the program does.
+        For a program it is the first line that says what the program does; a comment keeps its `# `.
         """
         program = _text(arguments, self.title_argument)
         lines = (self.path(arguments) if program is None else program).strip().split("\n")
-        return next((line for line in lines if not _PREPARES.match(line)), lines[0]).removeprefix("# ")
+        return next((line for line in lines if not _PREPARES.match(line)), lines[0])
 
     def mentions_tests(self, arguments: Mapping[str, Any] | None) -> bool:
         """Return whether a call runs a program that mentions tests, so that it may have run them."""

@@ -16,9 +16,14 @@ OUTCOMES = ("passed", "failed", "errored", "skipped")
 
 
 def step_title(name: str, arguments: Mapping[str, Any] | None) -> str:
-    """Return what a call does, such as `edit src/deck.py`. The name and the arguments come from the model."""
+    """Return what a call does, such as `edit src/deck.py`. The name and the arguments come from the model.
+
+    A program that begins with a comment has the comment as its title, without a verb before it.
+    """
     traits = traits_of(name)
     about = printable_line(traits.title(arguments), MOST_TITLE)
+    if about.startswith("# "):
+        return about.removeprefix("# ")
     return f"{traits.verb or printable_line(name, 64)} {'everything' if about == '.' else about}".rstrip()
 
 

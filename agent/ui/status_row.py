@@ -32,6 +32,7 @@ BRIEF = 30  # cells for the activity of an attempt that has one row only
 SPEAKING = {"reasoning": "thinking", "text": "writing", "call": "calling a tool"}
 STARTING = "starting the sandbox, reading the repository"
 WAITING = "waiting for the model"
+SEARCHING = "searching for a repair"
 PREPARING = "preparing the next request"
 VERIFYING = "verifying in fresh sandboxes"
 
@@ -82,7 +83,7 @@ class StatusRow:
                 self._do(STARTING)
             case "turn.started":
                 self._turn, self._streamed, self._tail = line["turn"], 0, ""
-                self._do(WAITING)
+                self._do(SEARCHING if self._is_embedded else WAITING)
             case "retry":
                 self._do(words.retry(line))
             case "message":
@@ -108,7 +109,7 @@ class StatusRow:
         """Take a piece of the model's answer. This runs for every token, so it only stores values."""
         if delta.kind == "reset":
             self._streamed, self._tail = 0, ""
-            self._do(WAITING)
+            self._do(SEARCHING if self._is_embedded else WAITING)
             return
         if delta.kind != self._speaking:
             self._do(SPEAKING[delta.kind])

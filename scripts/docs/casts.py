@@ -124,7 +124,7 @@ RECORDINGS = {
     "failed": Recording((f"{FIX} --candidates 200",), repository(written(UNTESTED))),
     "attempts": Recording((f"{FIX} --attempts 2",), repository(ferry), running=True),
     "resume": Recording(
-        (FIX, "m3agent sessions resume last", "m3agent apply"), repository(ferry), interrupt="measure which"
+        (FIX, "m3agent sessions resume last", "m3agent apply"), repository(ferry), interrupt="find the lines"
     ),
     "plan": Recording(("m3agent plan --gpus 8xH200",)),
     "team": Recording(("m3agent plan --agents 10 --gpus 8xH200 --repository-tokens 700000",)),

@@ -27,7 +27,7 @@ def test_a_card_has_the_words_of_the_screen_and_no_data_for_programs(tmp_path: P
     updates.see({"type": "call.started", **call, "arguments": {"code": code, "timeout": 60}})
     content = f"exit code: 0\nstdout:\nM3-REPAIR {packed}\n{'long line ' * 100}\nend"
     updates.see({"type": "call.finished", **call, "status": "done", "is_error": False, "content": content})
-    assert told[0].title == "run measure the lines"
+    assert told[0].title == "measure the lines"
     assert told[0].raw_input == {
         "code": "import os\n# measure the lines\nDATA = '(6,000 characters of data)'",
         "timeout": 60,

@@ -350,7 +350,7 @@ def test_a_step_is_one_line_with_its_outcome(show: Show) -> None:
     assert output.splitlines() == [
         "✓ edit a.py  1.2 s",
         "✓ read a.py  2 lines, 1.2 s",
-        "✓ run list the files  setup.py",
+        "✓ list the files  setup.py",
         "✗ run make  exit 2: no rule, 1.2 s",
         "✓ run x",
         "✗ test everything  2 passed, 1 failed, 1.2 s",
