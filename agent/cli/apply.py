@@ -31,7 +31,7 @@ def apply(
     """
     with faults():
         from m3agent.agent.delivery.apply import apply_to_work_tree
-        from m3agent.agent.errors import UsageError
+        from m3agent.agent.errors import PermissionRefused, UsageError
         from m3agent.agent.fix.entry import opened
         from m3agent.agent.repo.snapshot import TREES
         from m3agent.agent.session.catalog import LAST, find_session, summary_of
@@ -58,7 +58,13 @@ def apply(
         store = TreeStore(folder / TREES)
         workspace = Workspace(store, started["tree"])
         patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
-        if written := apply_to_work_tree(repository, workspace, patch):
+        try:
+            written = apply_to_work_tree(repository, workspace, patch)
+        except PermissionRefused as error:
+            raise PermissionRefused(
+                f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
+            ) from None
+        if written:
             say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
         else:
             say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")

@@ -79,7 +79,8 @@ def verify(
     check: Annotated[
         Path | None,
         typer.Option(
-            help="Verify the patch of this certificate again, without results of earlier runs, and print what differs.",
+            help="Verify the patch of this certificate again, without results of earlier runs, and print what differs. If the "
+            "certificate names no commit, the patch must be in the work tree, or be given.",
             metavar="CERTIFICATE",
         ),
     ] = None,
@@ -145,14 +146,20 @@ async def _verify(
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:
     """Verify the patch of a certificate again, print what differs, and return the exit code."""
     from m3agent.agent.certificate.statement import Statement, read
+    from m3agent.agent.errors import UsageError
     from m3agent.agent.patches.check import differences, different_patch, issue_of, source_of, table
 
     stated = read(certificate)
     limits = stated.predicate.limits.model_dump()
     given = {name: value for name, value in flags.items() if value is not None}
-    request = await _request(source_of(stated, source), repo, {**limits, **given})
+    where = source_of(stated, source)
+    request = await _request(where, repo, {**limits, **given})
     request = replace(request, issue=issue_of(stated), cached=False)
     again = await _verified(request, lambda change: not different_patch(stated, change))
+    if not isinstance(again, Statement) and not where.named:
+        raise UsageError(
+            "the work tree does not have the patch of this certificate: apply the patch, or give it as a file or by --commit"
+        )
     found = differences(stated, again) if isinstance(again, Statement) else different_patch(stated, again)
     if as_json:
         print_bytes(json.dumps([asdict(one) for one in found], indent=2).encode() + b"\n")

@@ -195,7 +195,7 @@ def apply_to_work_tree(
     left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
     patch = dataclasses.replace(patch, paths=tuple(left))
     if not over_uncommitted:
-        refuse_dirty(repository, patch, "--apply")
+        refuse_dirty(repository, patch)
     for path in patch.paths:
         _refuse_moved(root, path, workspace, base.get(path))
     try:
@@ -203,8 +203,7 @@ def apply_to_work_tree(
             _write_all(root, patch.paths, base, patched, workspace, staged)
     except OSError as error:
         raise PermissionRefused(
-            f"the patch could not be written to {error.filename2 or error.filename}: {error.strerror}; it is kept in the "
-            "session's folder"
+            f"the patch could not be written to {error.filename2 or error.filename}: {error.strerror}; nothing was written"
         ) from None
     for path in patch.paths:
         folder = (root / path).parent
@@ -392,15 +391,14 @@ def _write_commit(
     return repository.git("rev-parse", ref).decode().strip()
 
 
-def refuse_dirty(repository: Repository, patch: Patch, option: str) -> None:
-    """Raise PermissionRefused if the patch changes files that have uncommitted changes."""
+def refuse_dirty(repository: Repository, patch: Patch, option: str = "") -> None:
+    """Raise PermissionRefused if the patch changes files that have uncommitted changes; `option` begins the message."""
     dirty = sorted(repository.dirty_paths() & set(patch.paths))
     if dirty:
         names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
-        raise PermissionRefused(
-            f"{option} refused: {names} has uncommitted changes; commit or stash them, then apply the "
-            "patch with 'git apply'"
-        )
+        have = "has" if len(dirty) == 1 else "have"
+        refused = f"{option} refused: " if option else ""
+        raise PermissionRefused(f"{refused}{names} {have} uncommitted changes: nothing was written")
 
 
 def _refuse_submodules(repository: Repository, patch: Patch) -> None:
@@ -409,9 +407,7 @@ def _refuse_submodules(repository: Repository, patch: Patch) -> None:
     for path in patch.paths:
         for place in (path, *map(str, PurePosixPath(path).parents)):
             if place in places:
-                raise PermissionRefused(
-                    f"{path} belongs to the submodule {place}: the patch is kept in the session's folder"
-                )
+                raise PermissionRefused(f"{path} belongs to the submodule {place}: nothing was written")
 
 
 @dataclass(frozen=True)
@@ -500,9 +496,7 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
     """Refuse a file that is not as it was when the session started."""
     target = root / path
     if target.parent.resolve() != (root.resolve() / path).parent:
-        raise PermissionRefused(
-            f"{target} is behind a symbolic link: the patch is kept in the session's folder"
-        )
+        raise PermissionRefused(f"{target} is behind a symbolic link: nothing was written")
     now: os.stat_result | None = None
     try:
         now = target.lstat()
@@ -510,20 +504,17 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
         pass
     except NotADirectoryError:
         raise PermissionRefused(
-            f"{target} cannot be created because a part of its path is a file: the patch is kept in the "
-            "session's folder"
+            f"{target} cannot be created because a part of its path is a file: nothing was written"
         ) from None
     if now is not None and stat.S_ISDIR(now.st_mode):
-        raise PermissionRefused(f"{target} is a folder now: the patch is kept in the session's folder")
+        raise PermissionRefused(f"{target} is a folder now: nothing was written")
     expected = None if old is None else workspace.store.get_blob(old.sha)
     if now is None or expected is None:
         same = now is None and expected is None
     else:
         same = _link_target(target) == expected if stat.S_ISLNK(now.st_mode) else _has(target, expected)
     if not same:
-        raise PermissionRefused(
-            f"{target} changed during the fix: nothing was written; the patch is kept in the session's folder"
-        )
+        raise PermissionRefused(f"{target} has changed since the fix started: nothing was written")
 
 
 def _write(target: Path, workspace: Workspace, entry: TreeEntry) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from m3agent.agent.certificate.build import digest_of
 from m3agent.agent.certificate.statement import Predicate, Statement, TestRuns
 from m3agent.agent.certificate.table import in_rows
-from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Change, Source
 
@@ -33,10 +32,9 @@ class Difference:
 
 
 def source_of(statement: Statement, given: Source) -> Source:
-    """Return where the patch of a certificate is: as the user gives it, else by the commits that the certificate names.
+    """Return where the patch of a certificate is.
 
-    Raises:
-        UsageError: The certificate names no commit with the patch.
+    The user may give it. Otherwise it is in the commits that the certificate names, or in the work tree if it names none.
     """
     stated = statement.predicate
     commit = stated.patch.source.commit
@@ -45,9 +43,7 @@ def source_of(statement: Statement, given: Source) -> Source:
     if given.named or given.base is not None:
         return given
     if commit is None:
-        raise UsageError(
-            "the certificate names no commit with its patch: give the patch too, as a file or by --commit"
-        )
+        return Source(base=stated.base.commit)
     return Source(commits=f"{stated.base.commit}..{commit}")
 
 

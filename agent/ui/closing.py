@@ -122,6 +122,7 @@ class End:
         name: What the user calls the session in a command.
         is_told: Whether the reason was printed before, as an error.
         shown_by: The command that shows the patch where it was handed over; None if it was not, empty without a command.
+        is_refused: Whether the patch was to be handed over and was not.
     """
 
     line: Line
@@ -129,6 +130,7 @@ class End:
     name: str
     is_told: bool
     shown_by: str | None = None
+    is_refused: bool = False
 
     def lines(self, head: Head, *, whole: bool, has_next: bool) -> Block:
         """Return the closing block.
@@ -173,6 +175,12 @@ class End:
         if self.shown_by is not None:
             if self.shown_by:
                 yield printable_line(self.shown_by), "shows the change"
+            return
+        if self.is_refused and self.line["patch"]:
+            yield (
+                f"git apply {printable_line(self.line['patch'], 1000)}",
+                "applies it if its lines did not change",
+            )
             return
         status, name = self.line["status"], printable_line(self.name)
         which = "" if name == "last" else f" {name}"

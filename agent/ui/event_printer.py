@@ -343,6 +343,7 @@ class Screen:
             name="last" if shown.row.of == 1 else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
             shown_by=self._shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
+            is_refused=self._shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,
         )
         block = end.lines(self._head, whole=is_best and self._detail > Detail.QUIET, has_next=is_best)
         if self._hold_end:

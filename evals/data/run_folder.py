@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import time
@@ -43,7 +44,9 @@ class _RunFile(BaseModel):
 
 def config_hash(config: RunConfig) -> str:
     """Return the configuration's hash; equal experiments have equal hashes."""
-    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:16]
+    # sorted, because the order in which a user gives settings means nothing
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class RunFolder:
@@ -85,7 +88,7 @@ class RunFolder:
         """
         if (path / RUN).exists():
             found = cls.read(path)
-            if config_hash(found.config) != config_hash(config):
+            if found.config != config:
                 raise UsageError(
                     f"{path} holds a run with another configuration ({_difference(found.config, config)}): "
                     "give another folder, or the same options."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from m3agent.evals.data.run_folder import config_hash
 from m3agent.evals.report.counting import Tally
 from m3agent.evals.report.paired import Paired, paired
 from m3agent.evals.report.usage import UsageSummary, used
@@ -81,7 +80,7 @@ def _used(tally: Tally, counted: list[str]) -> UsageSummary:
 
 def _notes(here: Tally, there: Tally) -> list[str]:
     notes: list[str] = []
-    if config_hash(here.config) == config_hash(there.config):
+    if here.config == there.config:
         notes.append("both runs have the same configuration: the differences are chance")
     if here.config.data != there.config.data:
         if here.instances == there.instances:

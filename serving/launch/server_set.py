@@ -21,6 +21,7 @@ from m3agent.serving.plan.memory_model import BLOCK
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
 MOST_SERVERS = 64
+NAMED = "name them, as in --servers gpu1,gpu2, and let --gpus be those of one machine"
 FIRST_PORT = 8000
 """Port of a server on a machine of its own."""
 _EVENT_PORT = 20_080
@@ -77,7 +78,10 @@ def local_places(servers: int, gpus: int, port: int) -> list[Place]:
     if not 2 <= servers <= MOST_SERVERS:
         raise ValueError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
     if gpus % servers:
-        raise ValueError(f"{gpus} GPUs cannot be divided evenly among {servers} servers")
+        raise ValueError(
+            f"{gpus} GPUs cannot be divided evenly among {servers} servers: --gpus are those of all servers on this machine; "
+            f"for other machines, {NAMED}"
+        )
     each = gpus // servers
     return [Place("127.0.0.1", port + 1 + at, range(at * each, (at + 1) * each)) for at in range(servers)]
 

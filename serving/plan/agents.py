@@ -319,7 +319,8 @@ def _additions(
     servers = math.ceil(agents / kept)
     yield Addition(
         f"{servers} servers of {fleet}",
-        "a router sends each session to the server that has its prefix (m3agent serve --servers)",
+        f"a router sends each session to the server that has its prefix: m3agent serve --servers HOST1,HOST2,... --gpus {fleet} "
+        f"--context {wish.context} --write FOLDER, with the names of {servers} machines",
         servers * kept,
         None if hour is None else hour * servers,
     )

@@ -20,7 +20,7 @@ from m3agent.serving.launch.checkpoint import (
 from m3agent.serving.launch.installed import installed_version
 from m3agent.serving.launch.nodes import node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
-from m3agent.serving.launch.server_set import Router, local_places, named_places, needs_key, set_files
+from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
@@ -188,12 +188,16 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
     if asked.engine not in (None, "vllm"):
         raise UsageError(f"--servers is for vLLM, and --engine names {asked.engine}: leave out --engine")
     try:
-        fleet = parse_gpus(asked.gpus) if asked.gpus is not None else detect(environ).fleet
-        if asked.servers.strip().isdecimal():
-            places = local_places(int(asked.servers), fleet.per_node, asked.port or 8000)
-            fleet = replace(fleet, per_node=fleet.per_node // len(places), nodes=1)
-        else:
+        given = fleet = parse_gpus(asked.gpus) if asked.gpus is not None else detect(environ).fleet
+        if not asked.servers.strip().isdecimal():
             places = named_places(asked.servers)
+        elif given.nodes > 1:
+            raise UsageError(
+                f"{given} are {given.nodes} machines, and a number of servers is for one machine: {NAMED}"
+            )
+        else:
+            places = local_places(int(asked.servers), given.per_node, asked.port or 8000)
+            fleet = replace(given, per_node=given.per_node // len(places))
     except DetectionError as error:
         raise EnvironmentFault(str(error)) from None
     except ValueError as error:
@@ -205,7 +209,14 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
         concurrency=-(-asked.concurrency // len(places)),
         host="0.0.0.0" if needs_key(places, asked.host) else "127.0.0.1",  # noqa: S104  # other machines reach it, with a key
     )
-    choice = choose(each, environ, key=None, local=False)
+    try:
+        choice = choose(each, environ, key=None, local=False)
+    except UsageError as error:
+        if fleet == given:
+            raise
+        raise UsageError(
+            f"{len(places)} servers divide {given}, so each has {fleet}; for each server: {error}"
+        ) from None
     if choice.plan is None or choice.plan.dp > 1 or choice.plan.nodes > 1 or choice.plan.count < fleet.count:
         raise UsageError(
             f"each server would be {fleet}, and its best plan does not use them as one rank: name more servers with fewer "

@@ -60,12 +60,13 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
 
 
 def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> None:
-    repo, _ = fixed
+    repo, session = fixed
     (repo / "calc.py").write_text("mine\n")
     done = run("apply", cwd=repo)
     assert done.returncode == 5
     assert one_sentence(done) == (
-        "m3agent: --apply refused: calc.py has uncommitted changes; commit or stash them, then apply the patch with 'git apply'"
+        "m3agent: calc.py has uncommitted changes: nothing was written; if the lines of the patch did not change, "
+        f"'git apply {session / 'patch.diff'}' applies it"
     )
     assert (repo / "calc.py").read_text() == "mine\n"
 

@@ -529,6 +529,35 @@ def test_several_servers_that_cannot_be_are_refused(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("servers", "gpus", "said"),
+    [
+        (
+            "2",
+            "4xH200",
+            "2 servers divide 4xH200, so each has 2xH200; for each server: M3 cannot be served on 2xH200",
+        ),
+        (
+            "3",
+            "8xH200",
+            "8 GPUs cannot be divided evenly among 3 servers: --gpus are those of all servers on this",
+        ),
+        (
+            "10",
+            "40xH200",
+            "5x8xH200 are 5 machines, and a number of servers is for one machine: name them, as in",
+        ),
+        ("a,b", "2xH200", "M3 cannot be served on 2xH200"),
+    ],
+)
+def test_gpus_that_are_not_enough_for_several_servers_say_how_they_are_divided(
+    machine: Machine, servers: str, gpus: str, said: str
+) -> None:
+    done = machine.run("serve", "--servers", servers, "--gpus", gpus, "--dry-run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"m3agent: {said}")
+
+
 def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path) -> None:
     folder = tmp_path / "set"
     shown = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--dry-run").stdout

@@ -309,13 +309,16 @@ def test_another_result_is_noticed(certified: tuple[Path, Path, Path], tmp_path:
 
 
 @pytest.mark.slow
-def test_a_certificate_of_a_patch_without_commit_needs_the_patch(repo: Path, tmp_path: Path) -> None:
+def test_a_certificate_without_commit_is_about_the_work_tree(repo: Path, tmp_path: Path) -> None:
     fix(repo)
     certificate = str(tmp_path / "c.json")
     assert verify(repo, "--certificate", certificate).returncode == 0
+    assert verify(repo, "--check", certificate).returncode == 0
+    git(repo, "stash", "-q")
     done = verify(repo, "--check", certificate)
     assert done.returncode == 2
-    assert "names no commit with its patch: give the patch too" in one_sentence(done)
+    assert "the work tree does not have the patch of this certificate: apply the patch" in one_sentence(done)
+    git(repo, "stash", "pop", "-q")
     git(repo, "commit", "-q", "-a", "-m", "fix")
     assert verify(repo, "--check", certificate, "--commit", "HEAD").returncode == 0
 
