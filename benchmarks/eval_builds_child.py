@@ -18,6 +18,9 @@ from swebench.harness import constants, grading, log_parsers, run_evaluation
 from swebench.harness.docker_build import build_env_images, build_instance_images
 from swebench.harness.log_parsers.python import parse_log_pytest
 
+TAG = "latest"
+"""The tag that the harness gives its functions when it runs as a whole; their own default, none, is refused."""
+
 
 def main() -> None:
     """Do all stages in the current folder, where the harness writes its logs."""
@@ -40,10 +43,12 @@ def main() -> None:
     client = docker.from_env()
     seconds = {}
     began = time.monotonic()
-    _, failed = build_env_images(client, rows, max_workers=workers)
+    _, failed = build_env_images(
+        client, rows, max_workers=workers, instance_image_tag=TAG, env_image_tag=TAG
+    )
     seconds["environments"] = time.monotonic() - began
     began = time.monotonic()
-    _, failed_instances = build_instance_images(client, rows, max_workers=workers)
+    _, failed_instances = build_instance_images(client, rows, max_workers=workers, tag=TAG, env_image_tag=TAG)
     seconds["instances"] = time.monotonic() - began
     began = time.monotonic()
     run_evaluation.main(
