@@ -1,11 +1,14 @@
 """Compare how long environments of instances take to build and to grade: m3agent and the builder of swebench 4.1.0.
 
     python benchmarks/eval_builds.py ROWS [ROWS ...] --clone OWNER/NAME=FOLDER [--clone ...] [--workers 2]
-                                     [--peers-dir DIR] [--json FILE]
+                                     [--undated] [--peers-dir DIR] [--json FILE]
 
 ROWS are files of `m3agent eval create`. Both build the same instances from the same specification: Python's version, the
 requirements, the install command. All environment images of m3agent are removed first, except base images; so use a machine
 on which nothing else needs them. What is not measured: base images.
+
+m3agent installs packages as of each instance's date, and swebench as of today. With `--undated` the instances have no date, so
+both install the same.
 
 The official base image loads Ubuntu and conda from the network. Here its place is taken by Debian with the same Python
 versions, by a `conda` that makes virtual environments, and by the clones, which git finds in the place of their address. All
@@ -77,6 +80,14 @@ def specification(row: dict[str, Any]) -> dict[str, Any]:
         "install": install,
         "test_cmd": environment["test_cmd"],
     }
+
+
+def undated(instance: Instance) -> Instance:
+    """Return the instance without the dates as of which packages are installed."""
+    task = instance.task
+    environment = task.environment.model_copy(update={"exclude_newer": None})
+    task = task.model_copy(update={"created_at": None, "environment": environment})
+    return instance.model_copy(update={"task": task})
 
 
 def make_base(base: str, clones: dict[str, Path]) -> None:
@@ -200,9 +211,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--peers-dir", type=Path, default=cache / "m3agent-benchmarks", metavar="DIR")
+    parser.add_argument("--undated", action="store_true", help="install today's packages, as swebench does")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     instances = [instance for file in options.rows for instance in load(str(file))]
+    if options.undated:
+        instances = list(map(undated, instances))
     rows = [json.loads(line) for file in options.rows for line in file.read_text().splitlines()]
     [python_version] = {row["environment"]["python_used"] for row in rows}
     python = python_with(options.peers_dir / "swebench-4", [PINNED])

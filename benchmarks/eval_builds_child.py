@@ -43,9 +43,7 @@ def main() -> None:
     client = docker.from_env()
     seconds = {}
     began = time.monotonic()
-    _, failed = build_env_images(
-        client, rows, max_workers=workers, instance_image_tag=TAG, env_image_tag=TAG
-    )
+    _, failed = build_env_images(client, rows, max_workers=workers, instance_image_tag=TAG, env_image_tag=TAG)
     seconds["environments"] = time.monotonic() - began
     began = time.monotonic()
     _, failed_instances = build_instance_images(client, rows, max_workers=workers, tag=TAG, env_image_tag=TAG)
