@@ -44,12 +44,16 @@ def apply(
         state = state_dir(os.environ)
         folder = find_session(state, session)
         summary = summary_of(folder)
-        path = _patch_of(summary)
         root = Path(summary.repository)
-        if session == LAST and (other := _other_repository(root)) is not None:
-            raise UsageError(
-                f"the last session is about {root}, and this is {other}: name the session, as in m3agent apply {summary.id}"
+        if session == LAST and summary.repository and (other := _other_repository(root)) is not None:
+            last = _last_of(other, state)
+            which = (
+                f"use m3agent apply {last}, its last patch"
+                if last
+                else f"name the session, as in m3agent apply {summary.id}"
             )
+            raise UsageError(f"the last session is about {root}, and this is {other}: {which}")
+        path = _patch_of(summary)
         if not (folder / TREES).is_dir():
             raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
         started = read_session(folder).started
@@ -88,6 +92,18 @@ def _patch_of(summary: Summary) -> Path:
     if not summary.repository:
         raise UsageError("a bare repository has no work tree to apply a patch to: use 'git apply' elsewhere")
     return Path(summary.patch)
+
+
+def _last_of(repository: Path, state: Path) -> str | None:
+    """Return the id of a repository's last session with a patch that can be applied; None without one."""
+    from m3agent.agent.errors import Status
+    from m3agent.agent.session.catalog import list_sessions
+
+    for summary in list_sessions(state):
+        fits = summary.patch and summary.status in (Status.VERIFIED, Status.UNVERIFIED)
+        if fits and summary.repository and Path(summary.repository).resolve() == repository.resolve():
+            return summary.id
+    return None
 
 
 def _other_repository(root: Path) -> Path | None:

@@ -24,10 +24,10 @@ sessions_app = typer.Typer(
 
 WHICH = "A session's id, the beginning of an id, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
-DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY", "STARTED (UTC)")
+DROPPED = ("SIZE", "TURNS", "PRICE", "STARTED (UTC)", "REASON", "REPOSITORY")
 """Columns that a narrow terminal does not show, in this order; an id begins with the time of the start."""
 NAMES = 12  # characters of the first column of `sessions show`
-WIDTHS = (30, 16, 12, 6, 9, 9, 30, 40, 60)  # most characters of each column
+WIDTHS = (30, 16, 12, 6, 9, 9, 20, 40, 60)  # most characters of each column
 
 
 @sessions_app.command("list")
@@ -134,7 +134,7 @@ def _row(summary: Summary) -> tuple[str, ...]:
         text.count(summary.turns),
         text.price(summary.price),
         text.size(summary.bytes),
-        summary.repository or text.UNKNOWN,
+        Path(summary.repository).name or text.UNKNOWN,
         summary.issue or text.UNKNOWN,
         summary.reason or text.UNKNOWN,
     )

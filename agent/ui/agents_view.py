@@ -96,7 +96,8 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
     at_once = f"{_agents(answer.kept)}, if each works on its own commit; {answer.kept_shared}, if all work on the same commit"
     if plan.dp > 1:
         at_once += (
-            f"; {layout(plan)} has {plan.dp} separate caches, so each session has to stay with its cache"
+            f"; {layout(plan)} has {plan.dp} separate caches, so each session has to stay with its cache: m3agent "
+            "sends its turns to one of them"
         )
     turns = (
         f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then "
@@ -159,14 +160,17 @@ def timeline(simulation: Simulation, title: str) -> Block:
 
 
 def _row(segments: Sequence[Segment], seconds: float, cells: int) -> Text:
-    """Return a row of cells; each shows what the session does for most of its time."""
+    """Return a row of cells; each shows what the session does for most of its time, or that it begins to read a prompt."""
     shown: list[Activity] = []
     for number in range(cells):
         start, end = number * seconds / cells, (number + 1) * seconds / cells
         times = dict.fromkeys(Activity, 0.0)
         for segment in segments:
             times[segment.activity] += max(0.0, min(segment.end, end) - max(segment.start, start))
-        shown.append(max(times, key=lambda activity: times[activity]))
+        begins = any(
+            segment.activity is Activity.WHOLE and start <= segment.start < end for segment in segments
+        )
+        shown.append(Activity.WHOLE if begins else max(times, key=lambda activity: times[activity]))
     runs = [(_SIGNS[activity], len(list(run))) for activity, run in groupby(shown)]
     return Text.assemble(*((sign * length, style) for (sign, style), length in runs))
 

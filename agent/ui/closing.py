@@ -38,6 +38,7 @@ class Facts:
     Attributes:
         settings: The settings in force.
         title: Title of the issue.
+        is_dirty: Whether the work tree had uncommitted changes.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
         has_red: Whether a test failed without a change; None if the tests did not run.
@@ -50,6 +51,7 @@ class Facts:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    is_dirty: bool = False
     backend: str = ""
     is_embedded: bool = False
     has_red: bool | None = None
@@ -65,6 +67,7 @@ class Facts:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
                 self.title = line.get("issue", {}).get("title", "")
+                self.is_dirty = bool(line.get("repository", {}).get("dirty"))
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
                 self.context_tokens = line["tokens"]
@@ -186,7 +189,12 @@ class End:
         which = "" if name == "last" else f" {name}"
         if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:
             first = "" if status == Status.VERIFIED else "read the patch first; then this "
-            yield f"m3agent apply{which}", f"{first}writes it into your work tree"
+            # `apply` does not write over uncommitted changes, which the patch may be about
+            by_git = f"git apply {printable_line(self.line['patch'], 1000)}"
+            yield (
+                by_git if self.facts.is_dirty else f"m3agent apply{which}",
+                f"{first}writes it into your work tree",
+            )
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
         if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):

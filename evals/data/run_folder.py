@@ -228,8 +228,15 @@ def _runs(pid: str) -> bool:
 
 
 def _difference(old: RunConfig, new: RunConfig) -> str:
+    """Return the names of what differs; for settings and time limits, the names of these."""
     a, b = old.model_dump(), new.model_dump()
-    return ", ".join(name for name in a if a[name] != b[name])
+    names: list[str] = []
+    for name in (name for name in a if a[name] != b[name]):
+        parts = isinstance(a[name], dict) and sorted(
+            key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)
+        )
+        names += [f"{name}: {', '.join(parts)}" if parts else name]
+    return "; ".join(names)
 
 
 def _first(error: Exception) -> str:

@@ -149,18 +149,22 @@ def set_files(
     return files
 
 
-def how_to_start(files: Collection[str], folder: Path) -> str:
+def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
     """Say how to start the servers, when `set_files` is written into a folder.
 
     Args:
         files: The names of the files.
         folder: The folder.
+        port: Port of the router.
     """
     for name in ("start.sh", "dynamo.sh"):
         if name in files:
             return f"start all of them with: bash {folder / name}"
     if "router.sh" in files:
-        return "start them with bash: each server-N.sh on its machine, then router.sh"
+        return (
+            "choose a key, and export it as M3AGENT_API_KEY on each machine; run each server-N.sh on its machine with bash, then "
+            f"{folder / 'router.sh'} where m3agent runs; then m3agent fix ISSUE --endpoint http://127.0.0.1:{port}/v1 uses them"
+        )
     return (
         "set KV_EVENTS_ENDPOINT and add the volumes, then start the servers with: kubectl apply -f "
         f"{folder / 'servers.yaml'}; plugins.yaml is for the chart of llm-d's endpoint picker"
@@ -193,7 +197,7 @@ _HEAD = "#!/bin/bash\nset -e\n"
 def _script(argv: Sequence[str], env: Mapping[str, str]) -> str:
     # an empty key would be none, and other machines can reach the server
     asks = (
-        f': "${{{KEY[1:]}:?set it to the key that the servers shall ask for}}"\n'
+        f': "${{{KEY[1:]}:?choose a key, and export it as M3AGENT_API_KEY for each server, the router and m3agent fix}}"\n'
         if KEY in env.values()
         else ""
     )

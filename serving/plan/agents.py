@@ -289,6 +289,12 @@ def _merged(segments: Sequence[Segment], end: float) -> Iterator[Segment]:
         yield last
 
 
+def _is_a_server(fleet: Fleet, wish: PlanRequest, agents: int) -> bool:
+    """Return whether `serve --servers` can start such a server for so many agents: one rank on one machine."""
+    best = plans(fleet, replace(wish, concurrency=agents))[0]
+    return best.dp == 1 and best.nodes == 1 and best.count == fleet.count and best.sequences >= agents
+
+
 def _additions(
     fleet: Fleet, wish: PlanRequest, plan: Plan, agents: int, kept: int, shared: int, repository: int
 ) -> Iterator[Addition]:
@@ -317,10 +323,15 @@ def _additions(
             hour,
         )
     servers = math.ceil(agents / kept)
+    router = "a router sends each session to the server that has its prefix"
+    if _is_a_server(fleet, wish, math.ceil(agents / servers)):
+        router += (
+            f": m3agent serve --servers HOST1,HOST2,... --gpus {fleet} --context {wish.context} --concurrency {agents} "
+            f"--write FOLDER, with the names of {servers} machines"
+        )
     yield Addition(
         f"{servers} servers of {fleet}",
-        f"a router sends each session to the server that has its prefix: m3agent serve --servers HOST1,HOST2,... --gpus {fleet} "
-        f"--context {wish.context} --write FOLDER, with the names of {servers} machines",
+        router,
         servers * kept,
         None if hour is None else hour * servers,
     )

@@ -425,7 +425,7 @@ TRAPS = (
         _WARN,
         lambda s: s.dp > 1,
         "each data-parallel rank has its own prefix cache: a turn on another rank computes the whole prompt again",
-        "send a session's turns to one rank, or use one rank",
+        "m3agent sends a session's turns to one rank; let other clients do so (X-data-parallel-rank), or use one rank",
         "vLLM's data parallelism",
     ),
     KnownIssue(

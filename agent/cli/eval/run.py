@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 VERIFYING_MINUTES = 30.0
 """Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
 OTHER_MINUTES = 60.0
+BLIND = "the embedded engine needs a test that fails, and an instance's own tests are hidden from it"
 
 
 @eval_app.command("run")
@@ -226,7 +227,9 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     state = state_dir(os.environ)
     choice = choose_endpoint(settings, state)
     say(f"engine {choice.description}")
-    if isinstance(choice, ModelServer):
+    if not isinstance(choice, ModelServer):
+        say(f"{BLIND}: --endpoint names a language model")
+    else:
         if choice.notice:
             print_note(choice.notice)
         if not settings.yes:
@@ -285,8 +288,5 @@ def _why_none(folder: RunFolder, results: Sequence[AttemptRecord]) -> str:
     [((verdict, reason), number)] = ends.most_common(1)
     said = f"{number} of {ends.total()} ended as {verdict}{f' ({reason})' if reason else ''}"
     if verdict is Verdict.EMPTY and folder.config.settings.get("engine") == "embedded":
-        said += (
-            "; the embedded engine needs a test that fails, and an instance's own tests are hidden from it: "
-            "name a language model with --endpoint"
-        )
+        said += f"; {BLIND}: name a language model with --endpoint"
     return said

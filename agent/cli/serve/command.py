@@ -229,7 +229,7 @@ def serve(
 def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> None:
     """Print the scripts of several servers behind a router, or write them into a folder."""
     from m3agent.agent.cli.serve import options as serve_choice
-    from m3agent.serving.launch.server_set import how_to_start
+    from m3agent.serving.launch.server_set import FIRST_PORT, how_to_start
 
     if asked.servers is None:
         raise UsageError("--write is for the scripts of --servers: give both")
@@ -250,7 +250,7 @@ def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> No
     except OSError as error:
         raise EnvironmentFault(f"{write} cannot be written: {error.strerror}; name another folder") from None
     print_note(f"m3agent: wrote {', '.join(files)} into {write}")
-    print_note(f"m3agent: {how_to_start(files, write)}")
+    print_note(f"m3agent: {how_to_start(files, write, asked.port or FIRST_PORT)}")
 
 
 async def _serve(asked: ServeRequest, state: Path) -> None:

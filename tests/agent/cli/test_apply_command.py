@@ -81,7 +81,15 @@ def test_the_last_session_may_belong_to_another_repository(
     assert one_sentence(done) == (
         f"m3agent: the last session is about {repo}, and this is {other}: name the session, as in m3agent apply {session.name}"
     )
-    assert run("apply", session.name, cwd=other).returncode == 0
+    later = shutil.copytree(session, session.with_name(f"{session.name[:-1]}z"))
+    first, *lines = (session / "events.jsonl").read_text().splitlines()
+    started = json.loads(first)
+    moved = json.dumps({**started, "repository": {**started["repository"], "root": str(other)}})
+    (session / "events.jsonl").write_text("".join(f"{line}\n" for line in (moved, *lines)))
+    assert one_sentence(run("apply", cwd=other)) == (
+        f"m3agent: the last session is about {repo}, and this is {other}: use m3agent apply {session.name}, its last patch"
+    )
+    assert run("apply", later.name, cwd=other).returncode == 0
     assert (repo / "calc.py").read_text() == FIXED
 
 

@@ -199,7 +199,9 @@ def test_apply_names_a_few_of_many(make: MakePatch) -> None:
     made = make([(name, REGULAR, b"y\n") for name in files], [], files)
     for name in files:
         (made.root / name).write_text("mine\n")
-    with pytest.raises(PermissionRefused, match=r"f0\.py, f1\.py, f2\.py and 3 more have uncommitted changes"):
+    with pytest.raises(
+        PermissionRefused, match=r"f0\.py, f1\.py, f2\.py and 3 more have uncommitted changes"
+    ):
         made.apply()
 
 
@@ -217,7 +219,9 @@ def test_apply_refuses_files_with_newer_commits(make: MakePatch) -> None:
     (made.root / "b.py").write_text("somebody else's\n")
     git(made.root, "commit", "-q", "-a", "-m", "meanwhile")
     before = snapshot(made.root)
-    with pytest.raises(PermissionRefused, match=r"b\.py has changed since the fix started: nothing was written"):
+    with pytest.raises(
+        PermissionRefused, match=r"b\.py has changed since the fix started: nothing was written"
+    ):
         made.apply()
     assert snapshot(made.root) == before
 
@@ -297,9 +301,7 @@ def test_apply_is_all_or_nothing(
     before = snapshot(made.root)
     with unwritable(made.root / "d"):
         locked = snapshot(made.root)
-        with pytest.raises(
-            PermissionRefused, match=r"could not be written to .*/d/.*; nothing was written"
-        ):
+        with pytest.raises(PermissionRefused, match=r"could not be written to .*/d/.*; nothing was written"):
             made.apply()
         assert snapshot(made.root) == locked
     assert snapshot(made.root) == before

@@ -24,5 +24,5 @@ def test_settings_in_another_order_are_the_same_run(tmp_path: Path) -> None:
 
 def test_another_setting_is_another_run(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config(engine="embedded"), {})
-    with pytest.raises(UsageError, match=r"another configuration \(settings\)"):
+    with pytest.raises(UsageError, match=r"another configuration \(settings: sandbox\)"):
         RunFolder.create(tmp_path / "run", config(engine="embedded", sandbox="docker"), {})

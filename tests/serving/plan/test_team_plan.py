@@ -133,3 +133,16 @@ def test_the_json_has_the_same_numbers() -> None:
         "end": pytest.approx(103.7, abs=0.2),
     }
     assert told["plan"]["tp"] == 4
+
+
+def test_servers_are_named_as_a_command_only_where_each_keeps_its_sessions() -> None:
+    def command(gpus: str, repository: int) -> str:
+        [why] = [one.why for one in answer(gpus, 10, repository).additions if "servers of" in one.name]
+        return why.partition(": m3agent ")[2]
+
+    said = "serve --servers HOST1,HOST2,... --gpus 4xH200 --context 331136 --concurrency 10 --write FOLDER"
+    assert command("4xH200", 200_000) == f"{said}, with the names of 3 machines"
+    wish = PlanRequest(context=331_136, concurrency=4)
+    assert plans(parse_gpus("4xH200"), wish)[0].sequences >= 4
+    assert command("8xH200", 700_000) == "", "its best plan has two ranks"
+    assert command("8xH100-80", 200_000) == "", "with four sequences its best plan keeps one session"
