@@ -451,6 +451,11 @@ def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
     assert show(refused, shown_by="git diff").endswith(again), "m3agent apply would be refused as well"
 
 
+def test_a_patch_on_uncommitted_changes_is_for_git(show: Show) -> None:
+    shown = show(started(dirty=1), ended(patch="/s/patch.diff"))
+    assert shown.endswith("\nnext       git apply /s/patch.diff  writes it into your work tree\n")
+
+
 def of_attempt(number: int, event: Event, **changes: Any) -> Line:
     return {"session": f"s{number}", "type": event.type, **dataclasses.asdict(event), **changes}
 
