@@ -12,7 +12,7 @@ from m3agent.evals.data.run_folder import RunFolder, config_hash
 
 
 def config(**settings: str) -> RunConfig:
-    return RunConfig(data="d", instances=("a",), agent="m3agent 1", settings=settings)
+    return RunConfig(data="d", instances=("a",), agent="m3agent 1", settings=settings, attempts=1)
 
 
 def test_settings_in_another_order_are_the_same_run(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ async def test_with_a_host_cache_a_prompt_that_ends_with_a_block_may_count_as_ca
 async def test_a_restored_prefix_may_differ_as_much_as_one_that_never_left_the_gpus() -> None:
     with PrefixServer(host_cache=True, dev=True, noise=0.2) as server:
         assert (await restored(server)).ok
-        server.wrong = frozenset({"wrong restore"})
+    with PrefixServer("wrong restore", host_cache=True, dev=True, noise=0.2) as server:
         assert (await restored(server)).ok is False
 
 
