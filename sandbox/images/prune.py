@@ -17,6 +17,10 @@ from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.images.kept import REPOSITORY, folder
 
 
+BUSY = "a disk usage operation is already running"
+"""What Docker answers (status 500) if it is asked for the sizes twice at the same time."""
+
+
 @dataclass(frozen=True)
 class EnvironmentImage:
     """An environment image.
@@ -102,11 +106,24 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
     """
     gone: list[str] = []
     for image in environment_images(api, state):
-        if int(api.df().get("LayersSize") or 0) <= most_bytes:
+        used = _layer_bytes(api)
+        if used is None or used <= most_bytes:
             break
         if image.name not in keep and not _remove(api, state, image):
             gone.append(image.name)
     return gone
+
+
+def _layer_bytes(api: Any) -> int | None:
+    """Return the bytes of all layers; None while the engine counts for another process, which then makes room itself."""
+    from docker.errors import APIError
+
+    try:
+        return int(api.df().get("LayersSize") or 0)
+    except APIError as error:
+        if BUSY not in str(error):
+            raise
+        return None
 
 
 def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:
