@@ -16,7 +16,6 @@ from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, descri
 from m3agent.sandbox.backends.engine import socket_of
 from m3agent.sandbox.images.kept import REPOSITORY, folder
 
-
 BUSY = "a disk usage operation is already running"
 """What Docker answers (status 500) if it is asked for the sizes twice at the same time."""
 
@@ -121,7 +120,7 @@ def _layer_bytes(api: Any) -> int | None:
     try:
         return int(api.df().get("LayersSize") or 0)
     except APIError as error:
-        if BUSY not in str(error):
+        if BUSY not in str(error.explanation):
             raise
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ class Engine:
 
     def df(self) -> dict[str, Any]:
         if self.said:
-            raise APIError("500 Server Error", SimpleNamespace(status_code=500), self.said)
+            raise APIError("500 Server Error", explanation=self.said)
         return {"LayersSize": 10 * len(self.names)}
 
     def remove_image(self, name: str) -> None:
