@@ -158,7 +158,8 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     again = await _verified(request, lambda change: not different_patch(stated, change))
     if not isinstance(again, Statement) and not where.named:
         raise UsageError(
-            "the work tree does not have the patch of this certificate: apply the patch, or give it as a file or by --commit"
+            f"the changes since {stated.predicate.base.commit[:12]} are not the patch of this certificate: let the work tree have "
+            "that patch and no other change, or give the patch as a file or by --commit"
         )
     found = differences(stated, again) if isinstance(again, Statement) else different_patch(stated, again)
     if as_json:

@@ -51,7 +51,9 @@ def step_outcome(finished: Line) -> str:
         said = lines[1] if len(lines) > 1 else ""  # the diff says what changed; a second line is a caveat
     elif isinstance(code, int) and not data.get("timed_out") and "passed" not in data:
         output = last_line("\n".join(lines[1:]))
-        brief = output if len(output) <= MOST_OUTCOME else ""  # a longer line is for programs
+        brief = (
+            output if len(output) <= MOST_OUTCOME and '{"' not in output else ""
+        )  # the others are for programs
         said = brief if code == 0 else f"exit {code}: {brief}" if brief else f"exit {code}"
     return printable_line(said, MOST_OUTCOME)
 

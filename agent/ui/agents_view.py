@@ -69,7 +69,8 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
     kept = f"{gpus} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
     if answer.kept >= answer.agents:
-        found = [Text(f"Enough for {_agents(answer.agents)}: {kept}", "bold green")]
+        at_once = f" With {_agents(answer.agents)} at once, a turn takes {text.duration(answer.as_planned.turn_seconds)}."
+        found = [Text(f"Enough for {_agents(answer.agents)}: {kept}{at_once}", "bold green")]
         if answer.fewer:
             found.append(Text(f"{answer.fewer} is enough as well."))
         return found

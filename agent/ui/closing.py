@@ -158,8 +158,12 @@ class End:
         if self.line["patch"]:
             blocks.append(path_then(head("patch"), printable_line(self.line["patch"], 1000), self._names()))
         for number, (command, why) in enumerate(self._next() if has_next else ()):
+            start = head("" if number else "next")
+            if command.startswith("git apply "):
+                blocks.append(path_then(start, command, why))
+                continue
             said = Text.assemble((command, "bold"), (f"  {why}" if why else "", "dim"))
-            blocks.append(beside(head("" if number else "next"), said))
+            blocks.append(beside(start, said))
         return in_order(*blocks)
 
     def _evidence(self) -> Iterator[tuple[str, str, str]]:
@@ -190,11 +194,14 @@ class End:
         if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:
             first = "" if status == Status.VERIFIED else "read the patch first; then this "
             # `apply` does not write over uncommitted changes, which the patch may be about
-            by_git = f"git apply {printable_line(self.line['patch'], 1000)}"
-            yield (
-                by_git if self.facts.is_dirty else f"m3agent apply{which}",
-                f"{first}writes it into your work tree",
-            )
+            if self.facts.is_dirty:
+                patch = printable_line(self.line["patch"], 1000)
+                yield (
+                    f"git apply {patch}",
+                    f"{first}writes it into your work tree, beside your uncommitted changes",
+                )
+            else:
+                yield f"m3agent apply{which}", f"{first}writes it into your work tree"
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
         if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):

@@ -75,7 +75,7 @@ def judge(
     if partly:
         return (
             "failed",
-            f"{count(fixed, 'test')} fixed, but {count(still_red, 'test')} beside them still red",
+            f"{count(fixed, 'test')} fixed, but {count(still_red, 'test')} still red, also in the same test file",
             sets,
         )
     rest = f"; {count(still_red, 'test')} elsewhere still red" if still_red else ""
@@ -90,7 +90,11 @@ def judge(
         told = f"{count(shown, 'test')} {added} by the patch: red on the old code, green on the new{rest}"
         return "verified", told, sets
     if still_red:
-        return "failed", f"{count(still_red, 'test')} red before and after the patch", sets
+        return (
+            "failed",
+            f"no test turned green: {count(still_red, 'test')} red before and after the patch",
+            sets,
+        )
     return "unverified", "no test was red before the patch, so none shows that it fixes the issue", sets
 
 

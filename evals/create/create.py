@@ -134,7 +134,7 @@ async def create(
         if known is not None and not (known.verdict == LEFT_OUT and known.kind in wish.kinds):
             continue
         title = printable_line(title_of(candidate), 60)
-        say(f"trying {candidate.commit.sha[:12]} {title}")
+        say(f"trying {candidate.commit.sha[:12]} {title}, as {instance_id(made.repo, candidate.base)}")
         tried = await _try(history, made, candidate, wish, validate, rewrite)
         say(
             f"{tried.verdict}: {tried.reason} ({tried.seconds:.0f} s); {len(made.tried)} tried, "

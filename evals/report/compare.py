@@ -78,6 +78,11 @@ def _used(tally: Tally, counted: list[str]) -> UsageSummary:
     return used([result for result in tally.counting() if result.instance_id in wanted])
 
 
+def _limit(tally: Tally, name: str) -> str:
+    seconds = tally.config.timeouts.get(name)
+    return "none" if seconds is None else f"{seconds:g} s"
+
+
 def _notes(here: Tally, there: Tally) -> list[str]:
     notes: list[str] = []
     if here.config == there.config:
@@ -90,5 +95,11 @@ def _notes(here: Tally, there: Tally) -> list[str]:
         else:
             notes.append("the runs' data differ; instances with the same id are treated as the same task")
     if here.config.timeouts != there.config.timeouts:
-        notes.append("the runs had different time limits")
+        differ = sorted(
+            name
+            for name in {**here.config.timeouts, **there.config.timeouts}
+            if here.config.timeouts.get(name) != there.config.timeouts.get(name)
+        )
+        limits = ", ".join(f"{name} {_limit(here, name)} and {_limit(there, name)}" for name in differ)
+        notes.append(f"the runs had different time limits: {limits}")
     return notes

@@ -200,7 +200,8 @@ async def _fill(
         said = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
         say(said)
         if made.rows:
-            say(f"next: {shlex.join(['m3agent', 'eval', 'run', str(output), '-o', 'RUN'])} attempts them")
+            command = shlex.join(["m3agent", "eval", "run", str(output), "-o", "RUN"])
+            say(f"next: {command} --endpoint URL attempts them with a language model")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
         return 0 if made.rows else NONE_EXIT
 

@@ -226,7 +226,11 @@ def _validation_table(found: list[Validated], width: int) -> str:
     ]
     valid = sum(one.valid for one in found)
     dropped = ("SECONDS", "FLAKY", "HARMLESS", "RED BEFORE", "REFERENCE")
-    return wrapping([head, *rows], width, dropped) + f"{valid} of {len(found)} instances are valid\n"
+    return wrapping([head, *rows], width, dropped) + (
+        f"{valid} of {len(found)} instances are valid\n"
+        "RED BEFORE: tests that fail without the reference patch, of those that must\n"
+        "REFERENCE: runs with the reference patch that resolve the instance, of all\n"
+    )
 
 
 def _grade_table(found: list[Graded], width: int) -> str:

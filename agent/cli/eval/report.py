@@ -93,7 +93,8 @@ def report(
             print_text(table(made, comparison, columns_of(sys.stdout)), end="")
             if made.score.resolved < made.score.attempts:
                 command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
-                say(f"next: {command} shows each attempt's steps")
+                what = "the results as a page" if made.config.command else "each attempt's steps"
+                say(f"next: {command} shows {what}")
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:

@@ -228,7 +228,7 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     choice = choose_endpoint(settings, state)
     say(f"engine {choice.description}")
     if not isinstance(choice, ModelServer):
-        say(f"{BLIND}: --endpoint names a language model")
+        say(f"{BLIND}: --endpoint names a language model, --agent-command another agent")
     else:
         if choice.notice:
             print_note(choice.notice)

@@ -24,7 +24,7 @@ from m3agent.serving.launch.server_set import NAMED, Router, local_places, named
 from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
-from m3agent.serving.plan.gpus import Fleet, Vendor, parse_gpus
+from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
@@ -170,6 +170,20 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     return "\n".join([*lines, command_line(job.argv, job.env)]) + "\n"
 
 
+def _named(gpus: str) -> Fleet:
+    """Return the GPUs that the user names.
+
+    Raises:
+        ValueError: With a sentence for the user.
+    """
+    try:
+        return parse_gpus(gpus)
+    except UnknownGpu as error:
+        raise ValueError(
+            f"{error}; for another GPU, m3agent plan --gpu-memory GB prints a command to adapt"
+        ) from None
+
+
 def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
     """Plan several servers behind a router; `asked.gpus` are those of all servers here, or of each machine.
 
@@ -188,7 +202,7 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
     if asked.engine not in (None, "vllm"):
         raise UsageError(f"--servers is for vLLM, and --engine names {asked.engine}: leave out --engine")
     try:
-        given = fleet = parse_gpus(asked.gpus) if asked.gpus is not None else detect(environ).fleet
+        given = fleet = _named(asked.gpus) if asked.gpus is not None else detect(environ).fleet
         if not asked.servers.strip().isdecimal():
             places = named_places(asked.servers)
         elif given.nodes > 1:
@@ -322,7 +336,7 @@ def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
     if asked.gpus is None:
         assert detected is not None, "asked for where none are named"
         return detected.fleet
-    fleet = parse_gpus(asked.gpus)
+    fleet = _named(asked.gpus)
     if detected is None:
         return fleet
     here = detected.fleet

@@ -125,7 +125,7 @@ PATCHES = {
     "a plausible wrong fix": Theirs(
         {"calc.py": BUGGY["calc.py"].replace("a - b", "b - a")},
         "failed",
-        "1 test red before and after the patch",
+        "no test turned green: 1 test red before and after the patch",
     ),
     "a fix that breaks something": Theirs(
         {"calc.py": FIXED.replace("a * 2", "a ** 2 + 1")},
@@ -317,7 +317,7 @@ def test_a_certificate_without_commit_is_about_the_work_tree(repo: Path, tmp_pat
     git(repo, "stash", "-q")
     done = verify(repo, "--check", certificate)
     assert done.returncode == 2
-    assert "the work tree does not have the patch of this certificate: apply the patch" in one_sentence(done)
+    assert "are not the patch of this certificate: let the work tree have that patch" in one_sentence(done)
     git(repo, "stash", "pop", "-q")
     git(repo, "commit", "-q", "-a", "-m", "fix")
     assert verify(repo, "--check", certificate, "--commit", "HEAD").returncode == 0

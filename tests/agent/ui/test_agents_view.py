@@ -37,7 +37,9 @@ def test_the_first_lines_say_what_to_add() -> None:
     )
     assert sum("LICENSE" in line for line in lines(TEN, None)) == 1
     enough = lines(answer("8xH200", 1, 200_000), None)
-    assert enough[2] == "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached."
+    assert enough[2].startswith(
+        "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached. With 1 agent at once, a turn"
+    )
     assert enough[3] == "4xH200 is enough as well."
 
 

@@ -447,13 +447,15 @@ def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
     refused = dataclasses.replace(patched, exit=5)
     assert show(patched, shown_by="git diff").endswith("\nnext       git diff  shows the change\n")
     assert "next" not in show(patched, shown_by="")
-    again = "\nnext       git apply /s/patch.diff  applies it if its lines did not change\n"
+    again = "\nnext       git apply /s/patch.diff applies it if its lines did not change\n"
     assert show(refused, shown_by="git diff").endswith(again), "m3agent apply would be refused as well"
 
 
 def test_a_patch_on_uncommitted_changes_is_for_git(show: Show) -> None:
     shown = show(started(dirty=1), ended(patch="/s/patch.diff"))
-    assert shown.endswith("\nnext       git apply /s/patch.diff  writes it into your work tree\n")
+    assert shown.endswith(
+        "\nnext       git apply /s/patch.diff writes it into your work tree, beside your uncommitted changes\n"
+    )
 
 
 def of_attempt(number: int, event: Event, **changes: Any) -> Line:

@@ -67,12 +67,12 @@ def report(
     [
         # fixed, broken, still red
         (report("a.x", "a.y"), report("a.x a.y"), "verified", "1 test red before, green after; nothing else", "a.y//"),
-        (report("a.x", "a.y a.z"), report("a.x a.y", "a.z"), "failed", "1 test fixed, but 1 test beside them", "a.y//a.z"),
+        (report("a.x", "a.y a.z"), report("a.x a.y", "a.z"), "failed", "1 test fixed, but 1 test still red", "a.y//a.z"),
         (report("", "a.y b.z"), report("a.y", "b.z"), "verified", "turned red; 1 test elsewhere still", "a.y//b.z"),
         (report("a.x", "a.y"), report("a.y", "a.x"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
         (report("a.x", "a.y"), report("a.y"), "failed", "1 test passed before the patch and not after", "a.y/a.x/"),
         (report("a.x", "a.y"), report("a.y", skipped="a.x"), "failed", "1 test passed before", "a.y/a.x/"),
-        (report("a.x", "a.y"), report("a.x", "a.y"), "failed", "1 test red before and after the patch", "//a.y"),
+        (report("a.x", "a.y"), report("a.x", "a.y"), "failed", "no test turned green: 1 test red before and after the patch", "//a.y"),
         (report("a.x"), report("a.x"), "unverified", "no test was red before the patch", "//"),
         (report(), report(), "unverified", "there are no tests", "//"),
         (report(), report("a.x"), "unverified", "no test was red before", "//"),
@@ -101,7 +101,7 @@ def report(
         (report("", "a.x"), report("a.x", complete=False), "failed", "did not finish", "a.x//"),
         (report("", "a.x", complete=False), report("a.x b.y"), "verified", "1 test red before", "a.x//"),
         (report("", "a.x", complete=False), report("a.x", "b.y"), "verified", "1 test elsewhere", "a.x//b.y"),
-        (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "beside them still red", "a.x//a.y"),
+        (report("", "a.x", complete=False), report("a.x", "a.y"), "failed", "still red, also in the same test file", "a.x//a.y"),
         # failed before, and cannot even run after: red in both
         (report("", "a.x"), report(errored="a.x"), "failed", "1 test red before and after", "//a.x"),
     ],
@@ -676,7 +676,7 @@ async def test_a_run_that_was_cut_short_before_the_patch(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED}, tests="hang a+b\nlast a\nred never\n")
     assert (result.fixed, result.still_red) == (ids("hang"), ids("red"))
     assert result.verdict == "failed"
-    assert "beside them still red" in result.reason
+    assert "still red, also in the same test file" in result.reason
 
 
 @pytest.mark.parametrize(
@@ -1040,7 +1040,10 @@ async def test_a_new_test_in_an_existing_file_counts_beside_red_tests_elsewhere(
     wrong = await trial({"calc.py": "a a*2", "test_calc.py": GREEN + "plus a+b\n"}, tests=GREEN, more=more)
     assert (wrong.verdict, wrong.added_red) == ("failed", ids("plus"))
     nothing = await trial({"calc.py": FIXED, "test_calc.py": GREEN + "sum a\n"}, tests=GREEN, more=more)
-    assert (nothing.verdict, nothing.reason) == ("failed", "1 test red before and after the patch")
+    assert (nothing.verdict, nothing.reason) == (
+        "failed",
+        "no test turned green: 1 test red before and after the patch",
+    )
 
 
 def test_a_new_test_counts_beside_files_that_cannot_be_imported() -> None:
