@@ -82,7 +82,8 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     faster = (
         ""
         if answer.with_addition is None
-        else f" With {_agents(answer.agents)} at once, a turn then takes {text.duration(answer.with_addition.turn_seconds)}."
+        else f" With {_agents(answer.agents)} at once, a turn then takes {text.duration(answer.with_addition.turn_seconds)} on "
+        "average, with the wait for the first prompts of the others."
     )
     last = (
         f"Add {addition.name}: it keeps {addition.agents} sessions cached.{faster} Or work with {_agents(answer.kept)} at "
@@ -101,7 +102,7 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
             "sends its turns to one of them"
         )
     turns = (
-        f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then "
+        f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then up to "
         f"{text.duration(answer.turn_seconds)} a turn, {text.duration(answer.cached_seconds)} of it to the first token"
     )
     session = (

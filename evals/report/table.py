@@ -37,7 +37,7 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
         repositories += f"too narrow for {', '.join(left_out)}: --json has them\n"
     blocks = [
         _head(report, width),
-        wrapping([*_rates(report), *_amounts(report.used)], width),
+        wrapping([*_rates(report), *_amounts(report.used, has_tokens=not _is_embedded(report))], width),
         repositories,
     ]
     if comparison is not None:
@@ -61,7 +61,8 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
 def _head(report: RunReport, width: int) -> str:
     attempts = report.config.attempts
     each = wording.counted(attempts, "attempt", "attempts")
-    lines = [f"{printable_line(report.config.agent)}: {wording.size_of(report)}, {each} at each"]
+    agent = printable_line(report.config.agent) + (", engine embedded" if _is_embedded(report) else "")
+    lines = [f"{agent}: {wording.size_of(report)}, {each} at each"]
     if not report.complete:
         lines.append(
             f"INCOMPLETE: {wording.missing_of(report)}. Rates are ranges: those attempts all failed, to all resolved."
@@ -107,17 +108,23 @@ def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
     yield f"  {wording.LEVEL} interval, by repository", wording.clustered_of(score)
 
 
-def _amounts(used: UsageSummary) -> Iterable[tuple[str, str]]:
-    yield "cost", _amount(used.cost, price)
-    yield "tokens", _amount(used.tokens, count)
-    yield "  prompt", _amount(used.prompt_tokens, count)
-    yield "  completion", _amount(used.completion_tokens, count)
-    unknown = (
-        f" (unknown for {wording.counted(used.cache.unknown, 'attempt', 'attempts')})"
-        if used.cache.unknown
-        else ""
-    )
-    yield "prompt from the server's cache", f"{share(used.cache.share)}{unknown}"
+def _is_embedded(report: RunReport) -> bool:
+    """Return whether the engine `embedded` made the attempts, which is no language model."""
+    return report.config.settings.get("engine") == "embedded"
+
+
+def _amounts(used: UsageSummary, *, has_tokens: bool) -> Iterable[tuple[str, str]]:
+    if has_tokens:
+        yield "cost", _amount(used.cost, price)
+        yield "tokens", _amount(used.tokens, count)
+        yield "  prompt", _amount(used.prompt_tokens, count)
+        yield "  completion", _amount(used.completion_tokens, count)
+        unknown = (
+            f" (unknown for {wording.counted(used.cache.unknown, 'attempt', 'attempts')})"
+            if used.cache.unknown
+            else ""
+        )
+        yield "prompt from the server's cache", f"{share(used.cache.share)}{unknown}"
     yield "turns", _amount(used.turns, count)
     yield "stalls", _stalls(used)
     yield "time", _amount(used.seconds, duration)

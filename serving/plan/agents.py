@@ -329,6 +329,8 @@ def _additions(
             f": m3agent serve --servers HOST1,HOST2,... --gpus {fleet} --context {wish.context} --concurrency {agents} "
             f"--write FOLDER, with the names of {servers} machines"
         )
+    else:
+        router += "; m3agent serve --servers cannot start these, because each has several caches or machines"
     yield Addition(
         f"{servers} servers of {fleet}",
         router,

@@ -32,8 +32,8 @@ def test_the_first_lines_say_what_to_add() -> None:
         "8 min 33 s, because prompts are computed again."
     )
     assert addition == (
-        "Add --host-cache 754: it keeps 10 sessions cached. With 10 agents at once, a turn then takes 13 s. Or work with "
-        "8 agents at once."
+        "Add --host-cache 754: it keeps 10 sessions cached. With 10 agents at once, a turn then takes 13 s on average, "
+        "with the wait for the first prompts of the others. Or work with 8 agents at once."
     )
     assert sum("LICENSE" in line for line in lines(TEN, None)) == 1
     enough = lines(answer("8xH200", 1, 200_000), None)
@@ -49,7 +49,7 @@ def test_every_number_says_for_how_many_agents_it_holds() -> None:
         "8 agents, if each works on its own commit; 40, if all work on the same commit; TP4 DP2 EP has 2 separate caches"
     )
     assert said["turns"].startswith(
-        "for one agent alone: 1 min 44 s to the first token of a session; then 9.4 s a turn"
+        "for one agent alone: 1 min 44 s to the first token of a session; then up to 9.4 s a turn"
     )
     assert "; with 8 agents at once $4.84 an hour for each, and about $1.44 for a session" in said["cost"]
     one = dict(numbers(answer("8xH200", 1, 200_000)))

@@ -57,7 +57,7 @@ def repo_of(ident: str) -> str:
 
 
 def config(instances: Iterable[str], **fields: Any) -> RunConfig:
-    given: dict[str, Any] = {"data": "da7a", "agent": "m3agent 0.1.0", "settings": {"engine": "embedded"}}
+    given: dict[str, Any] = {"data": "da7a", "agent": "m3agent 0.1.0", "settings": {"engine": "vllm"}}
     return RunConfig(instances=tuple(instances), **given | fields)
 
 

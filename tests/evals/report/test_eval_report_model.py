@@ -275,3 +275,10 @@ def test_no_difference_has_no_minus() -> None:
         "-8.3",
         "+12.5",
     ]
+
+
+def test_the_engine_without_a_model_has_no_tokens() -> None:
+    report = report_of(tally([result("o__a-1")], settings={"engine": "embedded"}))
+    shown = table(report)
+    assert shown.startswith("m3agent 0.1.0, engine embedded: 1 instance")
+    assert "tokens" not in shown

@@ -77,7 +77,7 @@ def test_a_page_holds_all_of_a_run(tmp_path: Path) -> None:
         "m3agent 0.1.0 on 3 instances of 2 repositories", "50.0% resolved", "9.5% to 90.5%", "$0.0200", "80.0%",
         "1 of 2 tests fails", "put back tests/conftest.py", "forged the plugin was replaced", "test_lane.py::test_long",
         "test_deck.py::test_old", "a <= b", "1/2", "7/8", "the reference fails", "Compared with m3agent 0.1.0",
-        "exact McNemar: p = 1", "+50.0 points", "embedded", "da7a", "1 min 30 s", "all, invalid ones as not resolved",
+        "exact McNemar: p = 1", "+50.0 points", "vllm", "da7a", "1 min 30 s", "all, invalid ones as not resolved",
     ):  # fmt: skip
         assert said in found.text, said
     assert found.links == ["data:,"]
