@@ -86,8 +86,8 @@ EXAMPLES = {
     ),
     "m3agent eval": (
         ("m3agent eval create REPO -o rows", "instances from a repository's own history"),
-        ("m3agent eval validate rows -o valid.jsonl", "can these instances be graded?"),
-        ("m3agent eval run rows -o run --validation valid.jsonl", "attempt them"),
+        ("m3agent eval validate rows -o valid.json", "can these instances be graded?"),
+        ("m3agent eval run rows -o run --validation valid.json", "attempt them"),
         ("m3agent eval report run", "rates, costs, failures first"),
     ),
     "m3agent eval run": (

@@ -233,6 +233,16 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     )
 
 
+def _uncommitted(attempt: Attempt, patch: Patch | None) -> tuple[str, ...]:
+    """Return the changed paths with uncommitted changes in the user's work tree, as far as git can still tell."""
+    if patch is None or not attempt.dirty:
+        return ()
+    try:
+        return tuple(sorted(attempt.request.repository.dirty_paths() & set(patch.paths)))
+    except M3AgentError:  # the end of a session is written also if the folder is gone
+        return ()
+
+
 def _masked(attempt: Attempt, words: str) -> str:
     """Return a text for publication without the keys of this fix."""
     for key in (*(key.text for key in attempt.request.settings.keys), attempt.server_key):
@@ -272,6 +282,7 @@ def _write(
             price=used.price,
             seconds=round(time.monotonic() - attempt.started, 3),
             commit=None if opened is None else opened.commit,
+            uncommitted=_uncommitted(attempt, patch),
         )
     )
     change = None

@@ -201,7 +201,8 @@ class _Reader:
             if _NO_PATCH.match(said) is not None:
                 raise UsageError(f"{shown} is not a patch: give one as `git diff` prints it") from None
             raise UsageError(
-                f"the patch in {shown} does not apply to {commit[:12]} ({said}): name its commit with --base"
+                f"the patch in {shown} does not apply to {commit[:12]} ({said}): "
+                + ("the file is damaged" if "corrupt patch" in said else "name its commit with --base")
             ) from None
         change = self._change(commit, before, after, Origin(kind="file", commit=None))
         return replace(change, text=text)

@@ -639,6 +639,7 @@ class SessionFinished(Event):
         price: Price in US dollars.
         seconds: Wall time.
         commit: Id of the last commit of that pull request; None without one.
+        uncommitted: The changed paths with uncommitted changes in the user's work tree: `m3agent apply` refuses the patch.
     """
 
     type = "session.finished"
@@ -660,3 +661,4 @@ class SessionFinished(Event):
     price: float | None
     seconds: float
     commit: str | None = None
+    uncommitted: tuple[str, ...] = ()

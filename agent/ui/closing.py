@@ -38,7 +38,6 @@ class Facts:
     Attributes:
         settings: The settings in force.
         title: Title of the issue.
-        is_dirty: Whether the work tree had uncommitted changes.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
         has_red: Whether a test failed without a change; None if the tests did not run.
@@ -51,7 +50,6 @@ class Facts:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
-    is_dirty: bool = False
     backend: str = ""
     is_embedded: bool = False
     has_red: bool | None = None
@@ -67,7 +65,6 @@ class Facts:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
                 self.title = line.get("issue", {}).get("title", "")
-                self.is_dirty = bool(line.get("repository", {}).get("dirty"))
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
                 self.context_tokens = line["tokens"]
@@ -192,9 +189,12 @@ class End:
         status, name = self.line["status"], printable_line(self.name)
         which = "" if name == "last" else f" {name}"
         if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:
-            first = "" if status == Status.VERIFIED else "read the patch first; then this "
-            # `apply` does not write over uncommitted changes, which the patch may be about
-            if self.facts.is_dirty:
+            is_sure = (
+                status == Status.VERIFIED and not self.facts.is_embedded
+            )  # the engine finds edits, not reasons
+            first = "" if is_sure else "read the patch first; then this "
+            # `apply` does not write over uncommitted changes
+            if self.line.get("uncommitted"):
                 patch = printable_line(self.line["patch"], 1000)
                 yield (
                     f"git apply {patch}",

@@ -175,7 +175,8 @@ def _rows(report: RunReport) -> Iterable[tuple[str, ...]]:
 
 def compared(comparison: RunComparison, width: int = 0) -> str:
     """The comparison's lines, for a terminal of `width` columns if it is not 0."""
-    lines = [f"note: {printable_line(note, 500)}\n" for note in comparison.notes]
+    notes = (wrapped(f"note: {printable_line(note, 500)}", width) for note in comparison.notes)
+    lines = [f"{line}\n" for note in notes for line in note]
     rows = [
         ("compared with", printable_line(comparison.agents[1])),
         ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),

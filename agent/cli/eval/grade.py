@@ -98,7 +98,9 @@ def eval_validate(
             print_text(_validation_table(found, columns_of(sys.stdout)), end="")
             if any(one.valid for one in found):
                 kept = [] if output is None else ["--validation", str(output)]
-                say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])}")
+                say(
+                    f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL"
+                )
         if any(one.machine_failed for one in found):
             raise typer.Exit(3)
         raise typer.Exit(0 if all(one.valid for one in found) else 1)

@@ -28,6 +28,7 @@ from m3agent.agent.fix import finalize as ending
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.loop.loop import Outcome
+from m3agent.agent.repo.repository import Repository
 from m3agent.agent.session.session import PATCH
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import SandboxDied, SandboxError
@@ -412,6 +413,17 @@ async def test_a_patch_that_cannot_be_read_is_for_the_caller(
     with pytest.raises(SandboxError):
         await end(attempt, hand_over=True)
     assert world.log("session.finished") == []
+
+
+@pytest.mark.parametrize(("dirty", "named"), [(1, ["calc.py"]), (0, [])])
+async def test_changed_files_with_uncommitted_changes_are_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, dirty: int, named: list[str]
+) -> None:
+    attempt = ready(world, evidence=found("verified"), path="calc.py")
+    attempt.dirty = dirty
+    monkeypatch.setattr(Repository, "dirty_paths", lambda _: {"calc.py", "notes.txt"})
+    await end(attempt)
+    assert finished(world)["uncommitted"] == named
 
 
 # -- the certificate ---------------------------------------------------------------------------------------------------

@@ -452,9 +452,9 @@ def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
 
 
 def test_a_patch_on_uncommitted_changes_is_for_git(show: Show) -> None:
-    shown = show(started(dirty=1), ended(patch="/s/patch.diff"))
+    shown = show(started(dirty=1), ended(patch="/s/patch.diff", uncommitted=("a.py",)))
     assert shown.endswith(
-        "\nnext       git apply /s/patch.diff writes it into your work tree, beside your uncommitted changes\n"
+        "\nnext       git apply /s/patch.diff read the patch first; then this writes it into your work tree, beside your uncommitted changes\n"
     )
 
 
@@ -544,7 +544,7 @@ def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
         " 2│ ✓ verified 1 test red before, green after",
         " 2│ cost       12 s, 4 turns",
         " 2│ patch      /s/patch.diff",
-        " 2│ next       m3agent apply s2  writes it into your work tree",
+        " 2│ next       m3agent apply s2  read the patch first; then this writes it into your work tree",
         "note: all are done",
     ]
 
@@ -563,7 +563,7 @@ def test_a_quiet_screen_offers_the_chosen_attempt_only(capfd: pytest.CaptureFixt
             screen.on_line(of_attempt(number, events.AttemptChosen(chosen=2, ranking=[])))
             screen.on_line(of_attempt(number, ended(patch="/s/patch.diff")))
     assert [line for line in capfd.readouterr().err.splitlines() if "next" in line] == [
-        "2│ next       m3agent apply s2  writes it into your work tree"
+        "2│ next       m3agent apply s2  read the patch first; then this writes it into your work tree"
     ]
 
 

@@ -45,7 +45,9 @@ def test_from_validation_to_grades(programs: Path, tmp_path: Path) -> None:
     kept = tmp_path / "validation.json"
     done = m3agent("validate", programs, "--runs", "1", "-o", kept)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.endswith(f"m3agent: next: m3agent eval run {programs} -o RUN --validation {kept}\n")
+    assert done.stderr.endswith(
+        f"m3agent: next: m3agent eval run {programs} -o RUN --validation {kept} --endpoint URL\n"
+    )
     assert "1 of 1 instances are valid" in done.stdout
     assert json.loads(kept.read_text())["instances"][0]["fail_to_pass"] == ["test_half.py::test_half"]
     done = m3agent("grade", programs, "gold", "--validation", kept, "--json")

@@ -123,9 +123,11 @@ asyncio.run(main())
     )
     assert host.stdout is not None
     folder = Path((await host.stdout.readline()).decode().strip()).parent
-    assert any("sleep\x00333" in line for line in processes().values())
-    host.kill()
-    await host.wait()
+    try:  # a loaded machine takes a moment from the start of a process to its program
+        await until(lambda: any("sleep\x00333" in line for line in processes().values()))
+    finally:
+        host.kill()
+        await host.wait()
     await until(lambda: not folder.exists() and not any("333" in line for line in processes().values()))
 
 
