@@ -423,7 +423,7 @@ async def test_changed_files_with_uncommitted_changes_are_named(
     attempt.dirty = dirty
     monkeypatch.setattr(Repository, "dirty_paths", lambda _: {"calc.py", "notes.txt"})
     await end(attempt, hand_over=False)
-    assert finished(world)["uncommitted"] == named
+    assert list(finished(world)["uncommitted"]) == named
 
 
 # -- the certificate ---------------------------------------------------------------------------------------------------
