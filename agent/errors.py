@@ -47,6 +47,8 @@ class Status(StrEnum):
     ERROR = "error"
 
 
+HANDED_OVER = (Status.VERIFIED, Status.UNVERIFIED)
+"""The statuses with which a patch is applied or committed if the user asks for that."""
 EXIT_CODES: dict[Status, int] = {
     Status.VERIFIED: 0,
     Status.UNVERIFIED: 1,

@@ -24,7 +24,7 @@ from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.delivery.apply import apply_to_work_tree
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, Status, UsageError
+from m3agent.agent.errors import HANDED_OVER, EnvironmentFault, M3AgentError, Status, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from acp.interfaces import Client
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
-FIT = (Status.VERIFIED, Status.UNVERIFIED)
-"""Statuses of fixes whose patch is handed over."""
 FLUSH_SECONDS = 10.0
 """Longest wait for a client that has stopped reading."""
 ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
@@ -90,7 +88,7 @@ class ClientSession:
             repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
             result = await self._work(repository, asked, sender)
             said = _summary(result)
-            if result.status in FIT and result.change is not None:
+            if result.status in HANDED_OVER and result.change is not None:
                 said += await self._hand_over(repository, result, result.change, sender)
             sender.tell(plan(len(STEPS)))
             sender.tell(update_agent_message_text(f"\n\n{said}"))

@@ -76,7 +76,7 @@ def apply(
 
 def _patch_of(summary: Summary) -> Path:
     """Return the path of a session's patch. Raises UsageError or PermissionRefused if it cannot be applied."""
-    from m3agent.agent.errors import PermissionRefused, Status, UsageError
+    from m3agent.agent.errors import HANDED_OVER, PermissionRefused, UsageError
 
     if summary.problem:
         raise UsageError(summary.problem)
@@ -84,7 +84,7 @@ def _patch_of(summary: Summary) -> Path:
         raise UsageError(
             f"session {summary.id} has no patch (status {summary.status}); `m3agent sessions list` shows the others"
         )
-    if summary.status not in (Status.VERIFIED, Status.UNVERIFIED):
+    if summary.status not in HANDED_OVER:
         raise PermissionRefused(
             f"the status of session {summary.id} is {summary.status}, and only verified and unverified patches are applied: "
             f"read it, then use 'git apply {summary.patch}'"
@@ -96,11 +96,11 @@ def _patch_of(summary: Summary) -> Path:
 
 def _last_of(repository: Path, state: Path) -> str | None:
     """Return the id of a repository's last session with a patch that can be applied; None without one."""
-    from m3agent.agent.errors import Status
+    from m3agent.agent.errors import HANDED_OVER
     from m3agent.agent.session.catalog import list_sessions
 
     for summary in list_sessions(state):
-        fits = summary.patch and summary.status in (Status.VERIFIED, Status.UNVERIFIED)
+        fits = summary.patch and summary.status in HANDED_OVER
         if fits and summary.repository and Path(summary.repository).resolve() == repository.resolve():
             return summary.id
     return None

@@ -181,10 +181,10 @@ def _details(summary: Summary, width: int) -> str:
 
 
 def _next(summary: Summary) -> str:
-    from m3agent.agent.errors import Status
+    from m3agent.agent.errors import HANDED_OVER
     from m3agent.agent.loop.resume import RESUMABLE
 
-    if summary.patch and summary.repository and summary.status in (Status.VERIFIED, Status.UNVERIFIED):
+    if summary.patch and summary.repository and summary.status in HANDED_OVER:
         return f"m3agent apply {summary.id}"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"

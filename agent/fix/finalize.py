@@ -16,7 +16,7 @@ from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message
 from m3agent.agent.delivery.pull_request import Offered, offer, push_further
-from m3agent.agent.errors import EXIT_CODES, M3AgentError, Status
+from m3agent.agent.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
 from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.completion_gate import why_not_tested
@@ -107,7 +107,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
             exit_code = _log(attempt, error)
     if hand_over and wanted.asked and (tested or (wanted.always and attempt.patch.text)):
         try:
-            if status not in (Status.VERIFIED, Status.UNVERIFIED) and not wanted.always:
+            if status not in HANDED_OVER and not wanted.always:
                 found.append("the patch was not handed over because the fix did not succeed")
             elif wanted.update is not None and status is Status.UNVERIFIED and not wanted.update.draft:
                 found.append("the patch was not pushed: it is unverified, and the pull request is no draft")

@@ -19,6 +19,7 @@ from m3agent.agent.delivery.pull_request import address_of
 from m3agent.agent.delivery.push import ORIGIN, fetch, heads_of
 from m3agent.agent.errors import (
     EXIT_CODES,
+    HANDED_OVER,
     EnvironmentFault,
     M3AgentError,
     PermissionRefused,
@@ -291,7 +292,7 @@ class _Follower:
         except M3AgentError as error:
             self._say(f"the answer could not be written on {self._pull.what}: {error}")
         if result.opened is None:
-            if result.status in (Status.VERIFIED, Status.UNVERIFIED) and result.exit_code > 1:
+            if result.status in HANDED_OVER and result.exit_code > 1:
                 return Followed("the push was refused, as the error says", result.exit_code)
             why = f"the conflict with {seen.target} is not resolved" if conflict else "nothing was pushed"
             return Followed(f"{why}: {result.reason}", result.exit_code or 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from m3agent.agent.errors import Status
+from m3agent.agent.errors import HANDED_OVER, Status
 from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session.log_reader import Line
@@ -180,26 +180,19 @@ class End:
             if self.shown_by:
                 yield printable_line(self.shown_by), "shows the change"
             return
+        by_git = f"git apply {printable_line(self.line['patch'] or '', 1000)}"
         if self.is_refused and self.line["patch"]:
-            yield (
-                f"git apply {printable_line(self.line['patch'], 1000)}",
-                "applies it if its lines did not change",
-            )
+            yield by_git, "applies it if its lines did not change"
             return
         status, name = self.line["status"], printable_line(self.name)
         which = "" if name == "last" else f" {name}"
-        if status in (Status.VERIFIED, Status.UNVERIFIED) and self.line["patch"]:
-            is_sure = (
-                status == Status.VERIFIED and not self.facts.is_embedded
-            )  # the engine finds edits, not reasons
+        if status in HANDED_OVER and self.line["patch"]:
+            # the engine finds edits, not reasons
+            is_sure = status == Status.VERIFIED and not self.facts.is_embedded
             first = "" if is_sure else "read the patch first; then this "
             # `apply` does not write over uncommitted changes
             if self.line.get("uncommitted"):
-                patch = printable_line(self.line["patch"], 1000)
-                yield (
-                    f"git apply {patch}",
-                    f"{first}writes it into your work tree, beside your uncommitted changes",
-                )
+                yield by_git, f"{first}writes it into your work tree, beside your uncommitted changes"
             else:
                 yield f"m3agent apply{which}", f"{first}writes it into your work tree"
         elif status in RESUMABLE and self.line["turns"]:

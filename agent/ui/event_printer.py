@@ -15,7 +15,7 @@ from typing import Self
 
 from rich.text import Text
 
-from m3agent.agent.errors import Status
+from m3agent.agent.errors import HANDED_OVER
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
 from m3agent.agent.report.step import step_outcome, step_title
@@ -30,8 +30,6 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
 
-HANDED_OVER = (Status.VERIFIED, Status.UNVERIFIED)
-"""The statuses with which a patch is applied or committed if the user asked for that."""
 MOST_TOLD = 20  # most different network requests that are shown
 SAID = 300  # most characters of what the model says between two calls
 LAST_WORDS = 4000  # most characters of what the model says when it is done

@@ -179,7 +179,7 @@ class Comparison:
         warm: With the cache.
         cold: Without it.
         wrong: Without it, and with one block replaced.
-        known: A right answer from a cache; None if there is none.
+        known: A right answer from a cache, if the caller has one.
     """
 
     length: int
