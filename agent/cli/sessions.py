@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -185,6 +186,8 @@ def _next(summary: Summary) -> str:
     from m3agent.agent.loop.resume import RESUMABLE
 
     if summary.patch and summary.repository and summary.status in HANDED_OVER:
+        if summary.uncommitted:
+            return f"{shlex.join(['git', 'apply', summary.patch])} (m3agent apply does not write over uncommitted changes)"
         return f"m3agent apply {summary.id}"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"

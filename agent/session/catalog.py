@@ -26,6 +26,7 @@ class Summary:
 
     Attributes:
         status: A status of docs/events.md, or NOT_FINISHED, or DAMAGED.
+        uncommitted: Changed paths that had uncommitted changes at the end: `m3agent apply` does not write over these.
         bytes: Disk space of the session's folder.
         problem: Why the log cannot be read; None if it can.
     """
@@ -49,6 +50,7 @@ class Summary:
     price: float | None
     seconds: float | None
     patch: str | None
+    uncommitted: tuple[str, ...]
     bytes: int
     problem: str | None
 
@@ -134,6 +136,7 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
         price=None if price is None else float(price),
         seconds=None if seconds is None else float(seconds),
         patch=str(patch) if patch.is_file() else None,
+        uncommitted=tuple(map(str, items(last, "uncommitted"))),
         bytes=disk_use(folder),
         problem=problem,
     )

@@ -30,6 +30,7 @@ class RunComparison:
         notes: Reasons for caution.
     """
 
+    other: str
     agents: tuple[str, str]
     attempts: tuple[int, int]
     instances: int
@@ -44,8 +45,14 @@ class RunComparison:
     notes: tuple[str, ...]
 
 
-def compare(here: Tally, there: Tally) -> RunComparison:
-    """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data."""
+def compare(here: Tally, there: Tally, other: str = "") -> RunComparison:
+    """Compare two runs. Instances are matched by id; `notes` mentions differences between the runs' data.
+
+    Args:
+        here: This run.
+        there: The other run.
+        other: Folder of the other run, as the user wrote it.
+    """
     shared = [ident for ident in here.instances if ident in set(there.instances)]
     unfit = {*here.invalid, *there.invalid, *here.missing_of, *there.missing_of}
     counted = [ident for ident in shared if ident not in unfit]
@@ -58,6 +65,7 @@ def compare(here: Tally, there: Tally) -> RunComparison:
     )
     rows = list(zip(counted, first, second, strict=True))
     return RunComparison(
+        other=other,
         agents=(here.config.agent, there.config.agent),
         attempts=(here.config.attempts, there.config.attempts),
         instances=len(counted),
@@ -93,7 +101,9 @@ def _notes(here: Tally, there: Tally) -> list[str]:
                 "the runs have the same ids but different data: their instances may not be the same tasks"
             )
         else:
-            notes.append("the runs' data differ; instances with the same id are treated as the same task")
+            notes.append(
+                "the runs attempted different instances; those with the same id are compared as the same task"
+            )
     if here.config.timeouts != there.config.timeouts:
         differ = sorted(
             name

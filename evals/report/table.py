@@ -178,7 +178,7 @@ def compared(comparison: RunComparison, width: int = 0) -> str:
     notes = (wrapped(f"note: {printable_line(note, 500)}", width) for note in comparison.notes)
     lines = [f"{line}\n" for note in notes for line in note]
     rows = [
-        ("compared with", printable_line(comparison.agents[1])),
+        ("compared with", printable_line(wording.other_run(comparison))),
         ("instances that both have", f"{count(comparison.instances)}{wording.not_compared(comparison)}"),
     ]
     if comparison.paired is not None and comparison.rates is not None:

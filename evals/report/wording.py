@@ -98,6 +98,12 @@ def phases(used: UsageSummary) -> list[tuple[str, Amount]]:
     ]
 
 
+def other_run(comparison: RunComparison) -> str:
+    """Return the folder of the other run and its agent. The text is as untrusted as the run."""
+    agent = comparison.agents[1]
+    return f"{comparison.other} ({agent})" if comparison.other else agent
+
+
 def not_compared(comparison: RunComparison) -> str:
     """Return which instances of the two runs are not compared, in parentheses; empty if all are compared."""
     parts = [

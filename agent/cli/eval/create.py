@@ -197,9 +197,9 @@ async def _fill(
     with CreatedFolder.opened(output, history.name) as made:
         seen = await create(history, made, wish, validator, say, rewriter)
         _conclude(seen)
-        said = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
-        say(said)
+        say(f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}")
         if made.rows:
+            say("they are validated: `m3agent eval validate` is not needed")
             command = shlex.join(["m3agent", "eval", "run", str(output), "-o", "RUN"])
             say(f"next: {command} --endpoint URL attempts them with a language model")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())

@@ -75,7 +75,7 @@ def report(
             other = RunFolder.read(compare)
             others = tally_of(other)
             _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
-            comparison = compared(tally, others)
+            comparison = compared(tally, others, str(compare))
         if junit is not None:
             from m3agent.evals.report.junit import junit as as_junit
 

@@ -41,13 +41,16 @@ def commit(root: Path, message: str, files: dict[str, str]) -> None:
 
 def change(root: Path, **source: str) -> Change:
     """Return the patch that is verified. The files of its trees can be read afterwards."""
+    return change_of(root, Source(**source), lambda _: None)
+
+
+def change_of(root: Path, source: Source, say: Callable[[str], None]) -> Change:
+    """Return the patch that is verified, and give `say` what the user is told."""
     folder = root.parent / f"trees-{len(list(root.parent.iterdir()))}"
     folder.mkdir()
 
     async def read() -> Change:
-        return await read_change(
-            Source(**source), open_repository(root), folder, github_api="", env={}, say=lambda _: None
-        )
+        return await read_change(source, open_repository(root), folder, github_api="", env={}, say=say)
 
     return asyncio.run(read())
 
@@ -94,6 +97,19 @@ def test_what_m3agent_wrote_into_the_work_tree_is_no_change(repo: Path) -> None:
         (repo / name).write_text(text)
     found = change(repo)
     assert found.patch.paths == ("d.json", "e.py", "f.html", "kept.json")
+
+
+def test_untracked_files_of_the_patch_are_named(repo: Path) -> None:
+    said: list[str] = []
+    (repo / "a.py").write_text("mine\n")
+    change_of(repo, Source(), said.append)
+    assert not said
+    for number in range(7):
+        (repo / f"new{number}.py").write_text("")
+    change_of(repo, Source(), said.append)
+    assert said == [
+        "untracked files are part of the patch: new0.py, new1.py, new2.py, new3.py, new4.py and 2 more"
+    ]
 
 
 def test_the_work_tree_since_a_branch_was_left(repo: Path) -> None:

@@ -100,6 +100,17 @@ def test_a_list_as_json_has_every_field(three: Path) -> None:
     assert found[0]["price"] is None
 
 
+def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
+    """`m3agent apply` refuses it; the next step is the same as at the end of the fix."""
+    folder = put(
+        state, "20260101-100000-aaaaaa", started(), finished("verified", uncommitted=("a.py",)), patch=PATCH
+    )
+    shown = run("sessions", "show").stdout
+    assert shown.splitlines()[-1] == (
+        f"next        git apply {folder / 'patch.diff'} (m3agent apply does not write over uncommitted changes)"
+    )
+
+
 def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     result = run("sessions", "list")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "m3agent: there are no sessions yet\n")

@@ -154,7 +154,7 @@ def test_two_runs_are_compared(run: RunFolder, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
     for said in (
         "compared with",
-        "other 2",
+        f"{other.path} (other 2)",
         "33.3% and 66.7%",
         "-33.3 points",
         "p = 1",

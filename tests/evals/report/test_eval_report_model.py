@@ -215,7 +215,9 @@ def test_two_runs_are_compared_over_what_both_have() -> None:
     assert found.rates == (2 / 3, 2 / 3)
     assert found.paired is not None
     assert (found.paired.test, found.paired.p) == ("exact McNemar", 1.0)
-    assert found.notes == ("the runs' data differ; instances with the same id are treated as the same task",)
+    assert found.notes == (
+        "the runs attempted different instances; those with the same id are compared as the same task",
+    )
     assert found.used[0].attempts == 3
 
 
