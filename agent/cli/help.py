@@ -186,8 +186,12 @@ def usage_error(error: TyperException) -> str:
     )
     text = re.sub(r", unable to parse string as an? \w+$", "", text)
     bare = {option.strip("-"): option for option in possible}
-    if near := difflib.get_close_matches(getattr(error, "option_name", "").strip("-"), bare, n=1):
-        text += f" (did you mean {bare[near[0]]}?)"
+    written = getattr(error, "option_name", "").strip("-")
+    clear = difflib.get_close_matches(
+        written, bare, n=1, cutoff=0.8
+    )  # one option is much nearer than the others
+    if near := clear or difflib.get_close_matches(written, bare):
+        text += f" (did you mean {' or '.join(bare[name] for name in near)}?)"
     ctx: Any = getattr(error, "ctx", None)
     if text.startswith("not expected here: ") and ctx is not None and ctx.command_path == f"{PROGRAM} fix":
         text += " (write the issue's text in quotes: m3agent fix 'TEXT')"
