@@ -16,7 +16,7 @@ from m3agent.serving.plan.gpus import Fleet
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
 from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
-from m3agent.serving.plan.speed import RESULT_TOKENS, Speed
+from m3agent.serving.plan.speed import RESULT_TOKENS, Speed, seconds_between
 
 TURNS = 50
 """Turns of a session (assumed)."""
@@ -183,7 +183,7 @@ def team_plan(
     host = kept >= agents > plan.sequences
     # Each rank has the shared pack once, and every session's own conversation.
     shared = plan.dp * max(1, (plan.kv_tokens - repository) // (session - repository))
-    turn = speed.cached(session) + OUTPUT_TOKENS * speed.between(session)
+    turn = speed.cached(session) + OUTPUT_TOKENS * seconds_between(session)
     hour = plan.cost.dollars_per_hour
     fix = speed.cold(repository) + TURNS * (turn + TOOL_SECONDS)
     additions = tuple(_additions(fleet, wish, plan, agents, kept, shared, repository))
@@ -196,7 +196,7 @@ def team_plan(
         kept_shared=max(shared, kept),
         first_seconds=speed.cold(repository),
         cached_seconds=speed.cached(session),
-        tokens_per_second=1 / speed.between(session),
+        tokens_per_second=1 / seconds_between(session),
         turn_seconds=turn,
         speed_source=speed.source,
         dollars_per_agent_hour=None if hour is None else hour / agents,
@@ -247,7 +247,7 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
         known = hit or (host and seen[agent])
         work = speed.cached(tokens[agent]) if known else speed.cold(tokens[agent])
         work += speed.reload(tokens[agent]) if known and not hit else 0.0
-        answered = start + work + OUTPUT_TOKENS * speed.between(tokens[agent])
+        answered = start + work + OUTPUT_TOKENS * seconds_between(tokens[agent])
         if seen[agent]:
             asked += tokens[agent]
             cached += tokens[agent] - RESULT_TOKENS if known else 0
@@ -292,7 +292,7 @@ def _merged(segments: Sequence[Segment], end: float) -> Iterator[Segment]:
 def _is_a_server(fleet: Fleet, wish: PlanRequest, agents: int) -> bool:
     """Return whether `serve --servers` can start such a server for so many agents: one rank on one machine."""
     best = plans(fleet, replace(wish, concurrency=agents))[0]
-    return best.dp == 1 and best.nodes == 1 and best.count == fleet.count and best.sequences >= agents
+    return best.is_one_rank_of(fleet) and best.sequences >= agents
 
 
 def _additions(

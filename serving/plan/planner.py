@@ -333,6 +333,10 @@ class Plan:
         """Number of GPUs in the plan."""
         return self.tp * self.dp
 
+    def is_one_rank_of(self, fleet: Fleet) -> bool:
+        """Return whether one rank uses all GPUs of a fleet of one machine, as each server behind the router must."""
+        return self.dp == 1 and self.nodes == 1 and self.count == fleet.count
+
     def json(self) -> dict[str, object]:
         """Return the plan as JSON types, without `setup`, which repeats other fields."""
         return {name: value for name, value in asdict(self).items() if name != "setup"}

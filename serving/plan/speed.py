@@ -47,10 +47,6 @@ class Speed:
         """Return the seconds to bring a session back from the machine's memory."""
         return tokens * (self.plan.memory.kv / self.plan.kv_tokens) / LINK
 
-    def between(self, tokens: int) -> float:
-        """Return the seconds between two tokens of one stream."""
-        return seconds_between(tokens)
-
     @property
     def source(self) -> str:
         """Where the times come from, and whether they hold for this plan."""

@@ -231,7 +231,7 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
         raise UsageError(
             f"{len(places)} servers divide {given}, so each has {fleet}; for each server: {error}"
         ) from None
-    if choice.plan is None or choice.plan.dp > 1 or choice.plan.nodes > 1 or choice.plan.count < fleet.count:
+    if choice.plan is None or not choice.plan.is_one_rank_of(fleet):
         raise UsageError(
             f"each server would be {fleet}, and its best plan does not use them as one rank: name more servers with fewer "
             "GPUs each, or lower --concurrency"

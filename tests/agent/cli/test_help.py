@@ -117,8 +117,10 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ("fix --engin x y", "no such option: --engin (did you mean --engine?); see 'm3agent fix --help'."),
         (
             "fix --max-time 5 y",
-            "no such option: --max-time (did you mean --max-tokens or --max-minutes or --max-cost?); "
-            "see 'm3agent fix --help'.",
+            (
+                "no such option: --max-time (did you mean --max-tokens or --max-minutes or --max-cost?); "
+                "see 'm3agent fix --help'."
+            ),
         ),
         ("fixx", "no such command 'fixx' (did you mean fix?); see 'm3agent --help'."),
         ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),

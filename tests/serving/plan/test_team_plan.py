@@ -20,7 +20,7 @@ from m3agent.serving.plan.agents import (
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.planner import HardwarePrices, PlanRequest, plans
-from m3agent.serving.plan.speed import Speed
+from m3agent.serving.plan.speed import Speed, seconds_between
 
 
 def answer(gpus: str, agents: int, repository: int, wish: PlanRequest | None = None) -> TeamPlan:
@@ -86,7 +86,7 @@ def test_times_are_those_that_were_measured_on_four_h200() -> None:
     speed = Speed(answer("4xH200", 1, 700_000).plan)
     assert speed.cold(131_072) == pytest.approx(10.7)
     assert speed.cold(1_000_000) == pytest.approx(183)
-    assert 1 / speed.between(131_072) == pytest.approx(109, abs=1)
+    assert 1 / seconds_between(131_072) == pytest.approx(109, abs=1)
     assert speed.cached(1_000_000) == pytest.approx(1.51 + 0.6, abs=0.1)
     assert speed.source.startswith("from measurements on 4xH200")
     assert Speed(answer("4xB200", 1, 700_000).plan).source.endswith("; this plan was not measured")
