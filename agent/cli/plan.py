@@ -262,6 +262,8 @@ def _team(
         if answer.fewer:
             options = serve_options(answer.fewer, served, local=False)
             next_steps.append(labelled("fewer GPUs", shlex.join(["m3agent", "serve", *options])))
+    else:
+        next_steps.append(labelled("next", _by_recipe(answer.plan)))
     print_block(in_order(team_block(str(fleet), answer), *next_steps))
     return 0
 
@@ -273,11 +275,9 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
     from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
 
     if options is None:
-        command = f"m3agent plan --recipe {found[0].recipe}"
-        explained = "Adapt the command that it prints: `m3agent serve` has no --gpu-memory."
+        step = _by_recipe(found[0])
     else:
-        command = shlex.join(["m3agent", "serve", *options])
-        explained = "With --dry-run it only shows what it starts."
+        step = f"{shlex.join(['m3agent', 'serve', *options])}\nWith --dry-run it only shows what it starts."
     several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
     if len(found) > SHOWN:
         several = f"the best {SHOWN} of {len(found)} plans (--json prints all)"
@@ -293,9 +293,14 @@ def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[
             described(found[0]),
             *([labelled("order", ORDER)] if len(found) > 1 else []),
             *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
-            labelled("next", f"{command}\n{explained}"),
+            labelled("next", step),
         )
     )
+
+
+def _by_recipe(plan: Plan) -> str:
+    """Return the next step for GPUs that `serve` does not know."""
+    return f"m3agent plan --recipe {plan.recipe}\nAdapt the command that it prints: `m3agent serve` has no --gpu-memory."
 
 
 def _serve_knows(fleet: Fleet, *, local: bool) -> bool:

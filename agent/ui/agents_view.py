@@ -22,6 +22,7 @@ from m3agent.agent.ui.plan_view import (
 )
 from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
 from m3agent.serving.plan.recipe import LICENCE
+from m3agent.serving.plan.speed import at_speed_of
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.agents import Segment, Simulation, TeamPlan
@@ -67,16 +68,18 @@ def team_block(gpus: str, answer: TeamPlan) -> Block:
 
 def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
-    kept = f"{gpus} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
+    server = gpus if answer.plan.gpus == gpus else f"one server on {answer.plan.gpus}"
+    kept = f"{server} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
+    turn = text.duration(answer.as_planned.turn_seconds) + at_speed_of(answer.plan)
     if answer.kept >= answer.agents:
-        at_once = f" With {_agents(answer.agents)} at once, a turn takes {text.duration(answer.as_planned.turn_seconds)}."
+        at_once = f" With {_agents(answer.agents)} at once, a turn takes {turn}."
         found = [Text(f"Enough for {_agents(answer.agents)}: {kept}{at_once}", "bold green")]
         if answer.fewer:
             found.append(Text(f"{answer.fewer} is enough as well."))
         return found
     first = (
         f"Not enough for {_agents(answer.agents)}: {kept} With {_agents(answer.agents)} at once, a turn takes "
-        f"{text.duration(answer.as_planned.turn_seconds)}, because prompts are computed again."
+        f"{turn}, because prompts are computed again."
     )
     addition = answer.additions[0]
     faster = (
@@ -96,14 +99,10 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
     """Return how many, how fast and at what cost: pairs of a label and a sentence."""
     plan = answer.plan
     at_once = f"{_agents(answer.kept)}, if each works on its own commit; {answer.kept_shared}, if all work on the same commit"
-    if plan.dp > 1:
-        at_once += (
-            f"; {layout(plan)} has {plan.dp} separate caches, so each session has to stay with its cache: m3agent "
-            "sends its turns to one of them"
-        )
     turns = (
         f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then up to "
         f"{text.duration(answer.turn_seconds)} a turn, {text.duration(answer.cached_seconds)} of it to the first token"
+        f"{at_speed_of(plan)}"
     )
     session = (
         f"{answer.session_tokens:,} tokens: the repository and {CONVERSATION:,} for {TURNS} turns of {OUTPUT_TOKENS} "
@@ -123,6 +122,7 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
         ("plan", server),
         ("licence", LICENCE),
     ]
+    found += [("warning", warning) for warning in plan.warnings]
     return found + [("advice", advice) for advice in plan.advice]
 
 
@@ -133,7 +133,7 @@ def _cost(answer: TeamPlan) -> str:
         return "unknown: give the price of a GPU-hour with --gpu-price"
     each = "" if count == 1 else f"{text.price(cost.dollars_per_hour / count)} an hour for each, and "
     return (
-        f"{text.price(cost.dollars_per_hour)} an hour for all GPUs ({cost.price_source}); with {_agents(count)} at once "
+        f"{text.price(cost.dollars_per_hour)} an hour for {answer.plan.gpus} ({cost.price_source}); with {_agents(count)} at once "
         f"{each}about {text.price(answer.dollars_per_fix)} for a session of {TURNS} turns"
     )
 

@@ -322,18 +322,18 @@ def _additions(
             shared,
             hour,
         )
-    servers = math.ceil(agents / kept)
+    servers, used = math.ceil(agents / kept), fleet.of(plan.count)
     router = "a router sends each session to the server that has its prefix"
-    if _is_a_server(fleet, wish, math.ceil(agents / servers)):
+    if _is_a_server(used, wish, math.ceil(agents / servers)):
         router += (
-            f": m3agent serve --servers HOST1,HOST2,... --gpus {fleet} --context {wish.context} --concurrency {agents} "
+            f": m3agent serve --servers HOST1,HOST2,... --gpus {used} --context {wish.context} --concurrency {agents} "
             f"--write FOLDER, with the names of {servers} machines"
         )
     else:
         router += "; m3agent serve --servers cannot start these, because each has several caches or machines"
     yield Addition(
-        f"{servers} servers of {fleet}",
-        router,
+        f"{servers} servers of {used}",
+        router if servers * used.count > fleet.count else f"{fleet} are enough for them; {router}",
         servers * kept,
         None if hour is None else hour * servers,
     )

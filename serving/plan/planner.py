@@ -727,8 +727,6 @@ class _Candidate:
                 "no draft, because beside it the workload does not fit with a bf16 cache; a draft fits with an fp8 cache "
                 "(--draft on)"
             )
-        if self.split.gpus < self.fleet.count:
-            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay unused"
 
     def advice(self, drafting: _Candidate | None) -> Iterator[str]:
         """Yield what would make the server better, and needs the user's decision."""
@@ -745,6 +743,8 @@ class _Candidate:
     def warnings(self) -> Iterator[str]:
         """Yield what the user should know before the start."""
         wish = self.wish
+        if self.split.gpus < self.fleet.count:
+            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay unused"
         if self.room.tokens < self.wish.context * (1 + ERROR):
             safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
             yield (

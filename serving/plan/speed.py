@@ -13,7 +13,8 @@ RESULT_TOKENS = 2000
 """Tokens of tool results in a turn (assumed)."""
 LINK = 25e9
 """Bytes a second from the machine's memory to one GPU (assumed: half of what PCIe 5 has)."""
-MEASURED_GPUS = "4xH200"
+MEASURED_GPU = "H200"
+MEASURED_GPUS = f"4x{MEASURED_GPU}"
 MEASURED_TP = 4
 
 _LENGTHS = (8192, 32_768, 131_072, 1_000_000)
@@ -74,6 +75,12 @@ def source(*, measured: bool) -> str:
     if measured:
         return f"from measurements on {_SETUP}"
     return f"estimated from measurements on {_SETUP}; this plan was not measured"
+
+
+def at_speed_of(plan: Plan) -> str:
+    """Return, for GPUs of another kind than the measured one, that the times are not theirs; else an empty text."""
+    is_measured = plan.gpus.endswith(f"x{MEASURED_GPU}")
+    return "" if is_measured else f" if these GPUs are as fast as {MEASURED_GPU}s (they were not measured)"
 
 
 def _between(tokens: int, values: Sequence[float]) -> float:

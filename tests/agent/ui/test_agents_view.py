@@ -45,9 +45,7 @@ def test_the_first_lines_say_what_to_add() -> None:
 
 def test_every_number_says_for_how_many_agents_it_holds() -> None:
     said = dict(numbers(TEN))
-    assert said["at once"].startswith(
-        "8 agents, if each works on its own commit; 40, if all work on the same commit; TP4 DP2 EP has 2 separate caches"
-    )
+    assert said["at once"] == "8 agents, if each works on its own commit; 40, if all work on the same commit"
     assert said["turns"].startswith(
         "for one agent alone: 1 min 44 s to the first token of a session; then up to 9.4 s a turn"
     )
@@ -56,7 +54,31 @@ def test_every_number_says_for_how_many_agents_it_holds() -> None:
     assert one["cost"].endswith("; with 1 agent at once about $9.13 for a session of 50 turns")
     assert said["plan"].endswith("; 6,807,808 tokens of fp8 KV cache and index keys")
     shown = " ".join(lines(TEN, None))
-    assert not any(word in shown.split() for word in ("pack", "packs", "rank", "ranks", "fp8+index"))
+    assert not any(word in shown.split() for word in ("pack", "packs", "fp8+index"))
+
+
+def test_the_warnings_of_the_plan_are_shown_where_the_decision_is_made() -> None:
+    """A team that decides here reads what `plan` without --agents says too."""
+    warnings = [said for name, said in numbers(TEN) if name == "warning"]
+    assert warnings == list(TEN.plan.warnings)
+    assert any("beyond 524,288 tokens positions are extrapolated" in said for said in warnings)
+
+
+def test_gpus_that_stay_unused_are_named_and_offered_as_further_servers() -> None:
+    found = answer("16xH200", 20, 300_000)
+    shown = "\n".join(lines(found, None, "2x8xH200"))
+    assert "one server on 8xH200 keeps the prefixes of 16 sessions" in shown
+    assert "8 of the 16 GPUs stay unused" in shown and "an hour for 8xH200" in shown
+    assert "2 servers of 8xH200: 32 agents" in shown
+    assert "2x8xH200 are enough for them; a router" in shown
+    assert "are enough for them" not in "\n".join(lines(answer("8xH200", 20, 300_000), None))
+
+
+def test_times_of_other_gpus_say_that_they_are_those_of_the_measured_kind() -> None:
+    doubt = "if these GPUs are as fast as H200s (they were not measured)"
+    shown = "\n".join(lines(answer("8xH100", 4, 200_000), None, "8xH100"))
+    assert shown.count(doubt) == 2
+    assert doubt not in "\n".join(lines(TEN, None))
 
 
 def test_the_timelines_before_and_after() -> None:

@@ -40,7 +40,8 @@ def test_a_narrow_terminal_lacks_columns_and_keeps_the_numbers() -> None:
         "#  ENGINE  WEIGHTS  GPUS    LAYOUT      SEQUENCES  $/HOUR",
         "1  vllm    mxfp8    4xH200  TP4         1.0        19.36",
     ]
-    assert shown[6] == "1  ██████████████████▒▒▒▒░··  103.1 + 23.0 + 2.5 + 11.2 GiB"
+    assert shown[3] == "too narrow for KV CACHE, KV TOKENS: --json has them"
+    assert shown[7] == "1  ██████████████████▒▒▒▒░··  103.1 + 23.0 + 2.5 + 11.2 GiB"
 
 
 @pytest.mark.parametrize("width", [40, 59, 79, 119])
