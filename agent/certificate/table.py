@@ -45,9 +45,17 @@ def table(statement: Statement, width: int = 0) -> str:
         ("flaky", tests.flaky),
     ):
         rows += _listed(name, [_test(one) for one in found])
+    if said.put_back:
+        them = "it" if len(said.put_back) == 1 else "them"
+        rows.append(
+            (
+                "put back",
+                f"{_count(said.put_back, 'file')}: the tests ran without the patch's changes to {them}",
+            )
+        )
+        rows += _shown(said.put_back)
     for name, texts in (
         ("added red", tests.added_red),
-        ("undone", said.put_back),
         ("tampering", said.tampering),
         ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),
     ):

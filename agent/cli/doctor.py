@@ -115,15 +115,19 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Chec
         repo_dir: A folder of the repository.
         engine: Whether a container engine works.
     """
-    from m3agent.agent.fix.suites import suites_on_disk
+    from m3agent.agent.fix.suites import NO_TESTS, suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
     from m3agent.sandbox.images.toolchains import missing_on_host
 
     try:
-        suites = await asyncio.to_thread(lambda: suites_on_disk(open_repository(repo_dir)))
+        repository = open_repository(repo_dir)
+        suites = await asyncio.to_thread(suites_on_disk, repository)
     except M3AgentError:
         return []  # `_repository` reports it
     engine = engine and "docker" in allowed_backends(settings.sandbox, settings.image)
+    if not suites and not repository.bare:
+        detail, _, remedy = NO_TESTS.partition(": ")
+        return [Check("tests", None, detail, remedy)]
     found = []
     for suite in suites:
         packages = suite.preparation.system_packages

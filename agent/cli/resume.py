@@ -48,6 +48,7 @@ Which = Annotated[
     "max_cost",
     max_turns="Limit of requests to the model, including those made before.",
     max_minutes="Time limit in minutes, including the time worked before.",
+    endpoint="The address of the same model, if its server moved.",
 )
 def resume(
     session: Which,
@@ -63,7 +64,7 @@ def resume(
     """Resume a fix that was interrupted or killed, or that reached a limit.
 
     The model gets the same messages as before, byte for byte. An interrupted call is not run again. The work tree is
-    restored to its last state. All settings stay the same, except the limits given here.
+    restored to its last state. All settings stay the same, except those given here.
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver
@@ -82,6 +83,7 @@ def resume(
     "max_cost",
     max_turns="Limit of requests to the model after the fork.",
     max_minutes="Time limit in minutes after the fork.",
+    endpoint="The address of the same model, if its server moved.",
 )
 def fork(
     session: Which,
@@ -122,21 +124,21 @@ def _go_on(
     session: Session,
     lines: list[Line],
     tell: str,
-    limits: Flags,
+    changed: Flags,
     hand_over: HandOver,
     screen: Screen,
     as_json: bool,
 ) -> None:
     """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     with contextlib.closing(session):
-        finish(_resume(session, lines, tell, limits, hand_over, screen, as_json), screen, as_json=as_json)
+        finish(_resume(session, lines, tell, changed, hand_over, screen, as_json), screen, as_json=as_json)
 
 
 async def _resume(
     session: Session,
     lines: list[Line],
     tell: str,
-    limits: Flags,
+    changed: Flags,
     hand_over: HandOver,
     screen: Screen,
     as_json: bool,
@@ -146,14 +148,14 @@ async def _resume(
 
     with screen:
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-        return await carried_on(session, lines, point, limits, hand_over, screen, as_json=as_json)
+        return await carried_on(session, lines, point, changed, hand_over, screen, as_json=as_json)
 
 
 async def carried_on(
     session: Session,
     lines: Sequence[Line],
     point: ResumePoint,
-    limits: Flags,
+    changed: Flags,
     hand_over: HandOver,
     screen: Screen,
     *,
@@ -165,7 +167,7 @@ async def carried_on(
         session: The session.
         lines: The lines of its log.
         point: Where it continues.
-        limits: The limits that the user gives.
+        changed: The settings that the user changes.
         hand_over: What to do with the patch.
         screen: Shows the session; it is entered.
         as_json: Print the lines of the log to standard output.
@@ -177,7 +179,7 @@ async def carried_on(
     state = state_dir(os.environ)
     for sink in sinks(screen, as_json=as_json):
         session.listen(sink)
-    request = request_of(point, limits, hand_over, state, screen.say)
+    request = request_of(point, changed, hand_over, state, screen.say)
     await flow.check(request, state, screen.say)
     screen.read(lines)
     return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from m3agent.agent.delivery.apply import HandOver
+from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.entry import opened
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.load import Issue
@@ -20,7 +21,7 @@ from m3agent.agent.settings.settings import SETTINGS, Settings
 
 def request_of(
     point: ResumePoint,
-    limits: Flags,
+    changed: Flags,
     hand_over: HandOver,
     state: Path,
     say: Callable[[str], None],
@@ -29,25 +30,25 @@ def request_of(
 
     Args:
         point: Where the session continues.
-        limits: The limits that the user gives.
+        changed: The settings that the user changes.
         hand_over: What to do with the patch.
         state: The state folder.
         say: Receives notes for people.
 
     Raises:
-        UsageError: The repository no longer exists.
+        UsageError: The repository no longer exists, or another server is to continue a session of the embedded engine.
     """
     where, issue = point.started["repository"], point.started["issue"]
     folder = Path(where["root"] or where["git_dir"])
-    settings = _settings(point, limits, folder)
+    settings = _settings(point, changed, folder)
     repository = opened(folder, settings, state, again=True)
     what = Issue(issue["title"], issue["text"], issue["source"], issue["digest"])
     mcp = configured(repository, settings, state, os.environ, say) if point.tools else ()
     return FixRequest(what, repository, settings, hand_over=hand_over, resume=point, mcp=mcp)
 
 
-def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
-    """Return the session's settings with the same server, the new limits, and the present keys.
+def _settings(point: ResumePoint, changed: Flags, folder: Path) -> Settings:
+    """Return the session's settings with the same server unless the user names another, and with the present keys.
 
     Keys are never logged, and where they may go is asked anew.
     """
@@ -57,7 +58,12 @@ def _settings(point: ResumePoint, limits: Flags, folder: Path) -> Settings:
             values["engine"] = "embedded"
         else:
             values |= {"endpoint": point.started["endpoint"]["url"], "engine": None}
-    flags = {name: value for name, value in limits.items() if value is not None}
+    flags = {name: value for name, value in changed.items() if value is not None}
+    if "endpoint" in flags and used_embedded_engine(point.started):
+        raise UsageError(
+            "the embedded engine made this session, and no language model can continue it: leave out --endpoint, or start "
+            "again with m3agent fix"
+        )
     now = load_settings(folder, flags, os.environ).settings
     values |= {name: getattr(now, name) for name in flags}
     return dataclasses.replace(settings_of(values), api_key=now.api_key, key_over_http=now.key_over_http)

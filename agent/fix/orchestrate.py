@@ -24,6 +24,7 @@ from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
+from m3agent.agent.fix.suites import NO_TESTS
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
@@ -44,11 +45,6 @@ from m3agent.serving.client.messages import Delta
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, described, suites_of
-
-NO_TESTS = (
-    "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "
-    "your tests in .m3agent.toml, under [tests]"
-)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,12 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners import suites
 from m3agent.tools.runners.base import MOST_TEXT, Tree
 
+NO_TESTS = (
+    "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "
+    "your tests in .m3agent.toml, under [tests]"
+)
+"""Said about a repository in which no test suite is found."""
+
 
 def suites_of(workspace: Workspace) -> tuple[SuiteNeeds, ...]:
     """Return the suites of the tree that a workspace starts from."""

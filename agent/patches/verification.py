@@ -134,7 +134,9 @@ def _tell_baseline(say: Callable[[str], None]) -> Callable[[Baseline], None]:
     def tell(found: Baseline) -> None:
         report = found.report
         known = "known from an earlier run" if found.cached else f"{report.seconds:.1f} s"
-        say(f"tests without the patch: {len(report.passed)} passed, {len(report.red)} red ({known})")
+        passed, red = len(report.passed), len(report.red)
+        counts = f"{passed} passed, {red} red" if passed or red else "no results"
+        say(f"tests without the patch: {counts} ({known})")
 
     return tell
 

@@ -32,9 +32,9 @@ ROWS = (
 
 
 def uncommitted(session_started: Line) -> str:
-    """Return the number of uncommitted changes as the end of a clause; empty if there are none."""
+    """Return the number of changed and new files as the end of a clause; empty if there are none."""
     count = whole(session_started, "repository", "dirty")
-    return f", {count:,} uncommitted {'change' if count == 1 else 'changes'} included" if count else ""
+    return f", {count:,} uncommitted {'file' if count == 1 else 'files'} included" if count else ""
 
 
 def server_label(session_started: Line) -> str:

@@ -169,7 +169,7 @@ def _table(plans: Sequence[Plan]) -> Block:
             shown.remove(dropped)
         head, *body = text_of(shown)
         explained = "KV CACHE" in shown and any(kv_types(plan) == FP8_INDEX for plan in plans)
-        notes = paragraph(Text(_FP8_INDEX_NOTE))(width) if explained else []
+        notes = [*paragraph(Text(_FP8_INDEX_NOTE))(width)] if explained else []
         if left_out := [name for name in COLUMNS if name not in shown]:
             notes += paragraph(Text(f"too narrow for {', '.join(left_out)}: --json has them", "dim"))(width)
         return [Text(head, "bold"), *map(Text, body), *notes]

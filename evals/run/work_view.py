@@ -15,6 +15,8 @@ from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.run.estimate import Estimate
 
 MOST_ROWS = 20
+LEAST = 10.0
+"""Seconds: an estimate of less is not shown, because it changes as much from piece to piece."""
 MOST_NAMED = 3
 """Most running pieces that a line in a pipe names."""
 
@@ -74,7 +76,7 @@ class WorkView:
         """
         running = [(phase, now - since) for phase, since, _ in list(self._running.values())]
         seconds = self._estimate.left(max(0, to_do - len(running)), running, self._workers)
-        return f"; about {duration(seconds)} left" if seconds else ""
+        return f"; about {duration(seconds)} left" if seconds is not None and seconds >= LEAST else ""
 
     def _rows(self, width: int, height: int, now: float) -> Sequence[Text]:
         """Return the rows to draw. The drawing thread calls this, so each value is read only once."""

@@ -201,7 +201,7 @@ def _value_problem(flag: str, value: str, known: KnownOption) -> str | None:
 
 
 def _hint(word: str, known: Sequence[str] | Mapping[str, KnownOption]) -> str:
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else "."
 
 

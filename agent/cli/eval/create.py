@@ -166,11 +166,13 @@ async def _print_candidates(repo: Path, history: CommitHistory, wish: CreateRequ
         (c.commit.sha[:12], f"{c.commit.date:%Y-%m-%d}", str(c.score), printable_line(title_of(c), 80))
         for c in found
     ]
+    if not found:
+        _conclude(seen)
+        say("no commit is a candidate: change --since, --until or the limits")
+        return NONE_EXIT
     table = wrapping([("COMMIT", "DATE", "SCORE", "TITLE"), *rows], columns_of(sys.stdout))
     print_bytes(table.encode())
     _conclude(seen)
-    if not found:
-        return NONE_EXIT
     say("SCORE is how much a commit's messages look like a fix")
     say(
         f"next: {shlex.join(['m3agent', 'eval', 'create', str(repo), '-o', 'FOLDER'])} makes instances of them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -211,6 +212,13 @@ def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[
     return tell
 
 
+_MEANINGS = {
+    "RED BEFORE": "tests that fail without the reference patch, of those that must",
+    "REFERENCE": "runs with the reference patch that resolve the instance, of all",
+}
+"""What the columns of the table of `validate` count."""
+
+
 def _validation_table(found: list[Validated], width: int) -> str:
     head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
     rows = [
@@ -228,11 +236,20 @@ def _validation_table(found: list[Validated], width: int) -> str:
     ]
     valid = sum(one.valid for one in found)
     dropped = ("SECONDS", "FLAKY", "HARMLESS", "RED BEFORE", "REFERENCE")
-    return wrapping([head, *rows], width, dropped) + (
-        f"{valid} of {len(found)} instances are valid\n"
-        "RED BEFORE: tests that fail without the reference patch, of those that must\n"
-        "REFERENCE: runs with the reference patch that resolve the instance, of all\n"
-    )
+    table, shown = _fitted([head, *rows], width, dropped)
+    said = [f"{valid} of {len(found)} instances are valid"]
+    said += [f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name in shown]
+    return table + "".join(f"{part}\n" for line in said for part in wrapped(line, width))
+
+
+def _fitted(rows: list[tuple[str, ...]], width: int, dropped: tuple[str, ...]) -> tuple[str, set[str]]:
+    """Return a table that fits, with a line that names the columns that have no room, and the columns that it shows."""
+    table = wrapping(rows, width, dropped)
+    first = re.split(r"\s{2,}", table.partition("\n")[0])
+    if left_out := [name for name in rows[0] if name not in first]:
+        said = f"too narrow for {', '.join(left_out)}: --json has them"
+        table += "".join(f"{part}\n" for part in wrapped(said, width))
+    return table, set(first)
 
 
 def _grade_table(found: list[Graded], width: int) -> str:
@@ -264,9 +281,8 @@ def _grade_table(found: list[Graded], width: int) -> str:
     ]
     if why := [o.official.reason for o in found if o.official is not None and o.official.resolved is None]:
         said.append(f"no official verdict on {len(why)} of {len(found)}: {min(why)}")
-    return wrapping([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL")) + "".join(
-        f"{line}\n" for each in said for line in wrapped(each, width)
-    )
+    table, _ = _fitted([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL"))
+    return table + "".join(f"{line}\n" for each in said for line in wrapped(each, width))
 
 
 def _official(one: Graded) -> str:

@@ -78,7 +78,7 @@ def eval_run(
     agent_command: Annotated[
         str | None,
         typer.Option(
-            help="Another agent: a command with {repo}, {issue}, {image}, {output}, {usage}, {endpoint}.",
+            help="Another agent: a command. m3agent replaces {repo} (folder of the code), {issue} (file with the issue), {image} (Docker image that runs the tests), {output} (file for the patch; without it, the agent edits {repo}), {usage} (JSON file for its tokens and cost) and {endpoint} (URL of a model server).",
             metavar="COMMAND",
         ),
     ] = None,

@@ -148,6 +148,8 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     lines = [*(f"m3agent: {note}" for note in choice.notes)]
     if choice.plan is not None:
         lines += plan_details(choice.plan).strip("\n").splitlines()
+    else:
+        lines.append(f"{'GPUs':<12} {choice.prepared.recipe.gpus}")
     if not choice.prepared.recipe.verified:
         lines.append(UNVERIFIED)
     if job.nodes == 1:

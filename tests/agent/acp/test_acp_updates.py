@@ -82,7 +82,7 @@ def test_the_screen_the_page_and_editors_use_the_same_words(
         words.retry(of["retry"]),
         words.cache_lost(of["cache.lost"]),
         "not done yet: no test was run since the last edit",
-        ", 2 uncommitted changes included",
+        ", 2 uncommitted files included",
         "2 tests with and without the patch, in fresh sandboxes",
         RED,
     ]

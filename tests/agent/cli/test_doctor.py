@@ -379,10 +379,17 @@ def test_the_suite_of_the_whole_repository_has_the_runner_s_name(
     assert "tests own" in machine.look()
 
 
+def test_a_repository_without_tests_is_said_to_have_none(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo(files={"calc.py": b"x = 1\n"})
+    check = machine.look()["tests"]
+    assert (check.ok, check.detail) == (None, "no tests were found here, so nothing can verify a patch")
+    assert check.fix.startswith("add a test that shows the fault")
+
+
 def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     use_own_runner(monkeypatch, Preparation())
     (machine.repo / "own.suite").touch()
-    assert not any(name.startswith("tests ") for name in machine.look())
+    assert not any(name.startswith("tests") for name in machine.look())
 
 
 @pytest.mark.parametrize("container", [True, False])

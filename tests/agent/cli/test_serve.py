@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.cli.help import EXAMPLES
 from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
 from m3agent.serving.launch.server_set import how_to_start
 from tests import command_line
@@ -409,6 +410,20 @@ def test_a_dry_run_refuses_what_would_be_refused(machine: Machine) -> None:
     done = machine.run("serve", "--engine", "embedded", "--host", "0.0.0.0", "--dry-run")
     assert (done.returncode, done.stdout) == (2, "")
     assert "not a loopback address" in done.stderr
+
+
+@pytest.mark.integration
+def test_a_dry_run_of_a_recipe_says_how_many_gpus_it_is_for(machine: Machine) -> None:
+    done = machine.run("serve", "--recipe", "vllm-nvidia-tp8", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "# GPUs         8\n" in done.stdout
+
+
+@pytest.mark.integration
+def test_the_example_of_an_engines_option_is_accepted(machine: Machine) -> None:
+    [example] = [words for words, _ in EXAMPLES["m3agent serve"] if " -- " in words]
+    done = machine.run("serve", "--gpus", "8xH200", "--dry-run", "--", *example.partition(" -- ")[2].split())
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.integration

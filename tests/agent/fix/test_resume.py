@@ -165,8 +165,10 @@ def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_st
     stopped = fix(second, model.url, "--max-turns", "1")
     assert stopped.returncode == 6, stopped.stderr
     model.answers = [FIX, TEST, DONE]
-    done = resume("--max-turns", "9")
+    asked, moved = len(model.chats), model.url.replace("127.0.0.1", "localhost")
+    done = resume("--max-turns", "9", "--endpoint", moved)
     assert done.returncode == 0, done.stderr
+    assert {chat.headers["host"].partition(":")[0] for chat in model.chats[asked:]} == {"localhost"}
 
 
 @pytest.mark.slow

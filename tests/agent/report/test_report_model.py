@@ -185,9 +185,7 @@ def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
     assert (report.id, report.status) == (folder.name, "verified")
     assert report.title == "The last van stays on the quay"
     facts = dict(report.facts)
-    assert (
-        facts["Commit"] == "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c (main), 2 uncommitted changes included"
-    )
+    assert facts["Commit"] == "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c (main), 2 uncommitted files included"
     assert facts["Context"] == (
         "212 files, 411,620 tokens, 11 left out, secrets redacted in 1, 39.3% of the model's window"
     )

@@ -137,7 +137,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
             started(branch=None, dirty=3),
             [
                 "issue      It is broken",
-                "repository /code/shop at 0123456789ab (detached), 3 uncommitted changes included",
+                "repository /code/shop at 0123456789ab (detached), 3 uncommitted files included",
                 "model      embedded",
                 "sandbox    docker",
                 "session    SESSION",

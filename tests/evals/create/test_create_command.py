@@ -171,6 +171,9 @@ def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
     assert f"next: m3agent eval create {repo.folder} -o FOLDER makes instances of them" in done.stderr
     done = create(repo.folder, "--dry-run", "--until", "2024-01-03", "--since", "2024-01-03")
     assert [line[33:] for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
+    done = create(repo.folder, "--dry-run", "--since", "2030-01-01")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "m3agent: no commit is a candidate: change --since, --until or the limits\n"
 
 
 def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.cli.eval import grade
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments.environments import Environments
@@ -193,3 +194,19 @@ async def test_an_instance_that_changed_is_validated_again(tmp_path: Path) -> No
     shutil.rmtree(tmp_path / "instance")
     await validated_all(tmp_path, environments, Validations({other.instance_id: other}))
     assert environments.asked == ["small__calc-1", "small__calc-2"]
+
+
+def test_a_narrow_table_explains_only_what_it_shows() -> None:
+    row = Validation(
+        instance_id="owner__repository-123456", valid=False, reason="no test fails before the patch"
+    )
+    wide, narrow = (grade._validation_table([row], width) for width in (0, 59))
+    assert "RED BEFORE: tests that fail" in wide and "too narrow" not in wide
+    assert "RED BEFORE: " not in narrow
+    assert (
+        narrow.replace("\n", " ").count(
+            "too narrow for RED BEFORE, REFERENCE, HARMLESS, FLAKY, SECONDS: --json has them"
+        )
+        == 1
+    )
+    assert max(map(len, narrow.splitlines())) <= 59
