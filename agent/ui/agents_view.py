@@ -70,7 +70,7 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
     server = gpus if answer.plan.gpus == gpus else f"one server on {answer.plan.gpus}"
     kept = f"{server} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
-    turn = text.duration(answer.as_planned.turn_seconds) + at_speed_of(answer.plan)
+    turn = text.duration(answer.as_planned.turn_seconds) + at_speed_of(answer.plan.gpus)
     if answer.kept >= answer.agents:
         at_once = f" With {_agents(answer.agents)} at once, a turn takes {turn}."
         found = [Text(f"Enough for {_agents(answer.agents)}: {kept}{at_once}", "bold green")]
@@ -102,7 +102,7 @@ def numbers(answer: TeamPlan) -> list[tuple[str, str]]:
     turns = (
         f"for one agent alone: {text.duration(answer.first_seconds)} to the first token of a session; then up to "
         f"{text.duration(answer.turn_seconds)} a turn, {text.duration(answer.cached_seconds)} of it to the first token"
-        f"{at_speed_of(plan)}"
+        f"{at_speed_of(plan.gpus)}"
     )
     session = (
         f"{answer.session_tokens:,} tokens: the repository and {CONVERSATION:,} for {TURNS} turns of {OUTPUT_TOKENS} "

@@ -1020,7 +1020,11 @@ def _throughput(candidate: _Candidate) -> tuple[float | None, bool, str]:
         tp=candidate.split.tp,
         draft=candidate.draft is not None,
     )
-    return 1 / seconds_between(candidate.wish.sequence), measured, source(measured=measured)
+    return (
+        1 / seconds_between(candidate.wish.sequence),
+        measured,
+        source(str(candidate.used), measured=measured),
+    )
 
 
 def _cost(candidate: _Candidate, prices: HardwarePrices) -> Cost:

@@ -54,9 +54,10 @@ class Speed:
         plan = self.plan
         draft = plan.draft is not None
         return source(
+            plan.gpus,
             measured=was_measured(
                 gpus=plan.gpus, engine=plan.engine, precision=plan.precision, tp=plan.tp, draft=draft
-            )
+            ),
         )
 
 
@@ -70,17 +71,31 @@ def was_measured(*, gpus: str, engine: str, precision: str, tp: int, draft: bool
     return (gpus, engine, precision, tp, draft) == (MEASURED_GPUS, "vllm", "mxfp8", MEASURED_TP, False)
 
 
-def source(*, measured: bool) -> str:
-    """Return where the times come from, for a plan that was measured or for another one."""
+def source(gpus: str, *, measured: bool) -> str:
+    """Return where the times come from.
+
+    Args:
+        gpus: The GPUs, as `parse_gpus` reads them.
+        measured: Whether this very plan was measured.
+    """
     if measured:
         return f"from measurements on {_SETUP}"
-    return f"estimated from measurements on {_SETUP}; this plan was not measured"
+    if _is_measured_kind(gpus):
+        return f"estimated from measurements on {_SETUP}; this plan was not measured"
+    return f"the speed of {_SETUP}; other GPUs were not measured"
 
 
-def at_speed_of(plan: Plan) -> str:
+def at_speed_of(gpus: str) -> str:
     """Return, for GPUs of another kind than the measured one, that the times are not theirs; else an empty text."""
-    is_measured = plan.gpus.endswith(f"x{MEASURED_GPU}")
-    return "" if is_measured else f" if these GPUs are as fast as {MEASURED_GPU}s (they were not measured)"
+    return (
+        ""
+        if _is_measured_kind(gpus)
+        else f" if these GPUs are as fast as {MEASURED_GPU}s (they were not measured)"
+    )
+
+
+def _is_measured_kind(gpus: str) -> bool:
+    return gpus.endswith(f"x{MEASURED_GPU}")
 
 
 def _between(tokens: int, values: Sequence[float]) -> float:

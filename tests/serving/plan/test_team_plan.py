@@ -89,7 +89,8 @@ def test_times_are_those_that_were_measured_on_four_h200() -> None:
     assert 1 / seconds_between(131_072) == pytest.approx(109, abs=1)
     assert speed.cached(1_000_000) == pytest.approx(1.51 + 0.6, abs=0.1)
     assert speed.source.startswith("from measurements on 4xH200")
-    assert Speed(answer("4xB200", 1, 700_000).plan).source.endswith("; this plan was not measured")
+    assert Speed(answer("8xH200", 1, 700_000).plan).source.endswith("; this plan was not measured")
+    assert Speed(answer("4xB200", 1, 700_000).plan).source.endswith("; other GPUs were not measured")
     assert Speed(replace(TEN.plan, tp=8)).cold(131_072) == pytest.approx(10.7 / 2)
 
 
