@@ -12,6 +12,7 @@ from m3agent import __version__
 from m3agent.agent.certificate.statement import VERSION, Base, Environment, Maker, Source, Statement, sealed
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.settings.settings import Settings
+from m3agent.agent.verify.pair import OWN_TESTS
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch
@@ -117,11 +118,17 @@ def _counts(report: TestReport) -> dict[str, int]:
 def _with_runs(idents: Sequence[str], evidence: Verification) -> list[dict[str, Any]]:
     """Return tests with the number of their green and red runs without and with the patch."""
     runs = {ident: {side: {"green": 0, "red": 0} for side in (False, True)} for ident in idents}
+    # of a test that the patch changes, the runs of one version count: of the old one, unless only the new one shows the fix
+    known = evidence.before.ids | evidence.after.ids
+    of_new = {
+        ident for ident in idents if ident not in known or ident in {*evidence.fixed} - evidence.before.red
+    }
     for run in evidence.runs:
         if run.patched is None:
             continue
+        counted = of_new if run.name.startswith(f"verify-{OWN_TESTS}") else runs.keys() - (of_new & known)
         for outcome, ids in (("green", run.passed), ("red", run.red)):
-            for ident in runs.keys() & {*ids}:
+            for ident in counted & {*ids}:
                 runs[ident][run.patched][outcome] += 1
     return [
         {"id": ident, "without_patch": found[False], "with_patch": found[True]}

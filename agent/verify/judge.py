@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
@@ -19,6 +19,7 @@ def judge(
     touched: Collection[str] = (),
     not_importable: Mapping[str, str] = MappingProxyType({}),
     shown: Collection[str] = (),
+    surroundings: Sequence[str] = (),
 ) -> tuple[Verdict, str, list[set[str]]]:
     """Judge a patch by the test runs before and after it.
 
@@ -29,6 +30,8 @@ def judge(
         not_importable: Test files that cannot be imported with or without the patch, with the reason. Their tests
             show nothing about the patch.
         shown: Tests that the patch adds to or changes in existing test files: red on the old code, green on the new.
+        surroundings: Paths of the patch that decide how tests run. Its changes to them do not count, so it must leave no
+            red test at all.
 
     Returns:
         The verdict, its reason in one sentence, and the sets of fixed, broken and still red tests.
@@ -63,13 +66,24 @@ def judge(
         return "failed", "the test run on the patched tree did not finish", sets
     if gone:
         return "failed", f"{count(gone, 'test')} red before the patch and not run after it", sets
-    evaded = {i for i in still_red if file_of(i) in touched}
+    in_touched = {i for i in still_red if file_of(i) in touched}
+    evaded = still_red if surroundings else in_touched
     if not (fixed or shown) and still_red and (evaded or still_red) <= not_importable.keys():
         return "unverified", cannot_be_tested(not_importable), sets
-    if evaded:
+    if in_touched:
         return (
             "failed",
-            f"{count(evaded, 'test')} red before and after in test files that the patch changes",
+            f"{count(in_touched, 'test')} red before and after in test files that the patch changes",
+            sets,
+        )
+    if evaded:
+        them = f"{surroundings[0]}{f' and {len(surroundings) - 1} more' if len(surroundings) > 1 else ''}"
+        return (
+            "failed",
+            (
+                f"{count(evaded, 'test')} red before and after; the patch's changes to {them} do not count, because they can "
+                "decide how tests run"
+            ),
             sets,
         )
     if partly:

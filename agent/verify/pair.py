@@ -18,6 +18,8 @@ FREE_SECONDS = 10.0
 OLD_RERUNS = 2
 """Most reruns of the old tree if the new tree has many runs. A test that is red in 1 of 10 runs is then taken for a fixed one
 in 1 of 2,000 cases."""
+OWN_TESTS = "new-tests-"
+"""Prefix of the pair with the patch's versions of existing test files."""
 MOST_FILES = 1000
 """Most files named on one command line. If tests of more files have to run, all files are collected."""
 

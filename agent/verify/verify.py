@@ -61,7 +61,7 @@ from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.inverted_runs import CopiesSeen, inverted_tree, run_copies
 from m3agent.agent.verify.judge import Verdict, count, files_not_importable, judge
-from m3agent.agent.verify.pair import FREE_SECONDS, Pair, targets_of
+from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, changes_of, findings_at, needs_review
 from m3agent.agent.verify.scope import Scope, files_of_tests_near, no_time
@@ -471,10 +471,9 @@ async def _compare(
         before, after = (joined(*both) for both in zip(reports, added_reports, strict=True))
     touched = set(patch.paths)
     files, base = files_of_tests(workspace.store, patch.base), workspace.entries(patch.base)
-    if any(files.is_surrounding(path, base) for path in patch.paths):
-        touched |= {file_of(ident) for ident in before.red}  # such a file affects every test file
+    surroundings = sorted(path for path in patch.paths if files.is_surrounding(path, base))
     missing = files_not_importable(before, after, added)
-    verdict, reason, (fixed, broken, still_red) = judge(before, after, touched, missing)
+    verdict, reason, (fixed, broken, still_red) = judge(before, after, touched, missing, (), surroundings)
     flaky = frozenset[str]()
     further = _Further()
     if after.complete:
@@ -493,7 +492,7 @@ async def _compare(
         )
         flaky = old_flaky | new_flaky
         verdict, reason, (fixed, broken, still_red) = judge(
-            without(before, flaky), without(after, flaky), touched, missing
+            without(before, flaky), without(after, flaky), touched, missing, (), surroundings
         )
         if verdict == "verified" and not seemed_right:
             further = await run_further(trees.new, fixed, added, repeats_of(fixed))
@@ -504,27 +503,34 @@ async def _compare(
     errors = dict(after.errors)
     shown = set[str]()
     new_tests = {i for i in after.ids - {*after.skipped} if file_of(i) in added}
-    if own is not None and after.complete and not fixed and not broken:
+    if own is not None and after.complete and not broken:
         red, green = own_reports or await own.run()
         tampering += green.signs.beyond(red.signs, patch.paths)
         reached += green.signs.reached_beyond(red.signs, patch.paths)
         written = (green.ids - {*green.skipped}) - before.ids
         new_tests |= written
         changed = {*before.passed} & {*after.passed}
-        shown = (written | changed) & red.red & {*green.passed}
+        if not fixed:  # the repository's own tests are the better evidence
+            shown = (written | changed) & red.red & {*green.passed}
         if green.complete:
-            verdict, _, _ = judge(without(before, flaky), without(after, flaky), touched, missing, shown)
+            verdict, _, _ = judge(
+                without(before, flaky), without(after, flaky), touched, missing, shown, surroundings
+            )
             own_flaky, further = await all_of(
                 own.find_flaky((red, green), shown | green.red),
-                run_further(own.new, shown, set(map(file_of, new_tests)), repeats_of(shown)),
+                run_further(own.new, shown, set(map(file_of, new_tests)), repeats_of(shown))
+                if shown
+                else _same(further),
             )
             flaky |= own_flaky
             shown -= own_flaky
-            verdict, reason, _ = judge(without(before, flaky), without(after, flaky), touched, missing, shown)
+            verdict, reason, _ = judge(
+                without(before, flaky), without(after, flaky), touched, missing, shown, surroundings
+            )
             changed_red = green.red - flaky - missing.keys() - before.red
             added_red |= changed_red
             errors |= green.errors
-            fixed = shown if verdict == "verified" else fixed
+            fixed = shown if shown and verdict == "verified" else fixed
             if changed_red:
                 is_are = "is" if len(changed_red) == 1 else "are"
                 verdict = "failed"
@@ -578,6 +584,10 @@ async def _nothing() -> None:
     return None
 
 
+async def _same(further: _Further) -> _Further:
+    return further
+
+
 def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Selection:
     """Return the tests in the test files that a patch adds.
 
@@ -608,7 +618,7 @@ def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: i
     trees = trees_with_new_tests(workspace, patch)
     if trees is None:
         return None
-    pair = Pair(*trees, "new-tests-", runs, reruns)
+    pair = Pair(*trees, OWN_TESTS, runs, reruns)
     files = files_of_tests(workspace.store, patch.base)
     changed = {path for path in patch.paths if files.is_test(path)}
     if not all(map(files.has_tests, changed)):

@@ -286,3 +286,30 @@ def test_no_name_controls_the_terminal_or_forges_a_line(tmp_path: Path) -> None:
 def test_the_licence_of_the_model(model: str, licence: str | None) -> None:
     maker = maker_of(model)
     assert (maker.harness, maker.model, maker.model_licence) == (f"m3agent {__version__}", model, licence)
+
+
+def test_runs_of_two_versions_of_a_test_are_not_mixed(tmp_path: Path) -> None:
+    """A patch weakens a test: the old version decides and is red with the patch. In the second case only the new one shows the fix."""
+    own = (
+        MadeRun("verify-new-tests-before", False, (), (ADD,)),
+        MadeRun("verify-new-tests-after", True, (ADD,), ()),
+    )
+    red = replace(EMPTY, failed=(ADD,))
+    old = (MadeRun("baseline", False, (), (ADD,)), MadeRun("verify-after", True, (), (ADD,)))
+    weakened = replace(
+        FOUND,
+        verdict="failed",
+        fixed=(),
+        still_red=(ADD,),
+        flaky=(),
+        before=red,
+        after=red,
+        runs=(*old, *own),
+    )
+    [found] = made(tmp_path, weakened).predicate.tests.still_red
+    assert (found.with_patch.green, found.with_patch.red) == (0, 1)
+    green = replace(EMPTY, passed=(ADD,))
+    old = (MadeRun("baseline", False, (ADD,), ()), MadeRun("verify-after", True, (ADD,), ()))
+    shown = replace(FOUND, flaky=(), before=green, after=green, runs=(*old, *own))
+    [found] = made(tmp_path, shown).predicate.tests.red_to_green
+    assert (found.without_patch.green, found.without_patch.red, found.with_patch.green) == (0, 1, 1)

@@ -698,6 +698,8 @@ async def test_a_patch_to_the_tests_alone_is_not_verified(
 async def test_a_configuration_is_every_test_file_s(trial: Trial, path: str, verdict: Verdict) -> None:
     result = await trial({path: "x", "more.py": "more", "test_more.py": "more more\n"})
     assert (result.verdict, result.still_red) == (verdict, ids("add"))
+    said = "1 test red before and after; the patch's changes to pytest.ini do not count"
+    assert result.reason.startswith(said) == (verdict == "failed")
 
 
 async def test_new_tests_are_those_of_added_files(trial: Trial) -> None:
@@ -748,10 +750,21 @@ async def test_changed_tests_that_show_nothing(
     assert (result.verdict, result.fixed) == (verdict, ())
 
 
-async def test_a_test_added_to_an_existing_file_does_not_count_beside_others(trial: Trial) -> None:
+async def test_a_test_added_to_an_existing_file_is_no_evidence_beside_others(trial: Trial) -> None:
     result = await trial({"calc.py": FIXED, "test_calc.py": f"{TESTS}shown a+b\n"})
-    assert (result.fixed, result.new_tests) == (ids("add"), ())
-    assert not any("new-tests" in log for log in trial.logs())
+    assert (result.verdict, result.fixed, result.new_tests) == ("verified", ids("add"), ids("shown"))
+    assert not any("new-tests" in log and "again" in log for log in trial.logs())
+
+
+@pytest.mark.parametrize("changed", [f"{TESTS}wrong never\n", TESTS.replace("double a*2", "double never")])
+async def test_a_red_test_of_the_patch_fails_it_although_other_tests_show_the_fix(
+    trial: Trial, changed: str
+) -> None:
+    """With such a patch, the user's own test run is red."""
+    result = await trial({"calc.py": FIXED, "test_calc.py": changed})
+    assert (result.verdict, result.fixed) == ("failed", ids("add"))
+    assert result.added_red == ids("wrong" if "wrong" in changed else "double")
+    assert result.reason == "1 test that the patch adds or changes is red"
 
 
 @pytest.mark.parametrize(
