@@ -32,6 +32,8 @@ NEXT = {
     "failed": "next: change the patch, and verify again",
 }
 """What to do after each verdict."""
+MANIFESTS = {".cfg", ".json", ".mod", ".toml", ".txt", ".xml"}
+"""Ends of the names of files that declare packages."""
 
 
 @takes_settings(
@@ -140,6 +142,10 @@ async def _verify(
     else:
         print_text(table(found, columns_of(sys.stdout)), end="")
         say(NEXT[found.predicate.verdict])
+        if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):
+            say(
+                "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"
+            )
     return EXIT_CODES[Status(found.predicate.verdict)]
 
 

@@ -358,3 +358,11 @@ def test_an_interrupted_verification_leaves_nothing(make_repo: MakeRepo, own_sta
 
 def test_no_setting_of_a_model_is_an_option() -> None:
     assert {*SETTINGS} & {"endpoint", "engine", "model", "max_turns", "attempts", "tokenizer"} == set()
+
+
+def test_a_patch_that_declares_a_package_is_told_how_it_can_be_verified(repo: Path) -> None:
+    (repo / "pyproject.toml").write_text('[project]\nname = "calc"\nversion = "1"\ndependencies = ["x"]\n')
+    done = verify(repo)
+    assert done.returncode == 1
+    assert "the patch's changes to pyproject.toml do not count" in done.stdout
+    assert done.stderr.endswith("verify with an image that has it: --image NAME\n")
