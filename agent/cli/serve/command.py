@@ -154,7 +154,10 @@ def serve(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when the server is ready; `m3agent serve stop` ends it.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the embedded engine's search.", min=0, metavar="N")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the embedded engine's search; by default 0.", min=0, metavar="N"),
+    ] = None,
     candidates: Annotated[
         int | None,
         typer.Option(
@@ -203,6 +206,9 @@ def serve(
             servers=servers,
             router=router.value,
         )
+        why = serve_choice.why_embedded(asked, os.environ)
+        if why is None:
+            refuse_search_options(seed, candidates)
         if servers is not None or write is not None:
             _server_set(asked, write, dry_run=dry_run)
             return
@@ -211,15 +217,15 @@ def serve(
             from m3agent.agent.cli.serve.manage import detached
 
             raise typer.Exit(detached(sys.argv, state))
-        if why := serve_choice.why_embedded(asked, os.environ):
+        if why is not None:
             from m3agent.serving.embedded.repair import Budget
 
             _refuse_other_machines(host)
             if dry_run:
-                given = {"--seed": seed or None, "--candidates": candidates}
+                given = {"--seed": seed, "--candidates": candidates}
                 _print_script(serve_choice.dry_run_embedded(asked, why, given))
                 return
-            run(_embedded(host, port, Budget.chosen(candidates, seed), state))
+            run(_embedded(host, port, Budget.chosen(candidates, seed or 0), state))
         elif dry_run:
             _print_script(serve_choice.dry_run(asked, os.environ))
         else:
@@ -264,6 +270,20 @@ async def _serve(asked: ServeRequest, state: Path) -> None:
             await Server(server, record, os.environ, view).run()
         except LaunchFailed as error:
             raise ServerFault(str(error)) from None
+
+
+def refuse_search_options(seed: int | None, candidates: int | None) -> None:
+    """Refuse the embedded engine's options, where another engine is served.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    if seed is not None:
+        raise UsageError(
+            f"--seed is for the embedded engine's search: leave it out, or pass it to the engine with `-- --seed {seed}`"
+        )
+    if candidates is not None:
+        raise UsageError("--candidates is for the embedded engine's search: leave it out")
 
 
 def _refuse_other_machines(host: str) -> None:
