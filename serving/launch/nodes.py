@@ -93,8 +93,13 @@ def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
     Raises:
         ValueError: The job cannot be spread in this way, or `rank` or `master` is invalid.
     """
+    _check(job)
     if not 0 <= rank < job.nodes:
         raise ValueError(f"There is no node {rank}: the {job.nodes} nodes are 0 to {job.nodes - 1}.")
+    if not master:
+        raise ValueError(
+            "--master is missing, and an empty text is not an address of the first node: give it with --node-rank."
+        )
     host, port = _host_and_port(master)
     return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
 
@@ -138,7 +143,7 @@ def _check(job: EngineJob) -> None:
             f"{job.engine} has its own launch files for several nodes; `m3agent plan --recipe` prints them."
         )
     if job.nodes < 2:
-        raise ValueError("One node needs no node numbers: leave out --node-rank and --master.")
+        raise ValueError("The plan has one node, which needs no number: leave out --node-rank and --master.")
     if job.gpus % job.nodes:
         raise ValueError(
             f"{job.gpus} GPUs cannot be divided evenly among {job.nodes} nodes; the engine needs the same "

@@ -18,7 +18,7 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.launch.installed import installed_version
-from m3agent.serving.launch.nodes import node_commands
+from m3agent.serving.launch.nodes import as_node, node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
 from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
@@ -145,6 +145,11 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
 
     choice = choose(asked, environ, key=None, local=False)
     job = choice.prepared.job
+    if asked.node_rank is not None:
+        try:
+            job = as_node(job, asked.node_rank, asked.master or "")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     lines = [*(f"m3agent: {note}" for note in choice.notes)]
     if choice.plan is not None:
         lines += plan_details(choice.plan).strip("\n").splitlines()
@@ -163,7 +168,7 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     for name, text in job.files.items():
         lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
     lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
-    if job.nodes > 1 and job.engine in ("vllm", "sglang"):
+    if job.nodes > 1 and asked.node_rank is None and job.engine in ("vllm", "sglang"):
         lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
         nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
         for one in node_commands(job, nodes):
@@ -265,6 +270,16 @@ def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
     return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())
 
 
+def _go_together(asked: ServeRequest) -> None:
+    """Refuse an option that would have no effect without another one, or beside it.
+
+    Raises:
+        UsageError: There is such an option.
+    """
+    if asked.master is not None and asked.node_rank is None:
+        raise UsageError("--master is for --node-rank: give both, or leave out --master")
+
+
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
     """Plan and prepare the server.
 
@@ -278,6 +293,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
         UsageError: The options, the checkpoint or the named GPUs are unusable.
     """
+    _go_together(asked)
     wanted = LaunchRequest(
         host=asked.host,
         port=asked.port,

@@ -136,7 +136,7 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
         ("trtllm-gb200-2x4", 2, ADDRESSES, "Only Slurm"),
         ("dynamo-vllm-agg", 2, ADDRESSES, "its own launch files"),
         ("vllm-nvidia-tp8", 3, [*ADDRESSES, "10.0.0.3"], "cannot be divided evenly among 3 nodes"),
-        ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "One node needs no node numbers"),
+        ("vllm-nvidia-tp8", 1, ["10.0.0.1"], "The plan has one node"),
         ("vllm-nvidia-tp8", 2, ["10.0.0.1"], "name 2 addresses"),
         ("vllm-nvidia-tp8", 2, ["10.0.0.1", "10.0.0.1"], "given twice"),
     ],
