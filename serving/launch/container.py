@@ -33,6 +33,7 @@ SHARED_GIB = 16
 page for MiniMax-M3).
 """
 
+_CACHE = "HF_HOME"  # names Hugging Face's folder, where downloads go
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _VISIBLE: Mapping[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
@@ -53,11 +54,7 @@ def container_start(
     vendor: Vendor = "nvidia",
     pull: bool = False,
 ) -> Start:
-    """Return the command that runs the job in a container, which is removed when it ends.
-
-    The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only.
-    Hugging Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port
-    is open only on `job.host` of this machine. A job on several nodes uses this machine's network directly.
+    """Check the container engine and the image, and return the command that runs the job in a container.
 
     Args:
         job: The job.
@@ -77,6 +74,41 @@ def container_start(
     _check_engine(runtime, environ)
     if not pull:
         _check_image(runtime, image, environ)
+    start = container_command(
+        job,
+        image=image,
+        name=name,
+        folder=folder,
+        environ=environ,
+        runtime=runtime,
+        vendor=vendor,
+        pull=pull,
+    )
+    if _CACHE in start.env:
+        _make_cache(Path(start.env[_CACHE]))
+    return start
+
+
+def container_command(
+    job: EngineJob,
+    *,
+    image: str,
+    name: str,
+    folder: Path,
+    environ: Mapping[str, str],
+    runtime: Runtime = "docker",
+    vendor: Vendor = "nvidia",
+    pull: bool = False,
+) -> Start:
+    """Return the command that runs the job in a container, which is removed when it ends. Nothing is checked or made.
+
+    The arguments are those of `container_start`. The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only.
+    Hugging Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port
+    is open only on `job.host` of this machine. A job on several nodes uses this machine's network directly.
+
+    Raises:
+        ValueError: The job cannot run in a container.
+    """
     argv = _argv_inside(job)
     env, mounts = _what_it_needs(job, folder, environ)
     gpus = job.gpus // job.nodes
@@ -102,6 +134,12 @@ def container_start(
     else:
         words += [image, *argv]
     return Start(tuple(words), env, (runtime, "rm", "--force", name))
+
+
+def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without those that choose GPUs, for a container on another machine."""
+    chosen = {variable for variables in _VISIBLE.values() for variable in variables}
+    return {name: value for name, value in environ.items() if name not in chosen}
 
 
 def gpu_options(
@@ -192,20 +230,23 @@ def _what_it_needs(
             downloads = True
     if not downloads:
         return env, mounts
+    return {**env, _CACHE: str(cache)}, [*mounts, _mount(cache, writable=True)]
+
+
+def _make_cache(cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:
         raise LaunchError(
             f"Hugging Face's cache {cache} cannot be created: {error.strerror}; set HF_HOME to a writable folder."
         ) from None
-    return {**env, "HF_HOME": str(cache)}, [*mounts, _mount(cache, writable=True)]
 
 
 def _hugging_face(environ: Mapping[str, str]) -> Path:
     """Return Hugging Face's folder by the rules of huggingface_hub (its constants.py)."""
     home = environ.get("HOME", "~")
     cache = environ.get("XDG_CACHE_HOME") or f"{home}/.cache"
-    return Path(environ.get("HF_HOME") or f"{cache}/huggingface").expanduser().absolute()
+    return Path(environ.get(_CACHE) or f"{cache}/huggingface").expanduser().absolute()
 
 
 def _linked(checkpoint: Path) -> Iterator[Path]:

@@ -122,28 +122,49 @@ def slurm_start(
             f"{job.host} cannot be reached: use --host 0.0.0.0, which also sets a key."
         )
     name = f"m3agent-{secrets.token_hex(4)}"
-    shape, files = _body(job, folder)
-    options = [
-        *("--wait", "--export=ALL", "--no-requeue", "--exclusive", "--mem=0"),
-        *("--open-mode=append", f"--job-name={name}", f"--chdir={folder}", f"--output={folder / OUTPUT}"),
-        *shape,
+    given = [
         *(f"--partition={partition}" for _ in range(partition is not None)),
         *(f"--account={account}" for _ in range(account is not None)),
         *(f"--time={time_limit}" for _ in range(time_limit is not None)),
         *extra,
     ]
+    sbatch, files = slurm_command(job, name=name, folder=folder, extra=given)
     files[SUBMIT] = _SUBMIT.format(
         name=name,
         folder=shlex.quote(str(folder)),
         url=URL,
         output=OUTPUT,
-        sbatch=shlex.join(("sbatch", *options, SCRIPT)),
+        sbatch=shlex.join(sbatch),
     )
     for file, text in files.items():
         path = folder / file
         path.touch(mode=0o600)
         path.write_text(text)
     return Start(("bash", str(folder / SUBMIT)), job.env, ("scancel", "--me", f"--name={name}"), folder / URL)
+
+
+def slurm_command(
+    job: EngineJob, *, name: str, folder: Path, extra: Sequence[str] = ()
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the command that submits the job and waits for it, and the scripts that the nodes run. Nothing is written.
+
+    Args:
+        job: The engine to start.
+        name: Name of the job.
+        folder: Folder of the scripts.
+        extra: Further options of sbatch; they override ours.
+
+    Raises:
+        ValueError: The job cannot run under Slurm.
+    """
+    shape, files = _body(job, folder)
+    options = [
+        *("--wait", "--export=ALL", "--no-requeue", "--exclusive", "--mem=0"),
+        *("--open-mode=append", f"--job-name={name}", f"--chdir={folder}", f"--output={folder / OUTPUT}"),
+        *shape,
+        *extra,
+    ]
+    return ("sbatch", *options, SCRIPT), files
 
 
 def _body(job: EngineJob, folder: Path) -> tuple[list[str], dict[str, str]]:

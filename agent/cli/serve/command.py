@@ -223,11 +223,15 @@ def serve(
             _refuse_other_machines(host)
             if dry_run:
                 given = {"--seed": seed, "--candidates": candidates}
-                _print_script(serve_choice.dry_run_embedded(asked, why, given))
+                from m3agent.agent.cli.serve.dry_run import dry_run_embedded
+
+                _print_script(dry_run_embedded(asked, why, given))
                 return
             run(_embedded(host, port, Budget.chosen(candidates, seed or 0), state))
         elif dry_run:
-            _print_script(serve_choice.dry_run(asked, os.environ))
+            from m3agent.agent.cli.serve.dry_run import dry_run as script_of
+
+            _print_script(script_of(asked, os.environ))
         else:
             run(_serve(asked, state))
 
@@ -244,7 +248,9 @@ def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> No
             raise UsageError(
                 "m3agent does not start several servers itself: --dry-run prints their scripts, --write FOLDER writes them"
             )
-        _print_script(serve_choice.dry_run_set(asked, os.environ))
+        from m3agent.agent.cli.serve.dry_run import dry_run_set
+
+        _print_script(dry_run_set(asked, os.environ))
         return
     _, files = serve_choice.server_files(asked, os.environ)
     try:

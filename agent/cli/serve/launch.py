@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from m3agent.agent.cli.serve.options import Choice, ServeRequest, barred, choose
+from m3agent.agent.cli.serve.options import Choice, ServeRequest, barred, choose, image_of, reachable
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch import record as records
@@ -58,8 +58,7 @@ def launch(
 def _launch(
     asked: ServeRequest, state: Path, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[Launch, records.ServerRecord]:
-    if asked.slurm and is_loopback(asked.host):
-        asked = replace(asked, host="0.0.0.0")  # noqa: S104  # it runs on another machine, and asks for a key
+    asked = reachable(asked)
     key = None if is_loopback(asked.host) else _key(environ)
     if asked.here:
         environ = _without_taken(state, environ, say)
@@ -151,12 +150,9 @@ def _start(
     if asked.slurm:
         return slurm_start(job, folder=folder, environ=environ, extra=asked.sbatch)
     if asked.container:
-        image = asked.image or job.image
-        if image is None:
-            raise ValueError(f"no image is known for {choice.prepared.recipe.name}: name one with --image")
         return container_start(
             job,
-            image=image,
+            image=image_of(asked, choice.prepared),
             name=f"m3agent-{folder.name}",
             folder=folder,
             environ=environ,

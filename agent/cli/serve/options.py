@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from packaging.version import InvalidVersion, Version
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -18,7 +18,6 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.launch.installed import installed_version
-from m3agent.serving.launch.nodes import as_node, node_commands
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
 from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
@@ -30,7 +29,6 @@ from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import recipe
-from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 
 SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
@@ -114,67 +112,23 @@ def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
-    """Return the command that serves the embedded engine, for a shell; everything else is in comments.
+def image_of(asked: ServeRequest, prepared: PreparedJob) -> str:
+    """Return the name of the image for a container.
 
-    Args:
-        asked: The options.
-        why: The reason for using the embedded engine.
-        options: The options of the search, by flag. None means that the option was not given.
+    Raises:
+        UsageError: None is known.
     """
-    port = asked.port or "PORT"
-    argv = ["m3agent", "serve", "--engine", "embedded", "--host", asked.host, "--port", str(asked.port)]
-    for flag, value in options.items():
-        argv += [] if value is None else [flag, str(value)]
-    host = f"[{asked.host}]" if ":" in asked.host else asked.host
-    lines = [
-        "m3agent: the embedded engine, a search for small repairs; it needs no GPU and is not M3",
-        f"why: {why}",
-        f"address: http://{host}:{port}/v1, for this machine only"
-        + ("" if asked.port else "; PORT is a free port, printed at start"),
-        "next: start it with the command below; 'm3agent fix ISSUE' in a repository then finds it",
-        "or: 'm3agent fix ISSUE --engine embedded' starts it for one fix",
-    ]
-    return "".join(f"# {line}\n" for line in lines) + shlex.join(argv) + "\n"
+    image = asked.image or prepared.job.image
+    if image is None:
+        raise UsageError(f"no image is known for {prepared.recipe.name}: name one with --image")
+    return image
 
 
-def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
-    """Return the command, for a shell; the plan and its reasons are in comments."""
-    from m3agent.agent.cli.plan import plan_details
-    from m3agent.serving.plan.command import command_line
-
-    choice = choose(asked, environ, key=None, local=False)
-    job = choice.prepared.job
-    if asked.node_rank is not None:
-        try:
-            job = as_node(job, asked.node_rank, asked.master or "")
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-    lines = [*(f"m3agent: {note}" for note in choice.notes)]
-    if choice.plan is not None:
-        lines += plan_details(choice.plan).strip("\n").splitlines()
-    else:
-        lines.append(f"{'GPUs':<12} {choice.prepared.recipe.gpus}")
-    if not choice.prepared.recipe.verified:
-        lines.append(UNVERIFIED)
-    if job.nodes == 1:
-        lines.append(
-            f"{'next':<12} leave out --dry-run on a machine with these GPUs: it starts the server, and "
-            "`m3agent fix ISSUE` finds it"
-        )
-    lines = [f"# {line}" for line in lines]
-    lines += ["#", f"# {choice.prepared.recipe.name}, changed for agent work and this plan:"]
-    lines += changes_text(choice.prepared.changes)
-    for name, text in job.files.items():
-        lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
-    lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
-    if job.nodes > 1 and asked.node_rank is None and job.engine in ("vllm", "sglang"):
-        lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
-        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
-        for one in node_commands(job, nodes):
-            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
-        return "\n".join(lines) + "\n"
-    return "\n".join([*lines, command_line(job.argv, job.env)]) + "\n"
+def reachable(asked: ServeRequest) -> ServeRequest:
+    """Return the options with an address that other machines reach, if the server runs on another one; it asks for a key."""
+    if asked.slurm and is_loopback(asked.host):
+        return replace(asked, host="0.0.0.0")  # noqa: S104  # with a key
+    return asked
 
 
 def _named(gpus: str) -> Fleet:
@@ -258,18 +212,6 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
     return choice, files
 
 
-def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
-    """Return the files of several servers behind a router; the plan of each server is in comments."""
-    from m3agent.agent.cli.plan import plan_details
-
-    choice, files = server_files(asked, environ)
-    lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
-    lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
-    lines.append(f"{'next':<12} --write FOLDER in place of --dry-run writes these files")
-    text = "".join(f"# {line}\n" for line in lines)
-    return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())
-
-
 def _go_together(asked: ServeRequest) -> None:
     """Refuse an option that would have no effect without another one, or beside it.
 
@@ -278,6 +220,14 @@ def _go_together(asked: ServeRequest) -> None:
     """
     if asked.master is not None and asked.node_rank is None:
         raise UsageError("--master is for --node-rank: give both, or leave out --master")
+    if asked.slurm and asked.container:
+        raise UsageError(
+            "--slurm starts no container of m3agent's: leave out --slurm, or --container and --image"
+        )
+    if asked.sbatch and not asked.slurm:
+        raise UsageError("--sbatch is for --slurm: give both, or leave out --sbatch")
+    if asked.pull and not asked.container:
+        raise UsageError("--pull is for --container: give both, or leave out --pull")
 
 
 def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:

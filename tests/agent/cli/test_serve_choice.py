@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from m3agent.agent.cli.serve.command import refuse_search_options
-from m3agent.agent.cli.serve.options import ServeRequest, dry_run
+from m3agent.agent.cli.serve.dry_run import dry_run
+from m3agent.agent.cli.serve.options import ServeRequest
 from m3agent.agent.errors import UsageError
 
 
@@ -48,3 +51,44 @@ def test_a_dry_run_of_one_node_prints_its_command_only() -> None:
     shown = dry_run(replace(TWO_NODES, node_rank=1, master="10.0.0.1"), {})
     assert "--node-rank 1" in shown and "--master-addr 10.0.0.1" in shown
     assert "--node-rank 0" not in shown
+
+
+def test_a_dry_run_prints_the_command_of_a_container_and_its_image(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
+    asked = ServeRequest(gpus="8xH200", container=True, port=9000)
+    shown = dry_run(asked, home)
+    image = "vllm/vllm-openai:minimax-m3"
+    assert f"# image        {image} (pull it first: docker pull {image})\n" in shown
+    words = shlex.split(shown[shown.index("\ndocker run ") :].replace("\\\n", " "))
+    assert words[:2] == ["docker", "run"]
+    assert words[words.index("--publish") + 1] == "127.0.0.1:9000:9000"
+    assert words[words.index("--gpus") + 1] == '"device=0,1,2,3,4,5,6,7"', "not those of this machine"
+    assert words[words.index("--entrypoint") + 1 :][:3] == ["vllm", image, "serve"]
+    assert list(tmp_path.iterdir()) == [], "a dry run makes no cache"
+    own = dry_run(replace(asked, image="own/image:1", pull=True), home)
+    assert "own/image:1 (--pull fetches it)" in own and " own/image:1 serve" in own
+
+
+@pytest.mark.parametrize("asked", [ServeRequest(gpus="8xH200"), TWO_NODES])
+def test_a_dry_run_prints_the_command_of_a_slurm_job(asked: ServeRequest) -> None:
+    shown = dry_run(replace(asked, slurm=True, sbatch=("--partition=gpu",)), {})
+    assert "\n# job.sh:\n" in shown and ("\n# node.sh:\n" in shown) is (asked is TWO_NODES)
+    assert "--host 0.0.0.0" in shown and "export VLLM_API_KEY=" in shown
+    command = shown[shown.index("\nsbatch ") :]
+    assert command.endswith("--partition=gpu job.sh\n")
+    assert '"--chdir=$PWD"' in command
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (ServeRequest(gpus="8xH200", slurm=True, container=True), "--slurm starts no container"),
+        (ServeRequest(gpus="8xH200", sbatch=("--partition=gpu",)), "--sbatch is for --slurm"),
+        (ServeRequest(gpus="8xH200", pull=True), "--pull is for --container"),
+        (ServeRequest(gpus="8xH200", engine="sglang", container=True), "name one with --image"),
+        (ServeRequest(recipe="trtllm-gb200-2x4", container=True), "use --slurm"),
+    ],
+)
+def test_a_way_to_start_that_cannot_be_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        dry_run(asked, {"HOME": "/nowhere"})
