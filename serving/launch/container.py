@@ -21,7 +21,7 @@ from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.gpus import GIB
-from m3agent.serving.plan.recipe import Vendor
+from m3agent.serving.plan.recipe import HTTP_HOST, Vendor
 
 Runtime = Literal["docker", "podman"]
 
@@ -196,7 +196,9 @@ def _argv_inside(job: EngineJob) -> tuple[str, ...]:
             "This recipe's command is Slurm's srun, which starts its own containers: use --slurm."
         )
     if job.nodes > 1 or job.engine == "dynamo":
-        return job.argv  # several nodes use this machine's network; Dynamo's script sets its own address
+        return (
+            job.argv
+        )  # several nodes use this machine's network; Dynamo's script reads its address from a variable
     return LaunchCommand.of(job.argv).replacing(("--host", "0.0.0.0")).words  # noqa: S104  # published on job.host only
 
 
@@ -218,6 +220,8 @@ def _what_it_needs(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the environment variables and the mounts that the job needs."""
     env = dict(job.env)
+    if HTTP_HOST in env and job.nodes == 1:
+        env[HTTP_HOST] = "0.0.0.0"  # noqa: S104  # published on job.host only
     mounts = [_mount(folder)] if job.files else []
     cache = _hugging_face(environ)
     downloads = False

@@ -18,7 +18,7 @@ from m3agent.serving.plan.known_issues import Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
 from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.planner import Plan
-from m3agent.serving.plan.recipe import Recipe
+from m3agent.serving.plan.recipe import HTTP_HOST, HTTP_PORT, Recipe
 
 _MODEL_VARIABLE = "MODEL"  # variable in TensorRT-LLM's guide
 _SWITCHES = ("VLLM_", "SGLANG_")
@@ -114,6 +114,13 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     if plan is not None:
         env |= plan.env
     model = wanted.model or (plan.checkpoint if plan is not None else None) or recipe.checkpoint
+    if HTTP_HOST in env:
+        if not loopback:
+            raise OptionsError(
+                f"{wanted.host} is not a loopback address, and Dynamo's frontend asks for no key: serve on 127.0.0.1, and put a "
+                "proxy in front of it that asks for one"
+            )
+        env |= {HTTP_HOST: wanted.host, HTTP_PORT: str(wanted.port)}
     if _MODEL_VARIABLE in env and wanted.model:
         env[_MODEL_VARIABLE] = wanted.model
     if changes:  # the recipe starts the engine itself, so address and user options can be added
@@ -121,7 +128,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         argv = with_options(argv, wanted.options, recipe.engine)
         argv = with_options(argv, ("--port", str(wanted.port), "--host", wanted.host), recipe.engine)
         _check(argv, recipe)
-    elif wanted.options or wanted.model:
+    elif wanted.options or wanted.model or wanted.vision:
         raise OptionsError(f"{recipe.name} has no options to set: {recipe.notes}")
     inherited = {name: value for name, value in wanted.environ.items() if name.startswith(_SWITCHES)}
     setup = None if plan is None else setup_of(argv, inherited | env, plan.setup)

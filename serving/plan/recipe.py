@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from m3agent.serving.plan.command import command_line
+from m3agent.serving.plan.command import END_CHILDREN, command_line
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
 
 Engine = Literal["vllm", "sglang", "trtllm", "dynamo"]
@@ -45,6 +45,7 @@ class Recipe:
             changes.
         notes: Remarks for users.
         refused: Why this recipe is never planned; None if it may be.
+        only: What the command does, if it starts no server; otherwise empty.
     """
 
     name: str
@@ -60,6 +61,17 @@ class Recipe:
     verified: bool = False
     notes: str = ""
     refused: str | None = None
+    only: str = ""
+
+    @property
+    def no_server(self) -> str | None:
+        """Why the recipe cannot be served, and what to do instead; None if its command starts a server."""
+        if not self.only:
+            return None
+        return (
+            f"{self.name} {self.only} and starts no server: `m3agent serve --container` runs the engine in the image "
+            f"{self.image}, with the best plan or with another --recipe"
+        )
 
 
 _VLLM_PAGE = "vLLM's recipe page for MiniMax-M3"
@@ -203,16 +215,17 @@ def slurm_script(argv: Sequence[str], env: Mapping[str, str]) -> str:
     return f"{_SCRIPT_HEAD}{command_line(argv, env)}\n"
 
 
-_DYNAMO_FRONTEND = """\
+HTTP_HOST, HTTP_PORT = "HTTP_HOST", "HTTP_PORT"
+"""Variables of Dynamo's scripts with the address and the port of its frontend."""
+_DYNAMO_ENV = MappingProxyType({HTTP_HOST: "0.0.0.0", HTTP_PORT: "8000"})  # noqa: S104  # as in Dynamo's own scripts
+_DYNAMO_FRONTEND = f"""\
 #!/bin/bash
 set -e
-trap 'kill 0' EXIT
-python3 -m dynamo.frontend {options} &
+{END_CHILDREN}
+python3 -m dynamo.frontend {{options}}--http-host "${HTTP_HOST}" --http-port "${HTTP_PORT}" &
 """
 _DYNAMO_AGG = (
-    _DYNAMO_FRONTEND.format(
-        options="--router-mode kv --router-kv-events --http-host 0.0.0.0 --http-port 8000 --kv-cache-block-size 128"
-    )
+    _DYNAMO_FRONTEND.format(options="--router-mode kv --router-kv-events --kv-cache-block-size 128 ")
     + """\
 python3 -m dynamo.vllm --model nvidia/MiniMax-M3-NVFP4 --served-model-name nvidia/MiniMax-M3-NVFP4 \\
   --trust-remote-code --tensor-parallel-size 4 --block-size 128 --gpu-memory-utilization 0.9 \\
@@ -224,7 +237,7 @@ python3 -m dynamo.vllm --model nvidia/MiniMax-M3-NVFP4 --served-model-name nvidi
 """
 )
 _DYNAMO_DISAGG = (
-    _DYNAMO_FRONTEND.format(options="--http-port 8000")
+    _DYNAMO_FRONTEND.format(options="")
     + """\
 CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 python3 -m dynamo.trtllm --model-path MiniMaxAI/MiniMax-M3 \\
   --served-model-name MiniMaxAI/MiniMax-M3 --extra-engine-args prefill.yaml --modality text \\
@@ -278,6 +291,7 @@ RECIPES: tuple[Recipe, ...] = (
         _VLLM_PAGE,
         image="vllm/vllm-openai:minimax-m3",
         notes="Any of the vllm-nvidia recipes then runs inside the image.",
+        only="only pulls an image",
     ),
     _amd("vllm-amd-tp8", BF16, _TP8, *_AMD_BACKENDS, *_PARSERS),
     _amd("vllm-amd-tp8-ep", BF16, _TP8_EP, *_AMD_BACKENDS, *_PARSERS),
@@ -323,6 +337,7 @@ RECIPES: tuple[Recipe, ...] = (
         vendor="amd",
         image="vllm/vllm-openai-rocm:minimax-m3",
         notes="Opens a shell in which any of the vllm-amd recipes then runs.",
+        only="only opens a shell in a container",
     ),
     Recipe(
         "vllm-cloud-2gpu",
@@ -413,6 +428,7 @@ RECIPES: tuple[Recipe, ...] = (
         ("bash", "disagg.sh"),
         16,
         "Dynamo's launch script for TensorRT-LLM with prefill and decode apart (1.5), with M3's settings",
+        env=_DYNAMO_ENV,
         files=MappingProxyType(
             {
                 "disagg.sh": _DYNAMO_DISAGG,
@@ -434,6 +450,7 @@ RECIPES: tuple[Recipe, ...] = (
         ("bash", "agg.sh"),
         4,
         "Dynamo's recipe for MiniMax M3 NVFP4 on vLLM, aggregated (1.5.0)",
+        env=_DYNAMO_ENV,
         files=MappingProxyType({"agg.sh": _DYNAMO_AGG}),
         image="nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.5.0",
         notes=(

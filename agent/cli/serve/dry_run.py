@@ -67,13 +67,17 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
         image = image_of(asked, choice.prepared)
         first = "--pull fetches it" if asked.pull else f"pull it first: docker pull {image}"
         lines.append(f"{'image':<12} {image} ({first})")
-    if job.nodes == 1 or asked.slurm:
+    no_server = choice.prepared.recipe.no_server
+    if no_server is not None:
+        lines.append(f"{'next':<12} {no_server}")
+    elif job.nodes == 1 or asked.slurm:
         where = "on a login node of Slurm" if asked.slurm else "on a machine with these GPUs"
         lines.append(
             f"{'next':<12} leave out --dry-run {where}: it starts the server, and `m3agent fix ISSUE` finds it"
         )
     lines = [f"# {line}" for line in lines]
-    lines += ["#", f"# {choice.prepared.recipe.name}, changed for agent work and this plan:"]
+    changed = "changed for agent work and this plan" if choice.prepared.changes else "as it is documented"
+    lines += ["#", f"# {choice.prepared.recipe.name}, {changed}:"]
     lines += changes_text(choice.prepared.changes)
     argv, env, files = _started(asked, choice, job, environ)
     for name, text in files.items():

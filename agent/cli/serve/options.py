@@ -28,7 +28,8 @@ from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
-from m3agent.serving.plan.recipe import recipe
+from m3agent.serving.plan.recipe import Recipe, recipe
+from m3agent.serving.plan.recipe_fit import misfit
 
 SMALLEST = LayerCounts(dense=1, sparse=1)
 """The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
@@ -212,6 +213,55 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
     return choice, files
 
 
+def _recipe_choice(
+    documented: Recipe,
+    asked: ServeRequest,
+    wanted: LaunchRequest,
+    checkpoint: Checkpoint | None,
+    environ: Mapping[str, str],
+    *,
+    local: bool,
+) -> Choice:
+    """Prepare a recipe as it is documented, without a plan.
+
+    Raises:
+        DetectionError, EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError, ValueError: The recipe does not suit the options or the GPUs.
+    """
+    of_a_plan = {
+        "--draft on": asked.draft == "on",
+        "--draft-model": asked.draft_model,
+        "--host-cache": asked.host_cache,
+        "--concurrency": asked.concurrency != 1,
+        "--typical": asked.typical,
+        "--precision": asked.precision,
+    }
+    if given := [option for option, value in of_a_plan.items() if value]:
+        use = f"--recipe {documented.name}" if asked.recipe else f"--engine {asked.engine}"
+        raise UsageError(
+            f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} for a plan, and {use} uses a documented command: leave "
+            "out one, or give the engine's own option after --"
+        )
+    if asked.engine not in (None, documented.engine):
+        raise UsageError(f"{documented.name} starts {documented.engine}: leave out --engine {asked.engine}")
+    if local and documented.no_server is not None:
+        raise UsageError(documented.no_server)
+    prepared = prepare(documented, wanted)
+    here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
+    notes = here.notes if here else ()
+    if asked.gpus is not None or here is not None:
+        fleet = _fleet(asked, here)
+        own = None if checkpoint is None else checkpoint.precision
+        if why := misfit(documented, fleet, prepared.job.argv, prepared.job.env, own):
+            raise UsageError(why)
+        if unused := fleet.count - documented.gpus:
+            notes = (
+                *notes,
+                f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}",
+            )
+    return Choice(prepared, None, None, here, checkpoint, notes)
+
+
 def _go_together(asked: ServeRequest) -> None:
     """Refuse an option that would have no effect without another one, or beside it.
 
@@ -266,16 +316,9 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
             raise UsageError(
                 "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
             )
-        if asked.recipe is not None and (asked.draft == "on" or asked.host_cache):
-            raise UsageError(
-                f"{'--draft on' if asked.draft == 'on' else '--host-cache'} is for a plan, and --recipe uses a documented command: leave out one, or give "
-                "the engine's own option after --"
-            )
         named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
         if named is not None:
-            prepared = prepare(recipe(named), wanted)
-            here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
-            return Choice(prepared, None, None, here, checkpoint, here.notes if here else ())
+            return _recipe_choice(recipe(named), asked, wanted, checkpoint, environ, local=local)
         detected: Detected | None = None
         notes: tuple[str, ...] = ()
         if asked.gpus is None or local:

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.agent.cli.serve.command import refuse_search_options
 from m3agent.agent.cli.serve.dry_run import dry_run
-from m3agent.agent.cli.serve.options import ServeRequest
+from m3agent.agent.cli.serve.options import ServeRequest, choose
 from m3agent.agent.errors import UsageError
 
 
@@ -92,3 +92,43 @@ def test_a_dry_run_prints_the_command_of_a_slurm_job(asked: ServeRequest) -> Non
 def test_a_way_to_start_that_cannot_be_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         dry_run(asked, {"HOME": "/nowhere"})
+
+
+DYNAMO = ServeRequest(engine="dynamo", gpus="8xB200", host="127.0.0.1", port=9000)
+
+
+def test_dynamo_listens_where_it_was_told_to() -> None:
+    shown = dry_run(DYNAMO, {})
+    assert "4 of the 8 GPUs stay unused" in shown
+    command = "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith("#"))
+    assert command == "export HTTP_HOST=127.0.0.1\nexport HTTP_PORT=9000\nbash agg.sh\n"
+    assert '--http-host "$HTTP_HOST" --http-port "$HTTP_PORT" &' in shown
+    inside = dry_run(replace(DYNAMO, container=True), {"HOME": "/nowhere"})
+    assert "export HTTP_HOST=0.0.0.0\n" in inside and "--publish 127.0.0.1:9000:9000" in inside
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (replace(DYNAMO, gpus="8xH200"), "through Marlin on Hopper: garbage, then illegal memory access"),
+        (replace(DYNAMO, gpus="2xB200"), "needs 4 GPUs, and 2xB200 are 2"),
+        (replace(DYNAMO, host="0.0.0.0"), "Dynamo's frontend asks for no key"),
+        (replace(DYNAMO, concurrency=4, precision="mxfp8"), "--concurrency and --precision are for a plan"),
+        (replace(DYNAMO, vision=True), "has no options to set"),
+        (replace(DYNAMO, recipe="sglang-8gpu"), "sglang-8gpu starts sglang: leave out --engine dynamo"),
+        (ServeRequest(recipe="vllm-amd-tp8", gpus="8xH200"), "is for AMD's GPUs, not for 8xH200"),
+    ],
+)
+def test_what_a_recipe_cannot_do_is_refused(asked: ServeRequest, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        dry_run(asked, {})
+
+
+def test_a_recipe_without_a_server_says_what_to_do_and_is_not_started() -> None:
+    asked = ServeRequest(gpus="8xH200", recipe="vllm-nvidia-docker")
+    said = "vllm-nvidia-docker only pulls an image and starts no server: `m3agent serve --container` runs"
+    shown = dry_run(asked, {})
+    assert f"# next         {said}" in shown and "leave out --dry-run" not in shown
+    assert shown.endswith("\ndocker pull vllm/vllm-openai:minimax-m3\n")
+    with pytest.raises(UsageError, match=said):
+        choose(asked, {}, key=None, local=True)

@@ -92,6 +92,8 @@ PRINTED = {
         "--context-length 131072 --port 30000"
     ),
 }
+# m3agent's own: the scripts read their address from them, so that `serve --host --port` can set it
+DYNAMO_ENV = {"HTTP_HOST": "0.0.0.0", "HTTP_PORT": "8000"}
 AMD_ENV = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
 ENV = {
     "vllm-amd-tp8": AMD_ENV,
@@ -102,6 +104,8 @@ ENV = {
     "vllm-amd-mxfp4-emulation": AMD_ENV,
     "trtllm-gb200-2x4": {"MODEL": "/models/MiniMax-M3"},
     "trtllm-b200-1x4": {"MODEL": "/models/MiniMax-M3-NVFP4"},
+    "dynamo-trtllm-disagg": DYNAMO_ENV,
+    "dynamo-vllm-agg": DYNAMO_ENV,
 }
 
 
