@@ -374,20 +374,46 @@ def plan_details(plan: Plan) -> str:
 
 def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     """Say why no plan fits, and what would fit."""
-    from m3agent.serving.plan.planner import longest_context, smallest
+    from m3agent.serving.plan.planner import longest_context, nearest, smallest
 
     longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
     advice = [
         *([f"lower --context to {longest:,}"] if longest else []),
-        *([f"take {enough}"] if enough is not None and enough.count > fleet.count else []),
+        *_other_ways(fleet, wish),
     ]
+    if enough is not None and (enough.count > fleet.count or enough.nodes > fleet.nodes):
+        advice.append(f"take {enough}")
     reasons = [_reason(refusal) for refusal in refused]
     if not reasons:
-        reasons = [f"no way to serve it with {wish.engine} is known"]
+        reasons = [f"no way to serve it with {wish.engine} and these options on {fleet} is known"]
+        if enough is None and (kinds := nearest(wish)[:NEAREST]):
+            advice.append(f"take {' or '.join(map(str, kinds))}")
     lacking = not all(refusal.trap for refusal in refused)
     said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
-    first = f"{said}: {' or '.join(advice)}" if advice else said
+    listed = ", ".join([*advice[:-1], f"or {advice[-1]}"]) if len(advice) > 2 else " or ".join(advice)
+    first = f"{said}: {listed}" if advice else said
     return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
+
+
+def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
+    """Return the options to add or to leave out, so that these GPUs serve M3 although the engine named does not."""
+    from m3agent.serving.plan.memory_model import Precision
+    from m3agent.serving.plan.planner import plans
+
+    if wish.engine is None:
+        return []
+    ways: list[str] = []
+    for precision in Precision if wish.precision is None else ():
+        if found := plans(fleet, dataclasses.replace(wish, precision=precision)):
+            ways.append(f"add --precision {precision} (the recipe {found[0].recipe})")
+    open_wish = dataclasses.replace(wish, engine=None)
+    if found := plans(fleet, open_wish):
+        ways.append(f"leave out --engine ({found[0].engine} serves it on {fleet})")
+    elif wish.precision and (found := plans(fleet, dataclasses.replace(open_wish, precision=None))):
+        ways.append(
+            f"leave out --engine and --precision ({found[0].engine} serves it on {fleet} with {found[0].precision})"
+        )
+    return ways
 
 
 def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:

@@ -412,10 +412,15 @@ def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
 
 
 def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
-    """Return the fewest GPUs of this kind that serve the wish: 1, 2, 4, 8 or 16; None if 16 are not enough."""
+    """Return the fewest GPUs of this kind that serve the wish: 1, 2, 4, 8 or 16; None if 16 are not enough.
+
+    All of them are used: an engine that needs two machines and four GPUs of each gets no machines of eight.
+    """
     for fewest in map(fleet.of, (1, 2, 4, 8, 16)):
-        if any(plan.sequences >= wish.concurrency for plan in plans(fewest, wish)):
-            return fewest
+        enough = [plan for plan in plans(fewest, wish) if plan.sequences >= wish.concurrency]
+        if enough:
+            least = min(enough, key=lambda plan: (plan.count, plan.nodes))
+            return replace(fewest, per_node=least.count // least.nodes, nodes=least.nodes)
     return None
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.plan import DraftChoice, PlanEngine, PlanPrecision
+from m3agent.agent.cli.plan import DraftChoice, PlanEngine, PlanPrecision, refusal
 from m3agent.serving.plan.draft import DraftUse
+from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.memory_model import Precision
+from m3agent.serving.plan.planner import PlanRequest, plans, refusals, smallest
 from tests import command_line
 
 pytestmark = pytest.mark.integration
@@ -58,7 +60,10 @@ def test_json_has_all_of_it() -> None:
     [
         (["--gpus", "2xH200"], "cannot be served on 2xH200 with 524,288 tokens of context: take 4xH200"),
         (["--gpus", "2xMI325X", "--context", "1048576"], "lower --context to "),
-        (["--gpus", "8xH200", "--engine", "trtllm"], "no way to serve it with trtllm is known"),
+        (
+            ["--gpus", "8xH200", "--engine", "trtllm"],
+            "no way to serve it with trtllm and these options on 8xH200",
+        ),
         (["--gpus", "8xH200", "--precision", "nvfp4"], "vllm#49070"),
         (
             ["--gpus", "8xH2000"],
@@ -196,3 +201,41 @@ def test_a_plan_for_a_team_ends_with_the_command_that_has_the_addition() -> None
     ]
     told = json.loads(run(*team, "--json").stdout)
     assert (told["gpus"], told["kept"], told["additions"][0]["name"]) == ("8xH200", 8, "--host-cache 754")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "said"),
+    [
+        (
+            "4xB200",
+            None,
+            "add --precision nvfp4 (the recipe trtllm-b200-1x4), leave out --engine (vllm serves",
+        ),
+        (
+            "4xB200",
+            None,
+            " or take 2x4xB200. no way to serve it with trtllm and these options on 4xB200 is known",
+        ),
+        ("8xB200", None, " or take 2x4xB200. "),
+        ("8xH200", None, ": leave out --engine (vllm serves it on 8xH200) or take 2x4x"),
+        (
+            "8xH200",
+            Precision.NVFP4,
+            "leave out --engine and --precision (vllm serves it on 8xH200 with mxfp8) or take 4x",
+        ),
+    ],
+)
+def test_an_engine_that_does_not_serve_these_gpus_says_what_does(
+    gpus: str, precision: Precision | None, said: str
+) -> None:
+    fleet, wish = parse_gpus(gpus), PlanRequest(engine=EngineKind.TRTLLM, precision=precision)
+    assert plans(fleet, wish) == []
+    assert said in refusal(fleet, wish, refusals(fleet, wish))
+
+
+def test_the_advised_gpus_are_all_used() -> None:
+    wish = PlanRequest(engine=EngineKind.TRTLLM)
+    enough = smallest(parse_gpus("4xB200"), wish)
+    assert str(enough) == "2x4xB200"
+    (plan,) = plans(parse_gpus("2x4xB200"), wish)
+    assert plan.gpus == "2x4xB200" and not any("stay unused" in warning for warning in plan.warnings)
