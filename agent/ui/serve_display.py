@@ -11,7 +11,7 @@ from rich.text import Text
 from m3agent.agent.report import text
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import note
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.agent.util.sanitize import has_terminal, printable_line
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
@@ -20,6 +20,11 @@ BAR = 24  # cells
 LABEL = 22  # cells
 WIDE = 200  # cells of a row where there is no terminal
 MARKS = {True: ("ok", "green"), False: ("failed", "bold red"), None: ("-", "yellow")}
+
+
+def how_to_end() -> str:
+    """Say how to end the server: Ctrl-C does not reach it in the background."""
+    return "`m3agent serve stop` or Ctrl-C ends it" if has_terminal() else "`m3agent serve stop` ends it"
 
 
 class ServeView:
@@ -82,7 +87,7 @@ class ServeView:
             window = f", {record.max_model_len:,} tokens" if record.max_model_len else ""
             self._line(
                 "ready",
-                f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} (`m3agent serve stop` or Ctrl-C ends it)",
+                f"{record.model or 'M3'} at {record.url}{window}{_caveat(record)} ({how_to_end()})",
                 "bold green",
             )
 

@@ -68,6 +68,15 @@ def columns_of(stream: TextIO | None) -> int:
         return 0
 
 
+def has_terminal() -> bool:
+    """Return whether this process belongs to a terminal, whose Ctrl-C ends it, wherever its output goes."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
 def _print(stream: TextIO | None, text: str) -> None:
     if stream is not None:  # the stream was closed when Python started
         stream.write(text)

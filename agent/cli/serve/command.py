@@ -304,6 +304,7 @@ def _refuse_other_machines(host: str) -> None:
 async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
     import asyncio
 
+    from m3agent.agent.ui.serve_display import how_to_end
     from m3agent.serving.embedded.server import EmbeddedServer
     from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
 
@@ -315,7 +316,7 @@ async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
             try:
                 print_note(
                     f"serving the embedded engine, a search for small repairs and not M3, at {server.url}; "
-                    "`m3agent fix ISSUE` in a repository then finds it (`m3agent serve stop` or Ctrl-C ends it)"
+                    f"`m3agent fix ISSUE` in a repository then finds it ({how_to_end()})"
                 )
                 await asyncio.Event().wait()
             finally:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,8 +17,8 @@ import typer
 from m3agent.agent.cli.common import AsJson, end, faults, print_bytes, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.errors import ServerFault
-from m3agent.agent.util.sanitize import print_note, print_text, printable_line
-from m3agent.agent.util.table import columns
+from m3agent.agent.util.sanitize import columns_of, print_note, print_text, printable_line
+from m3agent.agent.util.table import fitting, wrapped
 
 if TYPE_CHECKING:
     from m3agent.serving.launch.record import ServerRecord
@@ -28,6 +28,9 @@ STOP_SECONDS = 120.0
 FREE_SECONDS = 20.0
 """Longest wait until the driver has freed the memory of an ended process."""
 CONSOLE = "serve.log"
+COLUMNS = ("ENGINE", "URL", "STATE", "FOR", "MODEL", "WINDOW", "CACHE", "GPUS", "PID")
+DROPPED = ("FOR", "PID", "CACHE", "WINDOW", "GPUS", "MODEL")
+"""Columns that a narrow terminal does not get, the least important first."""
 LINES = 40
 
 
@@ -45,21 +48,14 @@ def status(as_json: AsJson = False) -> None:
             told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in found]
             print_bytes(json.dumps(told, indent=2).encode() + b"\n")
         elif found:
-            rows = [_row(record) for _, record in found]
-            head = ("ENGINE", "URL", "STATE", "FOR", "MODEL", "WINDOW", "CACHE", "GPUS", "PID")
-            print_text(columns([head, *rows]), end="")
+            width = columns_of(sys.stdout)
+            table, left_out = status_table([record for _, record in found], width)
+            print_text(table, end="")
             for _, record in found:
-                for check in record.checks:
-                    if check.get("ok") is False:
-                        said = f"{record.url}: {check.get('name')} failed: {check.get('detail')}"
-                        print_text(printable_line(said, 500))
-                if draft := (record.plan or {}).get("draft"):
-                    print_text(printable_line(f"{record.url}: drafts tokens with {draft.get('model')}", 500))
-                if record.random_weights:
-                    print_text(f"{record.url}: its weights are random, so it answers nonsense")
-                if record.restarts:
-                    times = "once" if record.restarts == 1 else f"{record.restarts} times"
-                    print_text(f"{record.url}: started again {times} after a crash")
+                for remark in _remarks(record):
+                    print_text("\n".join(wrapped(f"{record.url}: {remark}", width - 1)))
+            if left_out:
+                say(f"too narrow for {', '.join(left_out)}: `m3agent serve status --json` has them")
         else:
             say("no m3agent server is running here (`m3agent serve` starts one)")
         raise typer.Exit(0 if found else 4)
@@ -153,8 +149,7 @@ def detached(argv: Sequence[str], state: Path) -> int:
             with console.open("rb") as file:
                 file.seek(shown)
                 data = file.read()
-            shown += len(data)
-            print_bytes(data, err=True)
+            shown += relay(data, last=ended is not None or serves)
             if ended is not None:
                 return ended
             if serves:
@@ -163,6 +158,49 @@ def detached(argv: Sequence[str], state: Path) -> int:
     except KeyboardInterrupt:
         print_note("it continues in the background: `m3agent serve status`, `m3agent serve stop`")
         end(130)
+
+
+def status_table(records: Sequence[ServerRecord], width: int) -> tuple[str, list[str]]:
+    """Return the table of servers, and the heads of the columns that were left out.
+
+    Args:
+        records: The servers.
+        width: Columns of the terminal; 0 for no terminal, which gets all of the table.
+    """
+    return fitting([COLUMNS, *map(_row, records)], width, DROPPED)
+
+
+def _remarks(record: ServerRecord) -> Iterator[str]:
+    """Yield what a person should know about a server beside its row."""
+    for check in record.checks:
+        if check.get("ok") is False:
+            yield printable_line(f"{check.get('name')} failed: {check.get('detail')}", 500)
+    if draft := (record.plan or {}).get("draft"):
+        yield printable_line(f"drafts tokens with {draft.get('model')}", 500)
+    if record.random_weights:
+        yield "its weights are random, so it answers nonsense"
+    if record.restarts:
+        times = "once" if record.restarts == 1 else f"{record.restarts} times"
+        yield f"started again {times} after a crash"
+
+
+def relay(data: bytes, *, last: bool) -> int:
+    """Print what a server in the background has written; on a terminal, its lines wrap.
+
+    Args:
+        data: The new bytes.
+        last: True if no more will come. Otherwise a terminal gets only whole lines.
+
+    Returns:
+        The number of bytes that were printed.
+    """
+    if not columns_of(sys.stderr):
+        print_bytes(data, err=True)
+        return len(data)
+    end = len(data) if last else data.rfind(b"\n") + 1
+    for line in data[:end].decode(errors="replace").splitlines():
+        print_note(line)
+    return end
 
 
 def _row(record: ServerRecord) -> tuple[str, ...]:

@@ -363,7 +363,7 @@ def test_without_a_gpu_the_embedded_engine_is_served_or_what_was_asked_is_refuse
     assert process.wait(PATIENCE) == 130
     assert (
         f"serving the embedded engine, a search for small repairs and not M3, at {record.url}; "
-        "`m3agent fix ISSUE` in a repository then finds it (`m3agent serve stop` or Ctrl-C ends it)"
+        "`m3agent fix ISSUE` in a repository then finds it (`m3agent serve stop` "
     ) in process.stderr.read().decode()
     done = machine.run("serve", "logs")
     assert (done.returncode, done.stdout) == (4, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.ui.serve_display import ServeView
+from m3agent.agent.ui.serve_display import ServeView, how_to_end
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
@@ -71,7 +71,7 @@ def test_a_server_that_is_ready(
 ) -> None:
     ready = LOADING.model_copy(update={"phase": Phase.READY, "max_model_len": window, **update})
     *_, line = shown(capfd, ready)
-    ends = "(`m3agent serve stop` or Ctrl-C ends it)"
+    ends = f"({how_to_end()})"
     assert line.split(maxsplit=1) == ["ready", f"M3 at {LOADING.url}{tokens}{caveat} {ends}"]
 
 
@@ -86,3 +86,14 @@ def test_an_outcome_of_a_check_has_its_remedy_where_it_failed(capfd: pytest.Capt
         "- wire: a detail",
         "m3agent: A sentence.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("terminal", "said"),
+    [(True, "`m3agent serve stop` or Ctrl-C ends it"), (False, "`m3agent serve stop` ends it")],
+)
+def test_ctrl_c_is_named_only_where_it_reaches_the_server(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, said: str
+) -> None:
+    monkeypatch.setattr("m3agent.agent.ui.serve_display.has_terminal", lambda: terminal)
+    assert how_to_end() == said
