@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Literal
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.change import KEY
-from m3agent.serving.plan.command import LaunchCommand, Option, command_line, flag_of
+from m3agent.serving.plan.command import END_CHILDREN, LaunchCommand, Option, command_line, flag_of
 from m3agent.serving.plan.memory_model import BLOCK
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
@@ -107,7 +108,15 @@ def named_places(text: str) -> list[Place]:
 
 
 def set_files(
-    job: EngineJob, places: Sequence[Place], router: Router, *, host: str, port: int, visible: str
+    job: EngineJob,
+    places: Sequence[Place],
+    router: Router,
+    *,
+    host: str,
+    port: int,
+    visible: str,
+    versions: str = "",
+    packages: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the files of a set of servers, by name; the scripts read the key from M3AGENT_API_KEY.
 
@@ -118,6 +127,8 @@ def set_files(
         host: Address on which the router listens.
         port: Port on which the router listens.
         visible: Variable that selects GPUs: CUDA_VISIBLE_DEVICES, or another on AMD.
+        versions: Versions of the engine that may serve it (PEP 440).
+        packages: Packages that the engine needs beside it.
 
     Raises:
         ValueError: The router cannot serve these places.
@@ -143,10 +154,44 @@ def set_files(
     if all(place.devices is not None for place in places):
         names = [name for name in files if name.startswith("server-")]
         starts = "".join(f'bash "$here/{name}" >"$here/{name}.log" 2>&1 &\n' for name in names)
+        program = LaunchCommand.of(job.argv).program[0]
+        needs = _needs({program: f"vllm{versions}", "vllm-router": "vllm-router"}, program, packages)
         files["start.sh"] = (
-            f'{_HEAD}here=$(dirname "$0")\ntrap "kill 0" EXIT\n{starts}bash "$here/router.sh"\n'
+            f'{_HEAD}here=$(dirname "$0")\n{needs}{_asks(job.env)}{END_CHILDREN}\n{starts}bash "$here/router.sh" &\nwait $!\n'
         )
     return files
+
+
+def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) -> str:
+    """Return lines of a script that end it with one sentence if something is not installed.
+
+    Args:
+        programs: The packages of the programs that have to be on PATH, by program.
+        engine: The engine's program. Its first line names the Python that needs the packages; another first line is not
+            looked into.
+        packages: Packages that the engine needs, like `name>=1`.
+    """
+    lines = ["missing=()"]
+    for program, package in programs.items():
+        lines.append(f"command -v {shlex.quote(program)} >/dev/null || missing+=({shlex.quote(package)})")
+    if packages:
+        lines.append(
+            f"python=$(head -n 1 \"$(command -v {shlex.quote(engine)})\" 2>/dev/null | sed -n 's/^#! *\\([^ ]*python[^ ]*\\).*/\\1/p')"
+        )
+    for package in packages:
+        name = re.split(r"[^\w.-]", package, maxsplit=1)[0]
+        ask = f'import importlib.metadata as m; m.version("{name}")'
+        lines.append(
+            f"""[ -z "$python" ] || "$python" -c '{ask}' 2>/dev/null || missing+=({shlex.quote(package)})"""
+        )
+    lines += [
+        "if [ ${#missing[@]} != 0 ]; then",
+        '  echo "$0: nothing was started, because ${missing[*]} is not installed here: pip install ${missing[*]@Q}" >&2',
+        "  exit 3",
+        "fi",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
@@ -157,13 +202,14 @@ def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
         folder: The folder.
         port: Port of the router.
     """
+    use = f"then m3agent fix ISSUE --endpoint http://127.0.0.1:{port}/v1 uses them"
     for name in ("start.sh", "dynamo.sh"):
         if name in files:
-            return f"start all of them with: bash {folder / name}"
+            return f"start all of them with: bash {folder / name}; {use}"
     if "router.sh" in files:
         return (
             "choose a key, and export it as M3AGENT_API_KEY on each machine; run each server-N.sh on its machine with bash, then "
-            f"{folder / 'router.sh'} where m3agent runs; then m3agent fix ISSUE --endpoint http://127.0.0.1:{port}/v1 uses them"
+            f"{folder / 'router.sh'} where m3agent runs; {use}"
         )
     return (
         "set KV_EVENTS_ENDPOINT and add the volumes, then start the servers with: kubectl apply -f "
@@ -195,13 +241,15 @@ _HEAD = "#!/bin/bash\nset -e\n"
 
 
 def _script(argv: Sequence[str], env: Mapping[str, str]) -> str:
-    # an empty key would be none, and other machines can reach the server
-    asks = (
-        f': "${{{KEY[1:]}:?choose a key, and export it as M3AGENT_API_KEY for each server, the router and m3agent fix}}"\n'
-        if KEY in env.values()
-        else ""
-    )
-    return f"{_HEAD}{asks}{command_line(argv, env)}\n"
+    # exec: the end of the script's process ends the program
+    return f"{_HEAD}{_asks(env)}{command_line(('exec', *argv), env)}\n"
+
+
+def _asks(env: Mapping[str, str]) -> str:
+    """Return the line that ends a script without a key: an empty key would be none, and other machines can reach the server."""
+    if KEY not in env.values():
+        return ""
+    return f': "${{{KEY[1:]}:?choose a key, and export it as M3AGENT_API_KEY for each server, the router and m3agent fix}}"\n'
 
 
 def _devices(place: Place, visible: str) -> dict[str, str]:
@@ -234,7 +282,7 @@ def _dynamo(job: EngineJob, places: Sequence[Place], host: str, port: int, visib
         *("--router-session-affinity-ttl-secs", str(_KEEP_SECONDS)),
     )
     env = {name: value for name, value in job.env.items() if name != "VLLM_API_KEY"}
-    lines = [f"{_HEAD}trap 'kill 0' EXIT", *_exports(env), f"{command_line(frontend, {})} &"]
+    lines = [f"{_HEAD}{END_CHILDREN}", *_exports(env), f"{command_line(frontend, {})} &"]
     for number, place in enumerate(places):
         options = [*kept, *own, _events(f"tcp://*:{_EVENT_PORT + number}")]
         words = ("python3", "-m", "dynamo.vllm", "--model", *command.positional, *sum(options, ()))

@@ -10,8 +10,8 @@ from pathlib import PurePosixPath
 Option = tuple[str, ...]
 """Words of one option: the flag (or `flag=value`), then its values."""
 
-END_CHILDREN = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT"
-"""A line of a bash script that ends its background jobs with the script. `kill 0` would also end the script's caller."""
+END_CHILDREN = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"
+"""A line of a bash script: the end of the script ends its background jobs. `kill 0` would also end the script's caller."""
 
 
 @dataclass(frozen=True)

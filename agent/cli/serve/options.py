@@ -207,6 +207,8 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
             host=asked.host,
             port=asked.port or 8000,
             visible=visible,
+            versions=choice.plan.versions,
+            packages=choice.prepared.packages,
         )
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -591,7 +591,10 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        (("server-1.sh", "router.sh", "start.sh"), "start all of them with: bash set/start.sh"),
+        (
+            ("server-1.sh", "router.sh", "start.sh"),
+            "start all of them with: bash set/start.sh; then m3agent fix ISSUE --endpoint http://127.0.0.1:8000/v1",
+        ),
         (
             ("server-1.sh", "router.sh"),
             "run each server-N.sh on its machine with bash, then set/router.sh where m3agent runs; then m3agent fix ISSUE",

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml  # type: ignore[import-untyped]
@@ -43,7 +47,7 @@ def test_servers_here_divide_the_gpus_and_listen_on_loopback() -> None:
         assert words[words.index("--host") + 1] == "127.0.0.1"
     assert "--worker-urls http://127.0.0.1:8001 http://127.0.0.1:8002" in found["router.sh"]
     assert (
-        'bash "$here/server-2.sh" >"$here/server-2.sh.log" 2>&1 &\nbash "$here/router.sh"\n'
+        'bash "$here/server-2.sh" >"$here/server-2.sh.log" 2>&1 &\nbash "$here/router.sh" &\nwait $!\n'
         in found["start.sh"]
     )
 
@@ -110,3 +114,66 @@ def test_numbers_that_cannot_be(servers: int, gpus: int, said: str) -> None:
 def test_machines_that_cannot_be(text: str) -> None:
     with pytest.raises(ValueError, match=r"write the servers like|different servers"):
         named_places(text)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """The scripts of two servers in a folder, beside an empty folder for programs."""
+    found = set_files(
+        JOB,
+        local_places(2, 8, 8000),
+        "vllm-router",
+        host="127.0.0.1",
+        port=8000,
+        visible=CUDA,
+        versions=">=0.24",
+        packages=["fastokens>=0.2"],
+    )
+    for name, text in found.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    path = folder / "bin" / name
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def started(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run start.sh from another script, which has to go on after it."""
+    return subprocess.run(
+        ["/bin/bash", "-c", f'bash "{folder}/start.sh"; echo "it ended with $?"'],
+        env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin", "SEEN": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+@pytest.mark.integration
+def test_start_says_what_is_missing_before_it_starts_anything(written: Path) -> None:
+    done = started(written)
+    assert done.stdout == "it ended with 3\n"
+    assert done.stderr == (
+        f"{written}/start.sh: nothing was started, because vllm>=0.24 vllm-router is not installed here: pip install "
+        "'vllm>=0.24' 'vllm-router'\n"
+    )
+    program(written, "vllm", f"#!{sys.executable}\nraise SystemExit('started')\n")
+    program(written, "vllm-router", "#!/bin/sh\n")
+    done = started(written)
+    assert "because fastokens>=0.2 is not installed here" in done.stderr
+    assert not list(written.glob("*.log"))
+
+
+@pytest.mark.integration
+def test_start_ends_its_servers_with_the_router_and_nothing_else(written: Path) -> None:
+    program(written, "vllm", f'#!/bin/sh\necho $$ >"$SEEN/pid-${CUDA}"\nexec sleep 600\n')
+    both = '[ -s "$SEEN/pid-0,1,2,3" ] && [ -s "$SEEN/pid-4,5,6,7" ]'
+    program(written, "vllm-router", f"#!/bin/sh\nuntil {both}; do :; done\nexit 7\n")
+    done = started(written)
+    assert (done.stdout, done.stderr) == ("it ended with 7\n", "")
+    for file in written.glob("pid-*"):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(file.read_text()), 0)
