@@ -173,7 +173,8 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
     """
     lines = ["missing=()"]
     for program, package in programs.items():
-        lines.append(f"command -v {shlex.quote(program)} >/dev/null || missing+=({shlex.quote(package)})")
+        needed = [package, *packages] if program == engine else [package]
+        lines.append(f"command -v {shlex.quote(program)} >/dev/null || missing+=({shlex.join(needed)})")
     if packages:
         lines.append(
             f"python=$(head -n 1 \"$(command -v {shlex.quote(engine)})\" 2>/dev/null | sed -n 's/^#! *\\([^ ]*python[^ ]*\\).*/\\1/p')"
@@ -186,7 +187,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
         )
     lines += [
         "if [ ${#missing[@]} != 0 ]; then",
-        '  echo "$0: nothing was started, because ${missing[*]} is not installed here: pip install ${missing[*]@Q}" >&2',
+        '  echo "$0: nothing was started, because packages are missing here; install them with: pip install ${missing[*]@Q}" >&2',
         "  exit 3",
         "fi",
         "",
