@@ -246,6 +246,10 @@ def _recipe_choice(
         )
     if asked.engine not in (None, documented.engine):
         raise UsageError(f"{documented.name} starts {documented.engine}: leave out --engine {asked.engine}")
+    if asked.slurm and documented.engine == "dynamo":
+        raise UsageError(
+            f"--slurm runs {documented.name} where other machines reach it, and Dynamo's frontend asks for no key: leave out --slurm"
+        )
     if local and documented.no_server is not None:
         raise UsageError(documented.no_server)
     prepared = prepare(documented, wanted)

@@ -113,6 +113,7 @@ def test_dynamo_listens_where_it_was_told_to() -> None:
         (replace(DYNAMO, gpus="8xH200"), "through Marlin on Hopper: garbage, then illegal memory access"),
         (replace(DYNAMO, gpus="2xB200"), "needs 4 GPUs, and 2xB200 are 2"),
         (replace(DYNAMO, host="0.0.0.0"), "Dynamo's frontend asks for no key"),
+        (replace(DYNAMO, slurm=True), "asks for no key: leave out --slurm"),
         (replace(DYNAMO, concurrency=4, precision="mxfp8"), "--concurrency and --precision are for a plan"),
         (replace(DYNAMO, vision=True), "has no options to set"),
         (replace(DYNAMO, recipe="sglang-8gpu"), "sglang-8gpu starts sglang: leave out --engine dynamo"),
