@@ -102,9 +102,10 @@ def container_command(
 ) -> Start:
     """Return the command that runs the job in a container, which is removed when it ends. Nothing is checked or made.
 
-    The arguments are those of `container_start`. The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only.
-    Hugging Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port
-    is open only on `job.host` of this machine. A job on several nodes uses this machine's network directly.
+    The arguments are those of `container_start`. The job's folder with files, and a checkpoint or a draft in a folder, have
+    the same paths inside and are read-only. Hugging Face's cache is writable; it is left out if checkpoint and draft are
+    folders elsewhere. The job's port is open only on `job.host` of this machine. A job on several nodes uses this machine's
+    network directly.
 
     Raises:
         ValueError: The job cannot run in a container.

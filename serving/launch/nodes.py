@@ -97,9 +97,7 @@ def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
     if not 0 <= rank < job.nodes:
         raise ValueError(f"There is no node {rank}: the {job.nodes} nodes are 0 to {job.nodes - 1}.")
     if not master:
-        raise ValueError(
-            "--master is missing, and an empty text is not an address of the first node: give it with --node-rank."
-        )
+        raise ValueError("--master is missing: --node-rank needs the address of the first node.")
     host, port = _host_and_port(master)
     return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
 
