@@ -18,6 +18,7 @@ TITLE_LENGTH = 120
 """The longest title, in characters."""
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
+_NUMBER = re.compile(r"[0-9]{1,12}")
 _FILE_SUFFIXES = (".md", ".markdown", ".txt", ".rst", ".text", ".log", ".patch", ".diff")
 _HEADING = re.compile(r"#{1,6}\s+(?P<text>.*?)\s*#*\s*")
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
@@ -93,6 +94,11 @@ def load_issue(
         raise UsageError(
             f"{quoted(stripped)} is not the address of an issue on GitHub or GitLab: "
             "save the issue's text to a file and give that file instead."
+        )
+    if _NUMBER.fullmatch(stripped):
+        raise UsageError(
+            f"{quoted(stripped)} is no issue text: write '#{stripped}' (with the quotes, for the shell) for issue {stripped} of "
+            "the origin remote."
         )
     return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
 

@@ -47,6 +47,22 @@ def test_text_with_slashes_is_text(text: str) -> None:
     assert load_issue(text).text == text
 
 
+@pytest.mark.parametrize("number", ["12", " 007\n"])
+def test_a_bare_number_is_no_text(number: str) -> None:
+    """Other tools name an issue by its number alone; as a text it says nothing."""
+    written = number.strip()
+    assert refused(number) == (
+        f"'{written}' is no issue text: write '#{written}' (with the quotes, for the shell) for issue {written} of the origin "
+        "remote."
+    )
+
+
+def test_a_file_may_have_a_number_as_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "12").write_text("It fails\n")
+    monkeypatch.chdir(tmp_path)
+    assert load_issue("12").text == "It fails\n"
+
+
 @pytest.mark.parametrize("stdin", [io.BytesIO(b"It fails\n"), io.StringIO("It fails\n")])
 def test_reads_standard_input(stdin: io.BytesIO | io.StringIO) -> None:
     issue = load_issue("-", stdin=stdin)
