@@ -25,7 +25,7 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 
-RUN, RESULT, PATCH, LOCK = "run.json", "result.json", "patch.diff", "lock"
+RUN, ATTEMPTS, RESULT, PATCH, LOCK = "run.json", "attempts", "result.json", "patch.diff", "lock"
 LEFTOVERS_SECONDS = 90.0
 """How long to wait for the child processes of a killed run, in seconds.
 
@@ -80,40 +80,37 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: RunConfig, repos: dict[str, str]) -> RunFolder:
-        """Create a run, or open an existing run with the same configuration in order to resume it.
+        """Create a run, or open an existing run in order to resume it.
+
+        An existing run has the same configuration, or no result yet. In the latter case, `locked` replaces its configuration.
 
         Raises:
-            UsageError: The folder contains other files, or a run with another configuration.
+            UsageError: The folder contains other files, or a run with another configuration and results.
             EnvironmentFault: The folder cannot be written.
         """
         if (path / RUN).exists():
-            found = cls.read(path)
-            if found.config != config:
-                raise UsageError(
-                    f"{path} holds a run with another configuration ({_difference(found.config, config)}): "
-                    "give another folder, or the same options."
-                )
-            return found
+            cls.read(path)._refuse_another(config)
+            return cls(path, config, repos)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UsageError(f"{path} is not empty and holds no run: give a new folder.")
-        file = _RunFile(hash=config_hash(config), config=config, repos=repos)
+        folder = cls(path, config, repos)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_whole(path / RUN, file.model_dump_json(indent=2).encode())
+            folder._write()
         except OSError as error:
             raise _cannot_write(path, error) from None
-        return cls(path, config, repos)
+        return folder
 
     @contextlib.contextmanager
     def locked(self, say: Callable[[str], None] = lambda _: None) -> Iterator[int]:
-        """Lock the folder for this process; yield the lock's file descriptor.
+        """Lock the folder for this process, and make its configuration this one; yield the lock's file descriptor.
 
         Child processes that inherit the descriptor keep the folder locked until they end. If a killed process
         left such children, this waits for them and reports that to `say`.
 
         Raises:
-            UsageError: Another process works in the folder.
-            EnvironmentFault: The lock file cannot be written.
+            UsageError: Another process works in the folder, or it has results of another configuration by now.
+            EnvironmentFault: A file cannot be written.
         """
         try:
             file = (self.path / LOCK).open("a+")
@@ -135,13 +132,42 @@ class RunFolder:
                 file.truncate(0)
                 file.write(str(os.getpid()))
                 file.flush()
+                self._take_over(say)
             except OSError as error:
                 raise _cannot_write(self.path, error) from None
             yield file.fileno()
 
+    def _take_over(self, say: Callable[[str], None]) -> None:
+        """Replace the configuration on disk if it is another one. Only under the lock, because another process may do the same.
+
+        What failed attempts left goes first. If the process is killed in between, the old run remains, without any result.
+        """
+        found = self.read(self.path)
+        if found.config == self.config:
+            return
+        found._refuse_another(self.config)
+        if (self.path / ATTEMPTS).exists():
+            shutil.rmtree(self.path / ATTEMPTS)
+        self._write()
+        say(
+            f"{self.path} has no result yet, so it now has another configuration ({_difference(found.config, self.config)})"
+        )
+
+    def _refuse_another(self, config: RunConfig) -> None:
+        """Raise a UsageError if this run has results, and another configuration than `config`."""
+        if self.config != config and self.kept():
+            raise UsageError(
+                f"{self.path} holds a run with another configuration ({_difference(self.config, config)}): "
+                "give another folder, or the same options."
+            )
+
+    def _write(self) -> None:
+        file = _RunFile(hash=config_hash(self.config), config=self.config, repos=self.repos)
+        write_whole(self.path / RUN, file.model_dump_json(indent=2).encode())
+
     def attempt(self, instance_id: str, number: int) -> Path:
         """Return the path of an attempt's folder, whether it exists or not."""
-        return self.path / "attempts" / instance_id / str(number)
+        return self.path / ATTEMPTS / instance_id / str(number)
 
     def begin(self, instance_id: str, number: int) -> Path:
         """Return an empty folder for an attempt; remove what a killed process left in it.
@@ -200,9 +226,13 @@ class RunFolder:
         found = (self.result(ident, number) for ident, number in self.wanted())
         return [result for result in found if result is not None]
 
+    def kept(self) -> list[AttemptRecord]:
+        """Return the results that resuming the run keeps: those whose verdict is not `infra`."""
+        return [result for result in self.results() if result.verdict is not Verdict.INFRA]
+
     def left(self) -> list[tuple[str, int]]:
         """Return the attempts still to be made: those without a result and those with the verdict `infra`."""
-        kept = {(r.instance_id, r.attempt) for r in self.results() if r.verdict is not Verdict.INFRA}
+        kept = {(result.instance_id, result.attempt) for result in self.kept()}
         return [attempt for attempt in self.wanted() if attempt not in kept]
 
 

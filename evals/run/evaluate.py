@@ -76,7 +76,7 @@ def evaluate(
             there. None for this machine.
 
     Raises:
-        UsageError: The folder belongs to another experiment or is in use, or the cluster's address is
+        UsageError: The folder has results of another experiment or is in use, or the cluster's address is
             malformed.
         EnvironmentFault: The folder cannot be written, or the cluster cannot be used.
         KeyboardInterrupt: The user interrupted the run; finished results remain.
@@ -86,8 +86,7 @@ def evaluate(
     with folder.locked(say) as lock:
         if not folder.left():
             say(f"all attempts of {output} have a result already: nothing was left to do")
-        made = [result for result in folder.results() if result.verdict is not Verdict.INFRA]
-        progress = RunProgress(len(folder.wanted()), made, wanted.workers)
+        progress = RunProgress(len(folder.wanted()), folder.kept(), wanted.workers)
         with progress, _maker(parts_of, progress.say, lock, cluster) as maker:
             run(run_all(folder, wanted.instances, maker, progress, workers=wanted.workers))
     return folder

@@ -264,10 +264,11 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         print_bytes(json.dumps(found, indent=2).encode() + b"\n")
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
-        told = f", most often: {why[0][0]}" if why else ""
+        told = f" Most often: {why[0][0].rstrip('.')}." if why else ""
+        corrected = "" if folder.kept() else ", also with other options"
         say(
-            f"no score, since {left} of {len(folder.wanted())} attempts have no result{told}; "
-            "the same command repeats them"
+            f"no score, since {left} of {len(folder.wanted())} attempts have no result.{told} "
+            f"The same command repeats them{corrected}."
         )
         return EnvironmentFault.exit_code
     if not as_json:
