@@ -77,7 +77,7 @@ def create(
     *,
     flags: Flags,
 ) -> None:
-    """Make instances from commits of a local repository that change source and tests, and validate each one.
+    """Make instances from commits of a local repository that change Python source and tests, and validate each one.
 
     An instance's id names the commit before the fix. The fix's own id would tell an agent where to find it.
 
@@ -167,9 +167,7 @@ async def _print_candidates(repo: Path, history: CommitHistory, wish: CreateRequ
         for c in found
     ]
     if not found:
-        _conclude(seen)
-        say("no commit is a candidate: change --since, --until or the limits")
-        return NONE_EXIT
+        return _none(seen)
     table = wrapping([("COMMIT", "DATE", "SCORE", "TITLE"), *rows], columns_of(sys.stdout))
     print_bytes(table.encode())
     _conclude(seen)
@@ -198,14 +196,32 @@ async def _fill(
     validator = GradedValidator(Environments(state, say), Grader(state, say), timeout)
     with CreatedFolder.opened(output, history.name) as made:
         seen = await create(history, made, wish, validator, say, rewriter)
+        made_now = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
+        if not made.rows:
+            say(made_now)
+            return _none(seen)
         _conclude(seen)
-        say(f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}")
-        if made.rows:
-            say("they are validated: `m3agent eval validate` is not needed")
-            command = shlex.join(["m3agent", "eval", "run", str(output), "-o", "RUN"])
-            say(f"next: {command} --endpoint URL attempts them with a language model")
+        say(made_now)
+        say("they are validated: `m3agent eval validate` is not needed")
+        command = shlex.join(["m3agent", "eval", "run", str(output), "-o", "RUN"])
+        say(f"next: {command} --endpoint URL attempts them with a language model")
         print_bytes("".join(f"{ident}\n" for ident in made.rows).encode())
-        return 0 if made.rows else NONE_EXIT
+        return 0
+
+
+def _none(seen: CommitCounts) -> int:
+    """Print why there are no candidates or no instances, and what to do; return the exit code."""
+    _conclude(seen)
+    if seen.candidates:
+        say(
+            "no candidate is a valid instance: change --since, --until or the limits, so that there are others"
+        )
+    else:
+        say(
+            "no commit is a candidate, because none changes Python source and tests within the limits: change --since, "
+            "--until or the limits, or take another repository"
+        )
+    return NONE_EXIT
 
 
 def _conclude(seen: CommitCounts) -> None:

@@ -27,6 +27,11 @@ from tests.evals.create.history_of import FIRST, FIX, FIXED, MORE_TEST, TEST, Re
 
 pytestmark = pytest.mark.integration
 
+NO_CANDIDATE = (
+    "no commit is a candidate, because none changes Python source and tests within the limits: change --since, --until or "
+    "the limits, or take another repository"
+)
+
 
 def create(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return run("eval", "create", *map(str, arguments))
@@ -173,7 +178,7 @@ def test_candidates_are_listed_with_the_likeliest_fix_first(repo: Repo) -> None:
     assert [line[33:] for line in done.stdout.splitlines()[1:]] == ["Sums are differences"]
     done = create(repo.folder, "--dry-run", "--since", "2030-01-01")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "m3agent: no commit is a candidate: change --since, --until or the limits\n"
+    assert done.stderr == f"m3agent: {NO_CANDIDATE}\n"
 
 
 def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
@@ -183,6 +188,9 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     done = create(repo.folder, "-o", tmp_path / "out")
     assert (done.returncode, done.stdout) == (1, "")
     assert "0 instances of site" in done.stderr and "1 changes no Python source" in done.stderr
+    assert done.stderr.endswith(f"m3agent: {NO_CANDIDATE}\n")
+    shown = create(repo.folder, "--dry-run")
+    assert (shown.returncode, shown.stdout) == (1, "") and shown.stderr.endswith(f"m3agent: {NO_CANDIDATE}\n")
 
 
 @pytest.mark.integration
