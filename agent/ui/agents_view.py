@@ -88,10 +88,7 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
         else f" With {_agents(answer.agents)} at once, a turn then takes {text.duration(answer.with_addition.turn_seconds)} on "
         "average, with the wait for the first prompts of the others."
     )
-    last = (
-        f"Add {addition.name}: it keeps {addition.agents} sessions cached.{faster} Or work with {_agents(answer.kept)} at "
-        "once."
-    )
+    last = f"{addition.advice}{faster} Or work with {_agents(answer.kept)} at once."
     return [Text(first, "bold yellow"), Text(last, "bold")]
 
 

@@ -77,7 +77,8 @@ class Addition:
     """Something to add, and what it gives.
 
     Attributes:
-        name: The option, or the things to buy.
+        name: The option, the things to buy, or what the agents do.
+        advice: What to do, and how many sessions then stay cached, in one sentence.
         why: What it does, in one sentence.
         agents: Number of agents whose sessions stay cached with it.
         dollars_per_hour: Price of all GPUs with it; None if unknown.
@@ -85,6 +86,7 @@ class Addition:
     """
 
     name: str
+    advice: str
     why: str
     agents: int
     dollars_per_hour: float | None
@@ -309,6 +311,7 @@ def _additions(
         size = math.ceil(agents * each / GIGABYTE)
         yield Addition(
             f"--host-cache {size}",
+            f"Add --host-cache {size}: it keeps {agents} sessions cached.",
             f"{size:,} GB of each machine's memory keep all sessions; one comes back in seconds and is not computed again",
             agents,
             hour,
@@ -317,6 +320,7 @@ def _additions(
     if shared >= agents:
         yield Addition(
             "the same commit for all",
+            f"If all agents work on the same commit, {shared} sessions stay cached.",
             "all sessions then begin with the same repository, and each cache has it once; `m3agent fix --prefix frozen` "
             "does this for commits that differ a little",
             shared,
@@ -333,6 +337,7 @@ def _additions(
         router += "; m3agent serve --servers cannot start these, because each has several caches or machines"
     yield Addition(
         f"{servers} servers of {used}",
+        f"Use {servers} servers of {used}: they keep {servers * kept} sessions cached.",
         router if servers * used.count > fleet.count else f"{fleet} are enough for them; {router}",
         servers * kept,
         None if hour is None else hour * servers,
@@ -341,6 +346,7 @@ def _additions(
     if budget:
         yield Addition(
             f"--context-budget {budget}",
+            f"Give `m3agent fix` --context-budget {budget}: {agents} sessions then stay cached.",
             f"give this option to `m3agent fix`: it sends {budget:,} tokens of the repository, and the model reads the rest "
             "with tools",
             agents,

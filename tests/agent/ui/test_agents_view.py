@@ -7,6 +7,7 @@ import pytest
 from m3agent.agent.ui.agents_view import numbers, team_block, timeline
 from m3agent.serving.plan.agents import TeamPlan, team_plan
 from m3agent.serving.plan.gpus import parse_gpus
+from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.planner import PlanRequest
 from m3agent.serving.plan.recipe import LICENCE
 
@@ -41,6 +42,16 @@ def test_the_first_lines_say_what_to_add() -> None:
         "Enough for 1 agent: 8xH200 keeps the prefixes of 5 sessions cached. With 1 agent at once, a turn"
     )
     assert enough[3] == "4xH200 is enough as well."
+
+
+def test_what_the_agents_do_is_no_option_to_add() -> None:
+    found = team_plan(parse_gpus("8xH200"), PlanRequest(engine=EngineKind.SGLANG), 10, 300_000)
+    assert found is not None
+    assert lines(found, None)[3].startswith(
+        "If all agents work on the same commit, 14 sessions stay cached. With 10 agents"
+    )
+    assert found.additions[0].options == ()
+    assert found.additions[1].advice == "Use 3 servers of 8xH200: they keep 12 sessions cached."
 
 
 def test_every_number_says_for_how_many_agents_it_holds() -> None:
