@@ -58,7 +58,9 @@ class EmbeddedEngine:
         seed: The seed of its search.
     """
 
-    description: ClassVar[str] = "embedded: search-based repair judged by the tests, no language model"
+    description: ClassVar[str] = (
+        "embedded: repairs what the failing tests show; the issue's text is only a hint; no language model"
+    )
     candidates: int | None = None
     seed: int = 0
 

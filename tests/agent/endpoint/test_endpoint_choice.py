@@ -216,6 +216,11 @@ async def test_the_embedded_engine_runs_as_long_as_it_is_open() -> None:
         assert same is named
 
 
+def test_the_embedded_engine_says_what_it_repairs() -> None:
+    """The issue's text ranks places and gives values, but the failing tests decide."""
+    assert "repairs what the failing tests show; the issue's text is only a hint" in EmbeddedEngine.description
+
+
 # -- logs --------------------------------------------------------------------------------------------------------------
 
 OLD_EMBEDDED = "embedded: search-based repair judged by the tests, no language model"
@@ -236,11 +241,11 @@ def test_server_of_a_session_follows_from_its_log(endpoint: dict[str, str], embe
 
 
 def written_by_an_older_version(home: Path, source: str) -> None:
-    """Remove `endpoint.source` from the only log."""
+    """Remove `endpoint.source` from the only log, and describe the embedded engine as at that time."""
     [log] = (home / "state" / "sessions").glob("*/events.jsonl")
     raw, field = log.read_text(), f'"source":"{source}",'
     assert raw.count(field) == 1
-    log.write_text(raw.replace(field, ""))
+    log.write_text(raw.replace(field, "").replace(EmbeddedEngine.description, OLD_EMBEDDED))
 
 
 @pytest.mark.integration
