@@ -19,6 +19,7 @@ from m3agent.serving.embedded.source import SourceFile
 from m3agent.serving.embedded.syntax import PlainSource, go_bodies
 
 PYTEST = "pytest"
+TYPESCRIPT = (".ts", ".tsx", ".mts", ".cts")
 FAMILIES = {
     "go": "Go",
     **dict.fromkeys(("jest", "vitest", "mocha", "node-test", "ava"), "JavaScript or TypeScript"),
@@ -49,7 +50,6 @@ class Language(Protocol):
         choice: Most candidates that are tried after the first one that passes.
         attempts: Most passing candidates that are tried in the repository itself.
         batch_seconds: Seconds of judging per call.
-        judged: The tests that a candidate passed, for people.
         harmless: Why nothing is repaired if no test fails in the probe.
     """
 
@@ -58,12 +58,21 @@ class Language(Protocol):
     choice: ClassVar[int]
     attempts: ClassVar[int]
     batch_seconds: ClassVar[float]
-    judged: ClassVar[str]
     harmless: ClassVar[str]
 
     @property
     def name(self) -> str:
         """Its name, for people."""
+        ...
+
+    @property
+    def written(self) -> str:
+        """The language of the failing tests, in one word."""
+        ...
+
+    @property
+    def judged(self) -> str:
+        """The tests that a candidate passed, for people."""
         ...
 
     @property
@@ -107,12 +116,13 @@ class Python:
 
     framework: str = "pytest"
     name: str = "Python"
+    written: str = "Python"
+    judged: str = "every test that can be run here"
     measure: ClassVar[str] = "spectrum"
     judge: ClassVar[str] = "judge"
     choice: ClassVar[int] = 120
     attempts: ClassVar[int] = 3
     batch_seconds: ClassVar[float] = 45.0
-    judged: ClassVar[str] = "every test that can be run here"
     harmless: ClassVar[str] = "no test fails when they are run one by one, so there is nothing to repair."
 
     @property
@@ -171,7 +181,6 @@ class Curly:
     choice: ClassVar[int] = 24
     attempts: ClassVar[int] = 6
     batch_seconds: ClassVar[float] = 240.0
-    judged: ClassVar[str] = "every test of the files (in Go: packages) with failing tests"
     harmless: ClassVar[str] = (
         "the failing tests pass in my private copy of the repository, so no repair can be judged."
     )
@@ -185,6 +194,18 @@ class Curly:
     def name(self) -> str:
         """The language, for people."""
         return FAMILIES[self.runner]
+
+    @property
+    def written(self) -> str:
+        """The language of the failing tests, in one word."""
+        if self.runner == "go":
+            return "Go"
+        return "TypeScript" if any(unit.endswith(TYPESCRIPT) for unit in self.units) else "JavaScript"
+
+    @property
+    def judged(self) -> str:
+        """The tests that a candidate passed, for people."""
+        return f"every test of the {'packages' if self.runner == 'go' else 'files'} with failing tests"
 
     def tests(self) -> dict[str, Any]:
         """Return the suite and its units."""

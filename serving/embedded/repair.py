@@ -309,7 +309,7 @@ class Repair:
         self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int
     ) -> Generator[RepairStep, str, dict[str, Any] | None]:
         arguments = {
-            "code": bundle(mode, json.dumps({"root": ".", **asked})),
+            "code": bundle(mode, json.dumps({"root": ".", **asked}), self._language.written),
             "language": "python",
             "timeout": timeout,
         }

@@ -23,12 +23,15 @@ _PURPOSES = {
     "spectrum": "find the lines that the failing tests run",
     "judge": "let the tests judge candidate changes in a private copy",
     "read": "read files exactly",
-    "profile": "find the lines that the failing tests of another language run",
-    "try": "let the tests of another language judge candidate changes in private copies",
+    "profile": "find the lines that the failing {language} tests run",
+    "try": "let the {language} tests judge candidate changes in private copies",
 }
+"""What people read of a step. `{language}` is the language of the tests, in one word."""
 _EARLIER = {
     "measure which lines failing and passing tests run": "spectrum",
     "measure which lines the failing tests of another language run": "profile",
+    "find the lines that the failing tests of another language run": "profile",
+    "let the tests of another language judge candidate changes in private copies": "try",
 }
 """Purposes as earlier versions wrote them, and their modes."""
 _ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read", "profile": "profile", "try": "attempt"}
@@ -44,15 +47,16 @@ def _body(parts: tuple[str, ...]) -> str:
     )
 
 
-def bundle(mode: str, payload: str) -> str:
+def bundle(mode: str, payload: str, language: str = "Python") -> str:
     """Return the program for a mode.
 
     Args:
         mode: A key of ``_PARTS``.
         payload: JSON text, the input of the program.
+        language: Language of the tests, in one word.
     """
     return (
-        f"# {_PURPOSES[mode]}\n"
+        f"# {_PURPOSES[mode].format(language=language)}\n"
         "from __future__ import annotations\n"
         # Remove the program's own folder from the path: a file there could hide a module.
         "import os, sys\n"
@@ -74,7 +78,8 @@ def same_job(one: str, other: str) -> bool:
 def _job(program: str) -> tuple[str, str] | None:
     """Return a program's mode and its line with the payload; None if `bundle` did not write it."""
     purpose = program.partition("\n")[0].removeprefix("# ")
-    modes = {written: mode for mode, written in _PURPOSES.items()} | _EARLIER
-    if purpose not in modes:
-        return None
-    return modes[purpose], program.rstrip("\n").rpartition("\n")[2]
+    mode = _EARLIER.get(purpose) or next(
+        (mode for mode, words in _PURPOSES.items() if re.fullmatch(words.format(language=r"\w+"), purpose)),
+        None,
+    )
+    return None if mode is None else (mode, program.rstrip("\n").rpartition("\n")[2])

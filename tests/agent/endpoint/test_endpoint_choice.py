@@ -218,7 +218,9 @@ async def test_the_embedded_engine_runs_as_long_as_it_is_open() -> None:
 
 def test_the_embedded_engine_says_what_it_repairs() -> None:
     """The issue's text ranks places and gives values, but the failing tests decide."""
-    assert "repairs what the failing tests show; the issue's text is only a hint" in EmbeddedEngine.description
+    assert (
+        "repairs what the failing tests show; the issue's text is only a hint" in EmbeddedEngine.description
+    )
 
 
 # -- logs --------------------------------------------------------------------------------------------------------------

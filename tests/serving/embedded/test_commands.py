@@ -10,6 +10,7 @@ import pytest
 from m3agent.serving.embedded.languages import Curly, Python, failing_suites, language_of, units_of
 from m3agent.serving.embedded.localise import localise_plain
 from m3agent.serving.embedded.policy import respond
+from m3agent.serving.embedded.probe import bundle, same_job
 from m3agent.serving.embedded.probe.commands import (
     GO_CACHE,
     Bench,
@@ -210,9 +211,13 @@ def test_languages_that_the_engine_cannot_change_are_named() -> None:
     assert answer("cargo", red).startswith(
         "No change: the failing tests run with cargo, and I can change only Python, Go, JavaScript or TypeScript."
     )
-    assert answer("go", red.replace("a.rs", "a_test.go")).startswith(
-        "# find the lines that the failing tests of"
-    )
+    for runner, file, language in (
+        ("go", "a_test.go", "Go"),
+        ("node-test", "a.test.js", "JavaScript"),
+        ("vitest", "a.test.ts", "TypeScript"),
+    ):
+        said = answer(runner, red.replace("a.rs", file))
+        assert said == f"# find the lines that the failing {language} tests run"
     assert answer("go", "2 passed, 0 failed, 0 errors, 0 skipped").startswith("No change: all tests pass")
 
 
@@ -234,3 +239,25 @@ def test_constants_count_through_the_lines_that_use_them() -> None:
     assert plain[10] > 0  # in the function with the frame, though no test is known to have run it
     named = localise_plain(spectrum, sources, "`first()` is wrong")["m.js"]
     assert named[5] / named[9] > plain[5] / plain[9]
+
+
+@pytest.mark.parametrize(
+    ("mode", "earlier"),
+    [
+        ("profile", "find the lines that the failing tests of another language run"),
+        ("profile", "measure which lines the failing tests of another language run"),
+        ("try", "let the tests of another language judge candidate changes in private copies"),
+    ],
+)
+def test_steps_of_earlier_versions_are_the_same_job(mode: str, earlier: str) -> None:
+    program = bundle(mode, "{}", "TypeScript")
+    first, _, rest = program.partition("\n")
+    assert "TypeScript tests" in first
+    older = f"# {earlier}\n# in another way\n{rest}"
+    assert same_job(older, program)
+    assert not same_job(older.replace("'{}'", "'[]'"), program)
+
+
+@pytest.mark.parametrize(("runner", "units"), [("go", "packages"), ("jest", "files")])
+def test_the_report_names_what_was_judged_in_the_words_of_the_language(runner: str, units: str) -> None:
+    assert Curly(runner, "", ()).judged == f"every test of the {units} with failing tests"
