@@ -32,6 +32,8 @@ EXCEPTION = re.compile(
     r"(?!ResourceWarning)[A-Za-z_][\w.]*(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
 )
 
+MISSING = re.compile(r"\bNo module named '([\w.]+)'")
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -60,6 +62,19 @@ class Collection:
         if len(by_error) > MOST_ERRORS:
             lines.append(f"{len(by_error) - MOST_ERRORS} more errors are not shown")
         return lines
+
+    def advice(self, backend: Backend) -> str:
+        """Return what people can do about packages that the sandbox lacks, as a sentence; empty if it lacks none."""
+        lacks = dict.fromkeys(found[1] for error in self.errors.values() if (found := MISSING.search(error)))
+        if not lacks:
+            return ""
+        names = ", ".join([*lacks][:MOST_ERRORS])
+        if backend != "docker":
+            return f"if {names} comes from a package, install it on this machine, or declare it and take --sandbox docker"
+        return (
+            f"if {names} comes from a package, declare it in pyproject.toml or requirements.txt, or give an image that has it "
+            "with --image or --dockerfile"
+        )
 
 
 async def collected(
@@ -101,6 +116,17 @@ def collection_of(report: TestReport) -> Collection:
         return Collection(errors)
     return Collection(
         errors, f"pytest ends with exit code {report.exit}: {_error_line(report.output.splitlines())}"
+    )
+
+
+def not_importable(report: TestReport) -> Collection:
+    """Return which files of Python a run of all tests could not import."""
+    return Collection(
+        {
+            path: _error_line(report.errors.get(path, "").splitlines())
+            for path in report.errored
+            if path.endswith(".py")  # the id of a test has its name too
+        }
     )
 
 

@@ -17,7 +17,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.fix.collection import collected
+from m3agent.agent.fix.collection import collected, not_importable
 from m3agent.agent.fix.compared_runs import baseline_run
 from m3agent.agent.fix.finalize import FixResult, end, end_early
 from m3agent.agent.fix.ranking import Rank, ranked, result_of
@@ -236,7 +236,7 @@ async def _prepare(
         if found is None:
             return ready, (), environment
         log(events.TestsCollected(errors=found.errors, reason=found.reason))
-        for line in found.sentences():
+        for line in filter(None, (*found.sentences(), found.advice(backend))):
             say(line)
         return ready, found.sentences(), environment
 
@@ -246,10 +246,10 @@ async def _prepare(
         say(NO_TESTS)
     elif named:
         say(f"tests: {named}")
-    run_context, (ready, not_importable, environment), _ = await all_of(
+    run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=not_importable, suites=named)
+    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=told, suites=named)
     return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state), environment)
 
 
@@ -310,6 +310,11 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix, bytecode: Byte
     def tell(found: Baseline) -> None:
         for attempt in attempts:
             attempt.session.write(session_events.baseline(found, tree))
+        if prepared.run_context.not_importable:  # told when the environment was ready
+            return
+        missing = not_importable(found.report)
+        for line in filter(None, (*missing.sentences(), missing.advice(backend))):
+            first.say(line)
 
     return baseline_run(runs, first.sandbox, spec, backend, first.request.settings, prepared.kept, tell)
 

@@ -35,6 +35,7 @@ SAID = 300  # most characters of what the model says between two calls
 LAST_WORDS = 4000  # most characters of what the model says when it is done
 BRIEF = 1.0  # seconds; the time of a shorter step is only shown in detail
 MOST_OUTPUT = 10  # most lines of a call's result that are shown in detail
+LAST_OUTPUT = 4  # how many of them are the last lines
 MOST_DIFFED = 50  # most files of a change that are compared for the screen
 
 
@@ -250,12 +251,12 @@ class Screen:
 
     def _print_output(self, output: Sequence[str]) -> None:
         indent = Text.assemble((self._now.row.prefix, "cyan"), "    ")
-        for each in output[:MOST_OUTPUT]:
+        shown = list(output)
+        if (more := len(output) - MOST_OUTPUT) > 1:  # a tool's errors mostly are at the end
+            shown[-LAST_OUTPUT - more : -LAST_OUTPUT] = [f"… {more} more lines"]
+        for each in shown:
             said = printable_line(text.without_data(each), 400)
             self._live.print(one_row(indent, Text(said, "dim"), Text()))
-        if len(output) > MOST_OUTPUT:
-            rest = Text(f"{len(output) - MOST_OUTPUT} more lines", "dim")
-            self._live.print(one_row(indent, rest, Text()))
 
     def _on_file_changed(self, line: Line) -> None:
         begun = self._now.calls.get(line["call"], {}) if "call" in line else {}

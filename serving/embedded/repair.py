@@ -294,7 +294,7 @@ class Repair:
             state.outcome = (
                 f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
                 if state.tried
-                else "no small change of the code that the failing tests run is worth a try."
+                else nothing_tried(spectrum)
             )
         return True
 
@@ -589,3 +589,10 @@ def expected_exceptions(error: str) -> list[str]:
 
 def _number(text: str) -> int | float:
     return float(text) if "." in text else int(text)
+
+
+def nothing_tried(spectrum: Mapping[str, Any]) -> str:
+    """Return why no candidate was tried."""
+    if all(outcome == "uncollected" for _, outcome, *_ in spectrum["failed"]):
+        return "the failing tests cannot be imported here, and no small change of the code is worth a try."
+    return "no small change of the code that the failing tests run is worth a try."

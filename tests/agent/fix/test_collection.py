@@ -9,7 +9,7 @@ from typing import Self
 import pytest
 
 from m3agent.agent.fix import collection
-from m3agent.agent.fix.collection import Collection, collect, collected, collection_of
+from m3agent.agent.fix.collection import Collection, collect, collected, collection_of, not_importable
 from m3agent.sandbox.backends.factory import SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxDied
@@ -42,6 +42,21 @@ def test_few_errors_are_told() -> None:
     found = collection_of(report({f"tests/{n}.py": f"E   OSError: {n}\n" for n in range(9)}))
     assert len(found.sentences()) == 6
     assert found.sentences()[-1] == "4 more errors are not shown"
+
+
+def test_a_run_of_all_tests_says_which_files_cannot_be_imported() -> None:
+    """Without an image of the repository's own nothing collects the tests before; the baseline then tells it."""
+    lacks = "ImportError while importing\nE   ModuleNotFoundError: No module named 'requests'\n"
+    found = not_importable(report({"test_m.py": lacks, "test_n.py::test_it": "E   OSError: no fixture\n"}))
+    assert found.sentences() == [
+        "test_m.py cannot be imported in the sandbox: ModuleNotFoundError: No module named 'requests'"
+    ]
+    assert found.advice("docker") == (
+        "if requests comes from a package, declare it in pyproject.toml or requirements.txt, or give an image that has it with "
+        "--image or --dockerfile"
+    )
+    assert "install it on this machine" in found.advice("here")
+    assert Collection({"a.py": "SyntaxError: odd"}).advice("docker") == ""
 
 
 @pytest.mark.parametrize("status", [0, 5])

@@ -354,6 +354,7 @@ def test_tests_that_fail_to_import_can_be_what_is_fixed(
     ]
     done = fix(make_repo(files), model.url)
     assert done.returncode == 0, done.stderr
+    assert "test_calc.py cannot be imported in the sandbox: SyntaxError: " in done.stderr
 
 
 @pytest.mark.parametrize("state", ["worktree", *map(later, ("subfolder", "detached", "bare", "shallow"))])

@@ -369,8 +369,9 @@ def test_the_details_have_times_rates_and_output(show: Show) -> None:
     assert output.splitlines() == [
         "✓ run make  line 11, 40 ms",
         "    exit code: 0",
-        *(f"    line {n}" for n in range(9)),
-        "    3 more lines",
+        *(f"    line {n}" for n in range(5)),
+        "    … 3 more lines",
+        *(f"    line {n}" for n in range(8, 12)),
         "turn 2     500,000 tokens in (99.8% cached), 312 out (40 thinking), 61 tokens/s, first after 0.4 s",
     ]
     embedded = dataclasses.replace(started(), endpoint={"description": "embedded", "source": "embedded"})

@@ -14,7 +14,7 @@ import pytest
 
 from m3agent.serving import embedded
 from m3agent.serving.embedded.policy import respond
-from m3agent.serving.embedded.repair import Budget, read_probe, read_test_run
+from m3agent.serving.embedded.repair import Budget, nothing_tried, read_probe, read_test_run
 from tests.serving.embedded.faults import CALENDAR, FAULTS, STOCK, Fault
 from tests.serving.embedded.workbench import TOOLS, Workbench
 
@@ -361,3 +361,14 @@ def test_a_long_file_is_read_in_pieces(tmp_path: Path) -> None:
     assert "All tests pass" in bench.converse().text
     assert sum('"mode":"read"' in message["content"] for message in bench.messages) > 1
     assert bench.text(STOCK.path) != files[STOCK.path]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "said"),
+    [
+        (["uncollected"], "the failing tests cannot be imported here"),
+        (["uncollected", "failed"], "no small change of the code that the failing tests run"),
+    ],
+)
+def test_an_import_error_is_named_where_nothing_can_be_tried(outcomes: list[str], said: str) -> None:
+    assert nothing_tried({"failed": [["t.py", one, 0.0, "", []] for one in outcomes]}).startswith(said)
