@@ -90,7 +90,7 @@ class ClientSession:
             said = _summary(result)
             if result.status in HANDED_OVER and result.change is not None:
                 said += await self._hand_over(repository, result, result.change, sender)
-            sender.tell(plan(len(STEPS)))
+            sender.tell(plan(len(STEPS), isolated=result.isolated))
             sender.tell(update_agent_message_text(f"\n\n{said}"))
             self.kept.write("ended", status=str(result.status), said=said)
             stop: StopReason = "max_turn_requests" if result.status is Status.LIMIT else "end_turn"

@@ -43,7 +43,7 @@ from m3agent.tools.registry import traits_of
 Update = Any
 """One of the SDK's update models."""
 ToolContent = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
-STEPS = ("Read the repository", "Find and make the change", "Verify it in fresh sandboxes", "Hand it over")
+STEPS = ("Read the repository", "Find and make the change", "Verify it in {fresh_places}", "Hand it over")
 MOST_FILES = 50
 """Most files of one change that are shown as diffs."""
 MOST_DIFF = 1 << 20
@@ -212,7 +212,9 @@ class Updates:
                 self.note(f"{words.change_of_tests(before, after)}: {len(tests) - MOST_TESTS:,} more")
 
     def _on_session_finished(self, line: Line) -> None:
-        for said, _ in words.evidence(self._facts.verdict, self._facts.compared):
+        for said, _ in words.evidence(
+            self._facts.verdict, self._facts.compared, isolated=self._facts.isolated
+        ):
             self.note(said)
         if line["turns"]:
             self.note(f"cost {cost(line, self._facts)}")
@@ -225,7 +227,7 @@ class Updates:
         if step <= self._step:
             return
         self._step = step
-        self._tell(plan(step))
+        self._tell(plan(step, isolated=self._facts.isolated))
 
 
 def _without_data(value: object) -> object:
@@ -238,11 +240,12 @@ def _cut(line: str) -> str:
     return line if rest <= 0 else f"{line[:MOST_IN_LINE]}… ({rest:,} characters more)"
 
 
-def plan(step: int) -> Update:
+def plan(step: int, *, isolated: bool) -> Update:
     """Return the plan as an update.
 
     Args:
         step: Index of the step that has begun; `len(STEPS)` if all are complete.
+        isolated: Whether the sandbox isolates commands.
     """
 
     def status(number: int) -> Literal["pending", "in_progress", "completed"]:
@@ -250,8 +253,9 @@ def plan(step: int) -> Update:
             return "completed"
         return "in_progress" if number == step else "pending"
 
+    texts = (text.format(fresh_places=words.fresh_places(isolated=isolated)) for text in STEPS)
     return update_plan(
-        plan_entry(text, status=status(number), priority="medium") for number, text in enumerate(STEPS)
+        plan_entry(text, status=status(number), priority="medium") for number, text in enumerate(texts)
     )
 
 

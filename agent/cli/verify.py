@@ -192,10 +192,13 @@ async def _verified(
     request: VerifyRequest, expected: Callable[[Change], bool] = lambda _: True
 ) -> Statement | Change:
     from m3agent.agent.patches.verification import verify_patch
+    from m3agent.agent.report.words import fresh_places
     from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.activity import Activity
+    from m3agent.sandbox.backends.kinds import is_isolated
 
-    with Activity("verifying the patch in fresh sandboxes") as activity:
+    where = fresh_places(isolated=is_isolated(request.settings.sandbox or ""))
+    with Activity(f"verifying the patch in {where}") as activity:
         return await verify_patch(
             request, state_dir(os.environ), env=os.environ, say=activity.say, expected=expected
         )

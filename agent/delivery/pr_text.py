@@ -17,6 +17,7 @@ from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.names import TrackerProject
+from m3agent.agent.report.words import fresh_places
 from m3agent.agent.util.sanitize import replace_unprintable
 from m3agent.agent.verify.verify import Verification
 
@@ -40,7 +41,7 @@ _LIVE = re.compile(
 
 
 _OPENINGS = {
-    "verified": "A program made this patch. In fresh sandboxes, tests turned from red to green with it, and none "
+    "verified": "A program made this patch. In {fresh_places}, tests turned from red to green with it, and none "
     "from green to red. Read it before you merge it.",
     "unverified": "**Nothing has checked this patch**, which a program made: no test could check it. It "
     "is a draft until somebody has read and tried it.",
@@ -59,6 +60,7 @@ class Work:
         model: The model's name.
         uncommitted: The number of the user's files that differed from HEAD. The tests saw these changes, but
             the pull request does not contain them.
+        isolated: Whether the sandbox isolated the tests.
     """
 
     issue: Issue
@@ -67,6 +69,7 @@ class Work:
     words: str
     model: str
     uncommitted: int = 0
+    isolated: bool = True
 
 
 def title(issue_title: str) -> str:
@@ -113,7 +116,10 @@ def body(work: Work, project: TrackerProject) -> str:
         project: The project that the pull request is opened on.
     """
     evidence = work.evidence
-    parts = [_OPENINGS[evidence.verdict], closes(work.issue, project)]
+    parts = [
+        _OPENINGS[evidence.verdict].format(fresh_places=fresh_places(isolated=work.isolated)),
+        closes(work.issue, project),
+    ]
     parts += ["## Evidence", fenced(one_line(f"{evidence.verdict}: {evidence.reason}", 500))]
     parts += listed("Red before, green with the patch", evidence.fixed)
     parts += listed("Broken", evidence.broken)

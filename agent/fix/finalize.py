@@ -221,7 +221,8 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
     assert workspace is not None
     assert loop is not None
     model = loop.model.client.endpoint.model
-    work = Work(request.issue, patch.paths, evidence, _masked(attempt, words), model)
+    said = _masked(attempt, words)
+    work = Work(request.issue, patch.paths, evidence, said, model, isolated=_is_isolated(attempt))
     return await offer(
         request.repository,
         workspace,
@@ -290,7 +291,7 @@ def _write(
         change = Change(attempt.workspace, patch)
     verified_this = patch is not None and attempt.patch is not None and patch.tree == attempt.patch.tree
     evidence = attempt.evidence if verified_this else None
-    isolated = attempt.sandbox is None or attempt.sandbox.machine.isolated
+    isolated = _is_isolated(attempt)
     words = "" if attempt.outcome is None else _masked(attempt, attempt.outcome.text)
     return FixResult(status, exit_code, reason, session.folder, evidence, change, isolated, opened, words)
 
@@ -309,3 +310,7 @@ def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]
     if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):
         reason += f"; the model says that it is not tested: {why[:300]}"
     return Status(evidence.verdict), reason
+
+
+def _is_isolated(attempt: Attempt) -> bool:
+    return attempt.sandbox is None or attempt.sandbox.machine.isolated

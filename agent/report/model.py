@@ -11,7 +11,7 @@ from m3agent.agent.report.plot import TurnTokens
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import Line, number, strings, text, whole
 from m3agent.agent.session.record import SessionRecord
-from m3agent.sandbox.backends.kinds import shown_status
+from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 
 _TONES = {"green": "good", "red": "bad", "varies": "plain"}
 """CSS class of a set of tests, by what they are after the patch."""
@@ -194,7 +194,16 @@ class SessionReport:
     @property
     def shown_status(self) -> str:
         """The status, with a warning if the tests ran without isolation."""
-        return shown_status(self.status, text(self.record.started, "sandbox", "backend"))
+        return shown_status(self.status, self._backend)
+
+    @property
+    def fresh_places(self) -> str:
+        """Where the verification ran the tests."""
+        return words.fresh_places(isolated=is_isolated(self._backend))
+
+    @property
+    def _backend(self) -> str:
+        return text(self.record.started, "sandbox", "backend")
 
     @property
     def verdict(self) -> Line:
@@ -216,7 +225,7 @@ class SessionReport:
         """What the verdict rests on, in parts, and of each whether it is a caveat."""
         after = self.after
         compared = after.passed + len(after.failed) + len(after.errored) + after.skipped if after else 0
-        return words.evidence(self.verdict, compared)
+        return words.evidence(self.verdict, compared, isolated=is_isolated(self._backend))
 
     def value(self, name: str) -> float | None:
         """Return a number of the session's usage; None if unknown."""

@@ -113,17 +113,23 @@ def sent_back(feedback: Line) -> str:
     return f"this goes back to the model (message {show.count(whole(feedback, 'round'))})"
 
 
-def evidence(verify: Line, compared: int) -> list[tuple[str, bool]]:
+def fresh_places(*, isolated: bool) -> str:
+    """Return where a verification runs the tests: without isolation, in copies of the repository and no sandboxes."""
+    return "fresh sandboxes" if isolated else "fresh copies"
+
+
+def evidence(verify: Line, compared: int, *, isolated: bool) -> list[tuple[str, bool]]:
     """Return what a verdict rests on, in parts, and of each whether it is a caveat; empty if no test ran.
 
     Args:
         verify: The last line `verify`; empty without one.
         compared: Number of tests that ran with and without the patch.
+        isolated: Whether the sandbox isolated the tests.
     """
     if not compared:
         return []
     tests = f"{compared:,} {'test' if compared == 1 else 'tests'}"
-    said = f"{tests} with and without the patch, in fresh sandboxes"
+    said = f"{tests} with and without the patch, in {fresh_places(isolated=isolated)}"
     if runs := whole(verify, "repeats"):
         said += f"; {runs:,} more {'run' if runs == 1 else 'runs'} of the tests near the change"
     parts = [(said, False)]

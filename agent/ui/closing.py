@@ -15,7 +15,7 @@ from m3agent.agent.report import text, words
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.sandbox.backends.kinds import shown_status
+from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 
 LABEL = 10  # cells of the longest label
 MOST_TESTS = 5  # most tests shown of each kind
@@ -59,6 +59,11 @@ class Facts:
     green: frozenset[str] = frozenset()
     compared: int = 0
 
+    @property
+    def isolated(self) -> bool:
+        """Whether the sandbox isolates commands."""
+        return is_isolated(self.backend)
+
     def see(self, line: Line) -> None:
         """Take a line of the session's log."""
         match line["type"]:
@@ -93,7 +98,11 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
         )
         rows.append(beside(label, Text(test)))
 
-    add("before", "after", f"in fresh sandboxes, {text.duration(line['seconds'])}")
+    add(
+        "before",
+        "after",
+        f"in {words.fresh_places(isolated=facts.isolated)}, {text.duration(line['seconds'])}",
+    )
     listed: set[str] = set()
     for before, after, ids in words.deciding_tests(line):
         listed.update(ids)
@@ -164,7 +173,7 @@ class End:
         return in_order(*blocks)
 
     def _evidence(self) -> Iterator[tuple[str, str, str]]:
-        parts = words.evidence(self.facts.verdict, self.facts.compared)
+        parts = words.evidence(self.facts.verdict, self.facts.compared, isolated=self.facts.isolated)
         for number, (said, is_caveat) in enumerate(parts):
             yield "" if number else "evidence", printable_line(said, 500), "yellow" if is_caveat else ""
 

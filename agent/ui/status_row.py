@@ -20,6 +20,7 @@ from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.ui.layout import ATTEMPT, FRAMES
 from m3agent.agent.util.sanitize import printable_line
+from m3agent.sandbox.backends.kinds import is_isolated
 from m3agent.serving.client.messages import Delta
 
 NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
@@ -34,7 +35,6 @@ STARTING = "starting the sandbox, reading the repository"
 WAITING = "waiting for the model"
 SEARCHING = "searching for a repair"
 PREPARING = "preparing the next request"
-VERIFYING = "verifying in fresh sandboxes"
 
 
 @dataclass
@@ -52,6 +52,7 @@ class StatusRow:
     _used: Totals = field(default_factory=Totals)
     _speed: float | None = None  # of a language model's last answer, in tokens per second
     _is_embedded: bool = False
+    _verifying: str = f"verifying in {words.fresh_places(isolated=True)}"
     _limits: Mapping[str, Any] = field(default_factory=dict)
     _started: float = field(default_factory=time.monotonic)
     _doing: str = "starting"
@@ -75,6 +76,8 @@ class StatusRow:
                 self.number, self.of = attempt["number"], attempt["of"]
                 self._limits = line["settings"]
                 self._is_embedded = line.get("endpoint", {}).get("source") == "embedded"
+                isolated = is_isolated(line.get("sandbox", {}).get("backend", ""))
+                self._verifying = f"verifying in {words.fresh_places(isolated=isolated)}"
                 self._do(STARTING)
             case "endpoint.probed":
                 self._is_embedded |= line.get("flavour") == "embedded"  # served by another process
@@ -97,9 +100,9 @@ class StatusRow:
             case "call.finished":
                 self._do(PREPARING)
             case "gate":
-                self._do(PREPARING if line["missing"] else VERIFYING)
+                self._do(PREPARING if line["missing"] else self._verifying)
             case "stall" if line["action"] == "stopped":
-                self._do(VERIFYING)
+                self._do(self._verifying)
             case "verify":
                 self._do("finishing")
             case "feedback":

@@ -14,6 +14,11 @@ IMAGELESS: frozenset[Backend] = frozenset({"bwrap", "here"})
 """Backends whose sandboxes have the packages of this machine instead of an image."""
 
 
+def is_isolated(backend: str) -> bool:
+    """Return whether a backend isolates commands; so does one that is not known, as in a log without its name."""
+    return backend != WITHOUT_ISOLATION
+
+
 def shown_status(status: str, backend: str) -> str:
     """Return the status of a fix for people: without isolation, it says so."""
-    return f"{status} (not isolated)" if backend == WITHOUT_ISOLATION else status
+    return status if is_isolated(backend) else f"{status} (not isolated)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.acp.updates import MOST_IN_LINE, Updates
+from m3agent.agent.acp.updates import MOST_IN_LINE, Updates, plan
 from m3agent.agent.report import words
 from m3agent.agent.report.page import render
 from m3agent.agent.report.reader import report_of
@@ -90,3 +90,9 @@ def test_the_screen_the_page_and_editors_use_the_same_words(
     assert f"red before, green after: {RED}" in views["editor"]
     assert f"red    green  {RED}" in views["screen"]
     assert GREEN not in views["editor"], "it decides nothing"
+
+
+@pytest.mark.parametrize(("isolated", "where"), [(True, "fresh sandboxes"), (False, "fresh copies")])
+def test_the_plan_says_where_the_tests_run(*, isolated: bool, where: str) -> None:
+    entries = [entry.content for entry in plan(2, isolated=isolated).entries]
+    assert entries[2] == f"Verify it in {where}"

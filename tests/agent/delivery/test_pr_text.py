@@ -86,6 +86,13 @@ def test_a_verified_patch() -> None:
     )
 
 
+@pytest.mark.parametrize(("isolated", "where"), [(True, "fresh sandboxes"), (False, "fresh copies")])
+def test_the_first_line_says_where_the_tests_ran(*, isolated: bool, where: str) -> None:
+    work = pr_text.Work(issue(), ["a.py"], evidence(), "", "", isolated=isolated)
+    opening = pr_text.body(work, PROJECT).splitlines()[0]
+    assert opening.startswith(f"A program made this patch. In {where}, tests turned from red to green")
+
+
 def test_an_unverified_one_says_so_in_its_first_line() -> None:
     work = pr_text.Work(issue(), ["a.py"], evidence("unverified", fixed=(), broken=("t.py::b",)), "", "")
     text = pr_text.body(work, PROJECT)

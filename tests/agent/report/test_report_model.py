@@ -377,6 +377,9 @@ def test_any_values_in_any_order_make_a_page(lines: list[dict[str, Any]]) -> Non
 
 def test_a_verdict_without_isolation_says_so(write: Write) -> None:
     here = {"backend": "here", "image": None, "memory": "4g"}
-    report = read(write(started(sandbox=here), finished()))
+    verdict = events.Verify("verified", "1 test red before, green after", [RED], [], [], [], [], 2.1)
+    runs = suite("before", [RED], []), suite("after", [], [RED])
+    report = read(write(started(sandbox=here), *runs, verdict, finished()))
     assert (report.status, report.shown_status) == ("verified", "verified (not isolated)")
     assert "verified (not isolated)" in render([report])
+    assert render([report]).count("in fresh copies") == 2 and "fresh sandboxes" not in render([report])

@@ -642,4 +642,9 @@ def test_shown_tames(show: Show) -> None:
 def test_an_end_without_isolation_says_so(show: Show) -> None:
     begun = dataclasses.replace(started(), sandbox={"backend": "here"})
     assert "verified (not isolated)" in show(begun, ended())
+    tests: dict[str, Any] = {"call": None, "errored": [], "skipped": [], "complete": True, "tree": ""}
+    runs = [events.TestFinished(where=w, passed=["a"], failed=[], **tests) for w in ("before", "after")]
+    shown = show(begun, *runs, verdict(fixed=["a"]), ended())
+    assert "before after  in fresh copies, 2.0 s" in shown
+    assert "1 test with and without the patch, in fresh copies" in shown and "sandboxes" not in shown
     assert "not isolated" not in show(started(), ended())

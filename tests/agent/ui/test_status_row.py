@@ -60,6 +60,11 @@ def test_the_engine_without_a_model_searches() -> None:
     assert texts(row) == ["0:00  turn 3  searching for a repair"]
 
 
+def test_without_isolation_there_are_no_sandboxes() -> None:
+    row = row_after(started() | {"sandbox": {"backend": "here"}}, {"type": "gate", "missing": ""})
+    assert "verifying in fresh copies" in texts(row)[0]
+
+
 def test_from_the_start_to_the_verdict() -> None:
     row = StatusRow()
     assert texts(row) == ["0:00  starting"]
