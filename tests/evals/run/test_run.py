@@ -113,7 +113,12 @@ def test_there_is_no_score_as_long_as_one_attempt_has_no_result(programs: Path, 
     told = json.loads(out)
     assert (told["complete"], told["left"], told["verdicts"]["infra"]) == (False, 2, 2)
     assert "resolved" not in told
-    assert "no score, since 2 of 2 attempts have no result. Most often: no engine answers;" in err
+    assert (
+        "no score, since 2 of 2 attempts have no result. Most often: no engine answers. The same command repeats them, also "
+        "with other options.\n" in err
+    )
+    _, err = end(start(programs, tmp_path / "run"))
+    assert "has no result yet, so it now has another configuration (command)" in err
 
 
 def waiting_agent(tmp_path: Path) -> str:
