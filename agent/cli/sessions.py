@@ -187,7 +187,7 @@ def _next(summary: Summary) -> str:
 
     if summary.patch and summary.repository and summary.status in HANDED_OVER:
         if summary.uncommitted:
-            return f"{shlex.join(['git', 'apply', summary.patch])} (m3agent apply does not write over uncommitted changes)"
+            return f"git apply {shlex.quote(summary.patch)} (m3agent apply does not write over uncommitted changes)"
         return f"m3agent apply {summary.id}"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"

@@ -28,7 +28,7 @@ SETTINGS = (
 """The settings that a verification needs."""
 NEXT = {
     "verified": "next: read the patch; a verified patch can still be wrong",
-    "unverified": "next: add a test that fails without the patch, and verify again",
+    "unverified": "next: add a test that fails without the patch, to the patch or in a commit before it, and verify again",
     "failed": "next: change the patch, and verify again",
 }
 """What to do after each verdict."""

@@ -70,7 +70,7 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
     server = gpus if answer.plan.gpus == gpus else f"one server on {answer.plan.gpus}"
     kept = f"{server} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
-    turn = text.duration(answer.as_planned.turn_seconds) + at_speed_of(answer.plan.gpus)
+    turn = f"{text.duration(answer.as_planned.turn_seconds)} on average{at_speed_of(answer.plan.gpus)}"
     if answer.kept >= answer.agents:
         at_once = f" With {_agents(answer.agents)} at once, a turn takes {turn}."
         found = [Text(f"Enough for {_agents(answer.agents)}: {kept}{at_once}", "bold green")]

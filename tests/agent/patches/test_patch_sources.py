@@ -112,6 +112,22 @@ def test_untracked_files_of_the_patch_are_named(repo: Path) -> None:
     ]
 
 
+def test_uncommitted_files_beside_a_named_patch_are_said_to_be_left_out(repo: Path) -> None:
+    """A test that the user adds for a patch of others does not count before it is committed. The patch's own file is no change."""
+    said: list[str] = []
+    (repo / "more.patch").write_text(git(repo, "diff", "main", "topic", "--", "a.py"))
+    source = Source(str(repo / "more.patch"))
+    change_of(repo, source, said.append)
+    assert not said
+    (repo / "test_a.py").write_text("")
+    (repo / "b.py").write_text("")
+    for each in (source, Source(commits="HEAD")):
+        change_of(repo, each, said.append)
+        assert said.pop() == "the tests run on commits, so uncommitted files are left out: " + (
+            "b.py, test_a.py" if each is source else "b.py, more.patch, test_a.py"
+        )
+
+
 def test_the_work_tree_since_a_branch_was_left(repo: Path) -> None:
     git(repo, "checkout", "-q", "topic")
     (repo / "a.py").write_text("4\n")

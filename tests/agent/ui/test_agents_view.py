@@ -30,7 +30,7 @@ def test_the_first_lines_say_what_to_add() -> None:
     assert (head, blank) == ("10 agents at once on 8xH200, a repository of 700,000 tokens", "")
     assert verdict == (
         "Not enough for 10 agents: 8xH200 keeps the prefixes of 8 sessions cached. With 10 agents at once, a turn takes "
-        "8 min 33 s, because prompts are computed again."
+        "8 min 33 s on average, because prompts are computed again."
     )
     assert addition == (
         "Add --host-cache 754: it keeps 10 sessions cached. With 10 agents at once, a turn then takes 13 s on average, "

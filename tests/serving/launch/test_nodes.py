@@ -123,7 +123,9 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
     try:
         argv = as_node(job_of("vllm-nvidia-tp8"), 0, master).argv
     except ValueError as error:
-        assert ("is not an" if master else "--node-rank needs the") + " address of the first node" in str(error)
+        assert ("is not an" if master else "--node-rank needs the") + " address of the first node" in str(
+            error
+        )
     else:
         (host,), (port,) = option(argv, "--master-addr"), option(argv, "--master-port")
         assert master in (host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}")
