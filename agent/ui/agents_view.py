@@ -72,20 +72,21 @@ def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     kept = f"{server} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
     turn = f"{text.duration(answer.as_planned.turn_seconds)} on average{at_speed_of(answer.plan.gpus)}"
     if answer.kept >= answer.agents:
-        at_once = f" With {_agents(answer.agents)} at once, a turn takes {turn}."
+        at_once = f" With {_agents(answer.agents)} at once, a turn takes at least {turn}."
         found = [Text(f"Enough for {_agents(answer.agents)}: {kept}{at_once}", "bold green")]
         if answer.fewer:
             found.append(Text(f"{answer.fewer} is enough as well."))
         return found
     first = (
-        f"Not enough for {_agents(answer.agents)}: {kept} With {_agents(answer.agents)} at once, a turn takes "
-        f"{turn}, because prompts are computed again."
+        f"Not enough for {_agents(answer.agents)}: {kept} With {_agents(answer.agents)} at once, a turn takes at "
+        f"least {turn}, because prompts are computed again."
     )
     addition = answer.additions[0]
     faster = (
         ""
         if answer.with_addition is None
-        else f" With {_agents(answer.agents)} at once, a turn then takes {text.duration(answer.with_addition.turn_seconds)} on "
+        else f" With {_agents(answer.agents)} at once, a turn then takes at least "
+        f"{text.duration(answer.with_addition.turn_seconds)} on "
         "average, with the wait for the first prompts of the others."
     )
     last = f"{addition.advice}{faster} Or work with {_agents(answer.kept)} at once."
@@ -142,7 +143,7 @@ def timeline(simulation: Simulation, title: str) -> Block:
         rows = simulation.agents[:MOST_ROWS]
         label = len(str(len(rows))) + 2
         cells = max(LEAST_CELLS, min(width or IN_PIPES, IN_PIPES) - label)
-        said = f"The first {simulation.seconds / 60:.0f} minutes {title}: {simulation.cached_share:.0%} of later prompts cached"
+        said = f"The first {simulation.seconds / 60:.0f} minutes {title}: {text.share(simulation.cached_share)} of later prompts cached"
         found = [
             *paragraph(Text(said, "bold"))(width),
             *paragraph(_legend())(width),

@@ -211,7 +211,7 @@ def team_plan(
 
 
 def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bool) -> Simulation:
-    """Simulate agents that start at the same time, each with its own pack.
+    """Simulate agents that start at the same time, each with its own pack. After `TURNS` turns, an agent begins a new session.
 
     A rank computes one prompt at a time and drops the session that was used least recently. Sessions stay with their rank.
     The model writes for all sessions at the speed of one stream.
@@ -230,7 +230,7 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
     kept: list[list[int]] = [[] for _ in range(ranks)]  # the least recently used first
     busy = [0.0] * agents
     tokens = [repository] * agents
-    seen = [False] * agents
+    made = [0] * agents  # turns of the session
     found: list[list[Segment]] = [[] for _ in range(agents)]
     asked, cached, turns, took = 0, 0, 0, 0.0
     queue = [(0.0, agent) for agent in range(agents)]
@@ -246,11 +246,11 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
                 start, min(busy[one] for one in mine)
             )  # a session whose answer is being written stays
             mine.remove(next(one for one in mine if busy[one] <= start))
-        known = hit or (host and seen[agent])
+        known = hit or (host and made[agent] > 0)
         work = speed.cached(tokens[agent]) if known else speed.cold(tokens[agent])
         work += speed.reload(tokens[agent]) if known and not hit else 0.0
         answered = start + work + OUTPUT_TOKENS * seconds_between(tokens[agent])
-        if seen[agent]:
+        if made[agent]:
             asked += tokens[agent]
             cached += tokens[agent] - RESULT_TOKENS if known else 0
             turns, took = turns + 1, took + answered - ready
@@ -262,9 +262,13 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
         ]
         if hit:
             mine.remove(agent)
-        mine.append(agent)
-        free[rank], busy[agent], seen[agent] = start + work, answered, True
-        tokens[agent] = min(tokens[agent] + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        made[agent] = (made[agent] + 1) % TURNS
+        if made[agent]:
+            mine.append(agent)
+            tokens[agent] = min(tokens[agent] + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        else:
+            tokens[agent] = repository  # of the next issue
+        free[rank], busy[agent] = start + work, answered
         heapq.heappush(queue, (rest, agent))
     return Simulation(
         seconds,

@@ -568,7 +568,7 @@ TRAPS = (
         "kv-copies",
         _WARN,
         lambda s: s.tp > 4,
-        "M3 has 4 KV heads: above TP4 they are copied, so more GPUs do not let the cache hold more tokens",
+        "M3 has 4 KV heads: above TP4 they are copied, so a token takes as much memory on each GPU as with TP4",
         "for more concurrent sequences use TP4 with data parallelism",
         "vLLM 0.24, models/minimax_m3/nvidia/model.py",
     ),

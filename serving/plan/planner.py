@@ -579,7 +579,10 @@ class _Candidate:
             "its KV cache is in bf16, not in fp8",
             "its index keys are in bf16, not in fp8",
             f"it has fewer copies of the attention ({self.split.dp}, not {other.split.dp})",
-            f"it uses {self.split.gpus} GPUs, not {other.split.gpus}",
+            (
+                f"it uses {self.split.gpus} GPUs, not {other.split.gpus}, so its cache holds {self.concurrency:.1f} sequences, not "
+                f"{other.concurrency:.1f}"
+            ),
             "it has a draft",
         )
         at = next(
@@ -686,7 +689,9 @@ class _Candidate:
     def reasons(self, *, could_draft: bool) -> Iterator[str]:
         """Yield why the plan has its place in the order."""
         room, wish = self.room, self.wish
-        over = "GPU" if self.split.tp == 1 else f"{self.split.tp} GPUs"
+        split = self.split
+        over = "GPU" if split.tp == 1 else f"{split.tp} GPUs"
+        over = f"{split.gpus} GPUs for the experts, over {over} for the rest" if split.dp > 1 else over
         yield (
             f"{self.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
             f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"

@@ -112,7 +112,7 @@ def test_timelines_have_no_gaps_and_begin_with_the_whole_prompt() -> None:
         sum(part.activity is Activity.WHOLE for part in row)
         for row in simulate(Speed(TEN.plan), 8, 700_000, 8, host=False).agents
     ]
-    assert whole == [1] * 8
+    assert whole == [2] * 8, "once for each session: the second begins after 50 turns"
 
 
 def test_sizes_out_of_range_and_gpus_that_hold_nothing() -> None:
