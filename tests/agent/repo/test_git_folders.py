@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,10 @@ def test_it_is_made_once_for_its_owner_only(new_repo: NewRepo, own_state: Path) 
 def _open_often(folder: str) -> list[list[str]]:
     listed = []
     for _ in range(10):
-        (stand_in(Path(folder)) / "config").unlink(missing_ok=True)  # so that it has to be written again
+        config = stand_in(Path(folder)) / "config"
+        stale = config.with_name(f"config.{os.getpid()}")  # with another stamp, it has to be written again
+        stale.write_bytes(b"# stale\n" + config.read_bytes().partition(b"\n")[2])
+        stale.replace(config)  # at no time without a configuration, which git in another process may read now
         listed.append(open_repository(Path(folder)).list_files())
     return listed
 
@@ -109,8 +113,9 @@ def _open_often(folder: str) -> list[list[str]]:
 @pytest.mark.integration
 def test_processes_may_make_it_at_once(new_repo: NewRepo, own_state: Path) -> None:
     root = new_repo()
-    with multiprocessing.get_context("spawn").Pool(4) as pool:  # a fork of a process with threads can hang
-        assert pool.map(_open_often, [str(root)] * 4) == [[["a.py"]] * 10] * 4
+    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads can hang
+    with ProcessPoolExecutor(4, mp_context=spawn) as pool:
+        assert list(pool.map(_open_often, [str(root)] * 4)) == [[["a.py"]] * 10] * 4
     (folder,) = (own_state / "state" / "git").iterdir()
     assert {path.name for path in folder.iterdir()} == {*LINKED, "config"}, "nothing half done is left"
 
