@@ -170,6 +170,7 @@ def _details(summary: Summary, width: int) -> str:
         "price": text.price(summary.price) if asks_a_model else "",
         "time": text.duration(summary.seconds),
         "patch": summary.patch or "none",
+        "notes": "; ".join(summary.notes),
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
     known["next"] = _next(summary)
@@ -188,7 +189,7 @@ def _next(summary: Summary) -> str:
     if summary.patch and summary.repository and summary.status in HANDED_OVER:
         if summary.uncommitted:
             return f"git apply {shlex.quote(summary.patch)} (m3agent apply does not write over uncommitted changes)"
-        return f"m3agent apply {summary.id}"
+        return f"m3agent apply {summary.id} (writes the patch into the work tree, unless it is there)"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"
     return f"m3agent report {summary.id} -o report.html"

@@ -18,7 +18,7 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.report.words import fresh_places
-from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.agent.util.sanitize import replace_unprintable, without_breaks
 from m3agent.agent.verify.verify import Verification
 
 TITLE_LENGTH = 100
@@ -181,7 +181,7 @@ def spoken(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Return `text` as one inert line of at most `limit` characters."""
-    line = " ".join(_inert(redact_text(_as_unicode(text))).split())
+    line = without_breaks(_inert(without_breaks(redact_text(_as_unicode(text)))))
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 

@@ -206,7 +206,7 @@ def title_of(text: str) -> str:
 
 
 def _one_line(title: str) -> str:
-    title = replace_unprintable(title)
+    title = replace_unprintable(title).strip()
     return title if len(title) <= TITLE_LENGTH else title[: TITLE_LENGTH - 1].rstrip() + "…"
 
 

@@ -26,6 +26,7 @@ class Summary:
 
     Attributes:
         status: A status of docs/events.md, or NOT_FINISHED, or DAMAGED.
+        notes: What the user should know about the patch, such as the branch that has it.
         uncommitted: Changed paths that had uncommitted changes at the end: `m3agent apply` does not write over these.
         bytes: Disk space of the session's folder.
         problem: Why the log cannot be read; None if it can.
@@ -50,6 +51,7 @@ class Summary:
     price: float | None
     seconds: float | None
     patch: str | None
+    notes: tuple[str, ...]
     uncommitted: tuple[str, ...]
     bytes: int
     problem: str | None
@@ -136,6 +138,7 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
         price=None if price is None else float(price),
         seconds=None if seconds is None else float(seconds),
         patch=str(patch) if patch.is_file() else None,
+        notes=tuple(map(str, items(last, "notes"))),
         uncommitted=tuple(map(str, items(last, "uncommitted"))),
         bytes=disk_use(folder),
         problem=problem,

@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow
 if TYPE_CHECKING:
     from typing import TextIO
 
+_BREAK = re.compile(r" *[^\S ]\s*")  # any white space but a blank, with the blanks beside it
 UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
@@ -34,9 +35,14 @@ def printable_bytes(data: bytes) -> bytes:
     return UNPRINTABLE.sub(lambda found: found[0] if found[0] in "\n\t" else "\ufffd", text).encode()
 
 
+def without_breaks(text: str) -> str:
+    """Return a text as one line: a line break or a tab becomes one blank, with the blanks beside it; other blanks stay."""
+    return _BREAK.sub(" ", text).strip()
+
+
 def printable_line(text: object, limit: int = 160) -> str:
     """Return anything as one printable line of at most `limit` characters."""
-    line = UNPRINTABLE.sub(" ", " ".join(str(text).split()))
+    line = UNPRINTABLE.sub(" ", without_breaks(str(text)))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

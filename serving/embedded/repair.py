@@ -11,7 +11,7 @@ import math
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -45,6 +45,8 @@ SUITE_SECONDS = 90
 """Seconds for the run of the suite without the tracer."""
 FIRST_RUN_SECONDS = 100
 """Seconds for the first run of the tests."""
+MOST_SHOWN = 3
+"""Most changes that pass, beside the one that is taken, in the report."""
 FILES = 16
 READS = 32
 """Most calls that read files; at most `FILES` files are read."""
@@ -506,10 +508,12 @@ class Repair:
                     state.outcome = (
                         f"All tests pass with it except {run.failed} that other runners report, as before."
                     )
-                if state.plausible > 1:
+                if len(full) > 1:
                     state.outcome += (
-                        f" Of the {state.plausible} changes that pass, I took the smallest, most ordinary "
-                        "one that is closest to the failure; the tests alone cannot tell them apart."
+                        f" Of the {len(full)} changes that pass, I took the smallest, most ordinary "
+                        "one that is closest to the failure; the tests alone cannot tell them apart. "
+                        "If it is the wrong one, add a test that fails with it, and run the fix again.\n"
+                        + "\n".join(self._not_taken(full, candidate, sources))
                     )
                 return True
             old, new = minimal_edit(candidate.changed(source.text), source.text)
@@ -541,6 +545,18 @@ class Repair:
             + diff_lines(source.text, candidate.changed(source.text))
         )
         return True
+
+    def _not_taken(
+        self, full: list[PatchCandidate], taken: PatchCandidate, sources: Mapping[str, Source]
+    ) -> Iterator[str]:
+        """Yield the best of the other changes that pass."""
+        others = sorted((one for one in full if one is not taken), key=lambda one: (one.doubt(), one.order))
+        for one in others[:MOST_SHOWN]:
+            text = sources[one.path].text
+            place = f"{one.path}, line {one.mutation.line} ({one.mutation.operator})"
+            yield f"Not taken: {place}:\n{diff_lines(text, one.changed(text))}"
+        if len(others) > MOST_SHOWN:
+            yield f"Not taken: {len(others) - MOST_SHOWN} more."
 
 
 def fitting(batch: list[PatchCandidate]) -> int:

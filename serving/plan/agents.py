@@ -187,7 +187,12 @@ def team_plan(
     shared = plan.dp * max(1, (plan.kv_tokens - repository) // (session - repository))
     turn = speed.cached(session) + OUTPUT_TOKENS * seconds_between(session)
     hour = plan.cost.dollars_per_hour
-    fix = speed.cold(repository) + TURNS * (turn + TOOL_SECONDS)
+    at_once = min(agents, max(kept, 1))
+    as_planned = simulate(speed, agents, repository, plan.sequences, host=host)
+    load = (
+        as_planned if at_once == agents else simulate(speed, at_once, repository, plan.sequences, host=host)
+    )
+    fix = speed.cold(repository) + TURNS * (max(turn, load.turn_seconds) + TOOL_SECONDS)
     additions = tuple(_additions(fleet, wish, plan, agents, kept, shared, repository))
     return TeamPlan(
         agents=agents,
@@ -202,8 +207,8 @@ def team_plan(
         turn_seconds=turn,
         speed_source=speed.source,
         dollars_per_agent_hour=None if hour is None else hour / agents,
-        dollars_per_fix=None if hour is None else hour * fix / 3600 / min(agents, max(kept, 1)),
-        as_planned=simulate(speed, agents, repository, plan.sequences, host=host),
+        dollars_per_fix=None if hour is None else hour * fix / 3600 / at_once,
+        as_planned=as_planned,
         additions=additions,
         with_addition=_with(additions[0], speed, agents, repository, plan.sequences) if additions else None,
         fewer=_fewer(fleet, wish),

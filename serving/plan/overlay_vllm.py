@@ -187,11 +187,11 @@ def _parallel(wanted: ChangeRequest) -> list[RecipeChange]:
     experts, data = ("--enable-expert-parallel",), ("--data-parallel-size", str(plan.dp))
     return wanted.change(
         "parallelism",
-        f"As planned for {plan.gpus}: {'experts whole' if plan.ep else 'a slice of each expert'} on every GPU"
+        f"As planned for {plan.gpus}: {'each GPU has some of the experts whole' if plan.ep else 'each GPU has a slice of each expert'}"
         + (
-            f", attention in {plan.dp} copies over {plan.tp}."
+            f"; {plan.dp} copies of the attention, each on {plan.tp} GPUs."
             if plan.dp > 1
-            else f", attention over {plan.tp}."
+            else f"; the attention is divided among {plan.tp}."
         ),
         "the plan",
         ("--tensor-parallel-size", str(plan.tp)),

@@ -702,18 +702,19 @@ class _Candidate:
         )
         if not self.enough:
             yield (
-                f"it holds {self.concurrency:.1f} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
+                f"it holds {self.sequences} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
                 "a time; the others wait"
             )
+        unfit = "the workload does not fit" if self.enough else "fewer sequences fit"
         if self.setup.msa:
             yield "fp8 cache and fp8 index keys, as in the recipe"
         elif self.cache.kv is KvDtype.FP8:
-            yield "fp8 cache: in bf16 the workload does not fit into the same memory"
+            yield f"fp8 cache: in bf16 {unfit} into the same memory"
         if self.cache.index is KvDtype.FP8 and not self.setup.msa:
             wider = kv_bytes_per_token(wish.shape, self.split.tp, self.cache.kv)
             yield (
-                f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys the "
-                "workload does not fit into the same memory"
+                f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys "
+                f"{unfit} into the same memory"
             )
         if self.draft is not None:
             yield (

@@ -93,6 +93,10 @@ def test_the_first_line_says_where_the_tests_ran(*, isolated: bool, where: str) 
     assert opening.startswith(f"A program made this patch. In {where}, tests turned from red to green")
 
 
+def test_the_title_keeps_the_blanks_of_the_issue() -> None:
+    assert pr_text.title('count("a  b") is 4') == 'Fix: count("a  b") is 4'
+
+
 def test_an_unverified_one_says_so_in_its_first_line() -> None:
     work = pr_text.Work(issue(), ["a.py"], evidence("unverified", fixed=(), broken=("t.py::b",)), "", "")
     text = pr_text.body(work, PROJECT)

@@ -111,6 +111,15 @@ def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
     )
 
 
+def test_notes_on_the_patch_are_shown(state: Path) -> None:
+    """A patch that is on a branch already, for example."""
+    note = "committed to branch fix as 99c4d057aa1e"
+    put(state, "20260101-100000-aaaaaa", started(), finished("verified", notes=[note]), patch=PATCH)
+    shown = dict(line.split(None, 1) for line in run("sessions", "show").stdout.splitlines())
+    assert shown["notes"] == note
+    assert shown["next"].endswith("(writes the patch into the work tree, unless it is there)")
+
+
 def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     result = run("sessions", "list")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "m3agent: there are no sessions yet\n")

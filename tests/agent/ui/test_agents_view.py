@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from m3agent.agent.ui.agents_view import numbers, team_block, timeline
-from m3agent.serving.plan.agents import TeamPlan, team_plan
+from m3agent.serving.plan.agents import TOOL_SECONDS, TURNS, TeamPlan, team_plan
 from m3agent.serving.plan.gpus import parse_gpus
 from m3agent.serving.plan.known_issues import EngineKind
 from m3agent.serving.plan.planner import PlanRequest
@@ -60,7 +60,7 @@ def test_every_number_says_for_how_many_agents_it_holds() -> None:
     assert said["turns"].startswith(
         "for one agent alone: 1 min 44 s to the first token of a session; then up to 9.4 s a turn"
     )
-    assert "; with 8 agents at once $4.84 an hour for each, and about $1.44 for a session" in said["cost"]
+    assert "; with 8 agents at once $4.84 an hour for each, and about $1.80 for a session" in said["cost"]
     one = dict(numbers(answer("8xH200", 1, 200_000)))
     assert one["cost"].endswith("; with 1 agent at once about $9.13 for a session of 50 turns")
     assert said["plan"].endswith("; 6,807,808 tokens of fp8 KV cache and index keys")
@@ -90,6 +90,15 @@ def test_times_of_other_gpus_say_that_they_are_those_of_the_measured_kind() -> N
     shown = "\n".join(lines(answer("8xH100", 4, 200_000), None, "8xH100"))
     assert shown.count(doubt) == 2
     assert doubt not in "\n".join(lines(TEN, None))
+
+
+def test_the_price_of_a_session_is_that_of_a_turn_among_the_others() -> None:
+    """It is the time that the first line says: the sessions wait for each other."""
+    found = answer("8xH200", 10, 200_000)
+    seconds = found.first_seconds + TURNS * (found.as_planned.turn_seconds + TOOL_SECONDS)
+    hour = found.plan.cost.dollars_per_hour
+    assert hour is not None
+    assert found.dollars_per_fix == pytest.approx(hour * seconds / 3600 / 10)
 
 
 def test_the_timelines_before_and_after() -> None:

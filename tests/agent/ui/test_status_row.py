@@ -220,6 +220,6 @@ def test_a_sign_of_life_says_what_is_done_and_for_how_long() -> None:
     row._started = row._since
     [line] = still([row], row._since + 100)
     assert line.plain == (
-        "2│ … turn 4: run [2J all, 1:40; 500k in, 99.8% cached, 3.12k out, 61/s, $0.5000; 1:40 in all"
+        "2│ … turn 4: run  [2J all, 1:40; 500k in, 99.8% cached, 3.12k out, 61/s, $0.5000; 1:40 in all"
     )
     assert len(still([row] * (MOST + 3), 0)) == MOST + 1

@@ -49,6 +49,11 @@ def test_what_unicode_calls_unprintable_is_replaced() -> None:
     assert printable_line("👩🏽\u200d🚀") == "👩🏽\u200d🚀", "on a terminal it stays whole"
 
 
+def test_blanks_stay_and_breaks_become_one() -> None:
+    """A title quotes code, in which two blanks are not one."""
+    assert printable_line(' count("a  b") is\n\t 4 \r\n') == 'count("a  b") is 4'
+
+
 def test_the_last_line() -> None:
     assert last_line("a\n b \n\n ") == "b"
     assert last_line(" \n") == ""

@@ -102,6 +102,22 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
 
 @pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
+def test_other_changes_that_pass_are_shown(tmp_path: Path) -> None:
+    """A person can see from them which test is missing."""
+    files = {
+        "best.py": "def best(xs):\n    top = xs[0]\n    for x in xs:\n        if x < top:\n            top = x\n    return top\n",
+        "test_best.py": "from best import best\n\n\ndef test_best():\n    assert best([1, 3, 2]) == 3\n",
+    }
+    bench = Workbench.of(tmp_path, files, "best() returns the smallest")
+    bench.converse()
+    _, _, last = bench.ask().text.partition("All tests pass with it. ")
+    assert re.match(r"Of the (\d+) changes that pass, I took the smallest", last)
+    assert "add a test that fails with it, and run the fix again.\nNot taken: best.py, line " in last
+    assert "-        if x < top:\n+        if " in last
+
+
+@pytest.mark.linux  # the probe runs in a sandbox
+@pytest.mark.integration
 def test_replay_is_deterministic(tmp_path: Path, calendar: Workbench) -> None:
     for turns in range(3):
         bench = begun(tmp_path / str(turns), calendar, CALENDAR, turns)

@@ -141,7 +141,7 @@ def test_copies_of_heads_lose_to_ranks_where_many_work() -> None:
 def test_if_no_plan_holds_all_sequences_the_first_holds_the_most() -> None:
     found = plans(parse_gpus("8xH200"), PlanRequest(context=831_104, concurrency=10))
     assert found[0].sequences == max(plan.sequences for plan in found) == 8
-    assert any("8.2 of the 10 sequences" in reason for reason in found[0].reasons)
+    assert any("it holds 8 of the 10 sequences" in reason for reason in found[0].reasons)
 
 
 DRAFTED = PlanRequest(draft_use=DraftUse.AUTO, draft_here=True)
