@@ -55,6 +55,7 @@ def table(statement: Statement, width: int = 0) -> str:
         )
         rows += _shown(said.put_back)
     for name, texts in (
+        ("new tests", tests.new),
         ("added red", tests.added_red),
         ("tampering", said.tampering),
         ("review", [f"{one.path}:{one.line} {one.what}" for one in said.review]),

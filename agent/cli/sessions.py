@@ -167,7 +167,7 @@ def _details(summary: Summary, width: int) -> str:
         "turns": text.count(summary.turns),
         "calls": text.count(summary.calls),
         "tokens": tokens(),
-        "price": text.price(summary.price) if asks_a_model else "",
+        "price": "" if summary.price is None else text.price(summary.price),
         "time": text.duration(summary.seconds),
         "patch": summary.patch or "none",
         "notes": "; ".join(summary.notes),

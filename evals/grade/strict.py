@@ -222,6 +222,18 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
+def _exception(text: str) -> str:
+    """Return the line that names the last exception of a test's output in pytest; what follows explains it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    marked = [number for number, line in enumerate(lines) if line.startswith("E ")]
+    if not marked:
+        return lines[-1] if lines else ""
+    at = marked[-1]
+    while at and lines[at - 1].startswith("E "):
+        at -= 1
+    return lines[at].removeprefix("E ").strip()
+
+
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     """Return the grade of a test run.
 
@@ -240,9 +252,13 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
         reason = f"no tests ran: {last_line(run.output)[:MOST_LINE] or 'no output'}"
     elif not_fixed or lost:
         both = [*not_fixed, *lost]
-        reason = f"{len(not_fixed)} to fix and {len(lost)} to keep did not pass, such as {both[0]}"
+        counts = ((len(not_fixed), "to fix"), (len(lost), "to keep"))
+        failed = " and ".join(
+            f"{count} {'test' if count == 1 else 'tests'} {what}" for count, what in counts if count
+        )
+        reason = f"{failed} did not pass, such as {both[0]}"
         text = run.errors.get((run.ids or {}).get(both[0], both[0]), "")
-        line = last_line(text) if run.ids is None else _first_line(text)  # Python ends with the exception
+        line = _exception(text) if run.ids is None else _first_line(text)
         reason += f": {line[:MOST_LINE]}" if line else ""
     elif not run.complete:
         reason = "the test run did not finish"

@@ -93,7 +93,7 @@ GO_ROW = Row(
         ),
         "ends at the start": (
             {"shop/add.go": GO.replace("\n\n", '\n\nimport "os"\n\nfunc init() { os.Exit(0) }\n\n', 1)},
-            "1 to fix and 1 to keep did not pass",
+            "1 test to fix and 1 test to keep did not pass",
         ),
         "own main of the tests": (
             {
@@ -123,11 +123,11 @@ JS_ROW = Row(
     {
         "ends the process": (
             {"add.js": JS.replace("a - b", "(a ? process.exit(0) : 0)")},
-            "1 to fix and 1 to keep did not pass",
+            "1 test to fix and 1 test to keep did not pass",
         ),
         "prints results": (
             {"add.js": JS + "console.log('ok 1 - zero\\nok 2 - cart\\n1..2'); process.exit(0);\n"},
-            "1 to fix and 1 to keep did not pass",
+            "1 test to fix and 1 test to keep did not pass",
         ),
         "replaces assert": (
             {"add.js": JS + "require('node:assert').equal = () => {};\n"},
@@ -138,7 +138,7 @@ JS_ROW = Row(
                 "package.json": '{"scripts": {"test": "node --require ./forge.js --test"}}\n',
                 "forge.js": "process.exit(0);\n",
             },
-            "1 to fix and 0 to keep did not pass",
+            "1 test to fix did not pass",
         ),
     },
 )
@@ -185,7 +185,7 @@ C_ROW = Row(
         ),
         "is not registered": (
             {"CMakeLists.txt": CMAKE.replace("zero sum", "zero")},
-            "1 to fix and 0 to keep did not pass, such as tests/sum_test.c::sum",
+            "1 test to fix did not pass, such as tests/sum_test.c::sum",
         ),
     },
 )

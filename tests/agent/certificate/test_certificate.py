@@ -238,6 +238,11 @@ def test_the_table(tmp_path: Path) -> None:
     ]
 
 
+def test_the_tests_that_the_patch_adds_are_named(tmp_path: Path) -> None:
+    lines = table(made(tmp_path, replace(FOUND, new_tests=("t.py::more",)))).splitlines()
+    assert lines[lines.index("new tests      1") + 1].strip() == "t.py::more"
+
+
 def test_the_table_says_that_nothing_was_isolated(tmp_path: Path) -> None:
     here = ENVIRONMENT.model_copy(update={"sandbox": "here", "isolated": False})
     assert table(made(tmp_path, environment=here)).startswith("verified (not isolated)  ")

@@ -13,6 +13,7 @@ from m3agent.evals.data.folder_base import commit_folder
 from m3agent.evals.data.instance import Answer
 from m3agent.evals.data.results import Grade, Verdict
 from m3agent.evals.grade import grader as grader_module
+from m3agent.evals.grade import strict
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.matching import Outcomes, ids_of
 from m3agent.evals.grade.row_suites import suites_of_row, targets_of_row
@@ -335,7 +336,7 @@ async def test_ids_and_names_of_the_runner_are_graded_alike(given: GivenRuns) ->
             assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (1, 1)
         harmless = await given.grade(RESULTS, "wrong", names=names)
         assert harmless.verdict is Verdict.UNRESOLVED
-        assert harmless.reason == f"1 to fix and 0 to keep did not pass, such as {names[0]}"
+        assert harmless.reason == f"1 test to fix did not pass, such as {names[0]}"
 
 
 async def test_a_run_with_the_ids_of_the_row_needs_no_other_run(given: GivenRuns) -> None:
@@ -346,9 +347,9 @@ async def test_a_run_with_the_ids_of_the_row_needs_no_other_run(given: GivenRuns
 @pytest.mark.parametrize(
     ("mine", "why"),
     [
-        (a_run({KEEP: "passed"}), "1 to fix and 0 to keep did not pass, such as cart adds"),
-        (a_run({"b.test.js::cart > adds": "passed", KEEP: "passed"}), "1 to fix and 0 to keep"),
-        (a_run({FIX: "passed", KEEP: "skipped"}), "0 to fix and 1 to keep"),
+        (a_run({KEEP: "passed"}), "1 test to fix did not pass, such as cart adds"),
+        (a_run({"b.test.js::cart > adds": "passed", KEEP: "passed"}), "1 test to fix"),
+        (a_run({FIX: "passed", KEEP: "skipped"}), "1 test to keep"),
         (a_run(complete=False), "the test run did not finish"),
         (a_run(signs=Signs(forged=("a test that cannot pass passed",))), "tampered with: a test that"),
         (a_run({FIX: "failed", KEEP: "passed"}, errors={FIX: "2 is not 5"}), "cart adds: 2 is not 5"),
@@ -431,3 +432,19 @@ def test_a_report_becomes_results() -> None:
     assert run.outcomes == {"a": "passed", "b": "failed", "c": "error", "d": "skipped"}
     assert run.signs.forged == ("x", "a was changed while the tests ran")
     assert (run.ids, run.errors, run.output, run.test_seconds) == ({}, {"b": "no"}, "said\nno go", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "t.py:3: in test_x\nassert f() == 150\nE assert 137.5 == 150\nE + where 137.5 = f()",
+            "assert 137.5 == 150",
+        ),
+        ("E ValueError: x\n\nDuring handling:\nE KeyError: 'y'\nE more", "KeyError: 'y'"),
+        ("ImportError: no\nlast\n", "last"),
+        ("", ""),
+    ],
+)
+def test_the_reason_names_the_exception_and_not_its_explanation(text: str, line: str) -> None:
+    assert strict._exception(text) == line

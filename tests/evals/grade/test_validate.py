@@ -102,8 +102,8 @@ async def test_flaky_tests_are_left_out(tmp_path: Path) -> None:
     ("before", "after", "why"),
     [
         (outcomes("a b"), [outcomes("a b")], "1 of the tests to fix pass without the reference patch"),
-        (outcomes("b", "a"), [outcomes("b", "a")], "does not resolve it: 1 to fix and 0 to keep"),
-        (outcomes("b", "a"), [outcomes("a", "b")], "does not resolve it: 0 to fix and 1 to keep"),
+        (outcomes("b", "a"), [outcomes("b", "a")], "does not resolve it: 1 test to fix"),
+        (outcomes("b", "a"), [outcomes("a", "b")], "does not resolve it: 1 test to keep"),
         (outcomes("b", "a"), [outcomes("a b"), outcomes("b", "a")], "1 of the tests to fix are flaky"),
     ],
 )
