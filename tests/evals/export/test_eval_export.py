@@ -295,7 +295,7 @@ async def test_a_task_is_written_once_and_whole(tmp_path: Path) -> None:
         ({"runner": "unittest"}, " ".join(EVERY), "run by unittest"),
         ({"test_command": "python run.py"}, " ".join(EVERY), "run by run.py"),
         ({"runner": ""}, " ".join(EVERY), "run by another runner"),
-        ({}, TO_KEEP[0], "the reference patch does not resolve it: 2 to fix"),
+        ({}, TO_KEEP[0], "the reference patch does not resolve it: 2 tests to fix"),
     ],
 )
 async def test_an_instance_is_refused_with_the_reason(
