@@ -181,7 +181,7 @@ def spoken(text: str) -> str:
 
 def one_line(text: str, limit: int) -> str:
     """Return `text` as one inert line of at most `limit` characters."""
-    line = without_breaks(_inert(without_breaks(redact_text(_as_unicode(text)))))
+    line = _inert(without_breaks(redact_text(_as_unicode(text)))).strip()
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 

@@ -39,13 +39,20 @@ def fitting(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]) -
     return text, [head for at, head in enumerate(rows[0]) if at not in shown]
 
 
-def wrapping(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str] = ()) -> str:
-    """Return rows as aligned lines; on a terminal, the last column wraps.
+def wrapping(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return rows as aligned lines; on a terminal of `width` columns, if it is not 0, the last column wraps."""
+    return fitting_wrapped(rows, width, ())[0]
+
+
+def fitting_wrapped(
+    rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str]
+) -> tuple[str, list[str]]:
+    """Return rows as aligned lines, and the heads of the columns that were left out; on a terminal, the last column wraps.
 
     Args:
-        rows: The rows. All must have the same number of cells.
+        rows: The rows, the first of them the head. All must have the same number of cells.
         width: Columns of the terminal; 0 for no terminal.
-        dropped: Cells of the first row: their columns are left out, in this order, until the last column has room.
+        dropped: Heads of the columns to leave out, in this order, until the last column has room.
     """
     shown = list(range(len(rows[0])))
     order = [rows[0].index(head) for head in dropped]
@@ -60,7 +67,7 @@ def wrapping(rows: Sequence[Sequence[str]], width: int, dropped: Sequence[str] =
     for *cells, last in kept:
         first, *below = wrapped(last, width - before)
         lines += [[*cells, first], *([*[""] * len(cells), line] for line in below)]
-    return columns(lines)
+    return columns(lines), [head for at, head in enumerate(rows[0]) if at not in shown]
 
 
 def wrapped(text: str, room: int) -> list[str]:

@@ -516,12 +516,13 @@ async def _compare(
             verdict, _, _ = judge(
                 without(before, flaky), without(after, flaky), touched, missing, shown, surroundings
             )
-            own_flaky, further = await all_of(
+            own_flaky, own_further = await all_of(
                 own.find_flaky((red, green), shown | green.red),
                 run_further(own.new, shown, set(map(file_of, new_tests)), repeats_of(shown))
                 if shown
-                else _same(further),
+                else _nothing(),
             )
+            further = own_further or further
             flaky |= own_flaky
             shown -= own_flaky
             verdict, reason, _ = judge(
@@ -582,10 +583,6 @@ async def _compare(
 
 async def _nothing() -> None:
     return None
-
-
-async def _same(further: _Further) -> _Further:
-    return further
 
 
 def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Selection:

@@ -227,7 +227,7 @@ def _exception(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [number for number, line in enumerate(lines) if line.startswith("E ")]
     if not marked:
-        return lines[-1] if lines else ""
+        return last_line(text)
     at = marked[-1]
     while at and lines[at - 1].startswith("E "):
         at -= 1

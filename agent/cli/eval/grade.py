@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.sanitize import columns_of, print_note, print_text, printable_text
-from m3agent.agent.util.table import wrapped, wrapping
+from m3agent.agent.util.table import fitting_wrapped, wrapped
 
 if TYPE_CHECKING:
     from m3agent.evals.grade.grade_all import Graded
@@ -236,20 +235,19 @@ def _validation_table(found: list[Validated], width: int) -> str:
     ]
     valid = sum(one.valid for one in found)
     dropped = ("SECONDS", "FLAKY", "HARMLESS", "RED BEFORE", "REFERENCE")
-    table, shown = _fitted([head, *rows], width, dropped)
+    table, left_out = _fitted([head, *rows], width, dropped)
     said = [f"{valid} of {len(found)} instances are valid"]
-    said += [f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name in shown]
+    said += [f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name not in left_out]
     return table + "".join(f"{part}\n" for line in said for part in wrapped(line, width))
 
 
-def _fitted(rows: list[tuple[str, ...]], width: int, dropped: tuple[str, ...]) -> tuple[str, set[str]]:
-    """Return a table that fits, with a line that names the columns that have no room, and the columns that it shows."""
-    table = wrapping(rows, width, dropped)
-    first = re.split(r"\s{2,}", table.partition("\n")[0])
-    if left_out := [name for name in rows[0] if name not in first]:
+def _fitted(rows: list[tuple[str, ...]], width: int, dropped: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return a table that fits, with a line that names the columns that have no room, and the heads of these columns."""
+    table, left_out = fitting_wrapped(rows, width, dropped)
+    if left_out:
         said = f"too narrow for {', '.join(left_out)}: --json has them"
         table += "".join(f"{part}\n" for part in wrapped(said, width))
-    return table, set(first)
+    return table, left_out
 
 
 def _grade_table(found: list[Graded], width: int) -> str:

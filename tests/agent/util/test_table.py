@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.util.table import fitting, wrapping
+from m3agent.agent.util.table import fitting, fitting_wrapped
 
 ROWS = [("ID", "SIZE", "ISSUE"), ("20260131", "12 kB", "a long title")]
 
@@ -34,4 +34,4 @@ def test_columns_are_left_out_and_then_lines_cut(width: int, said: list[str]) ->
 )
 def test_the_last_column_wraps_when_the_others_leave_room(width: int, said: list[str]) -> None:
     rows = [ROWS[0], ("20260131", "12 kB", "a long title of an issue")]
-    assert wrapping(rows, width, ["SIZE"]).splitlines() == said
+    assert fitting_wrapped(rows, width, ["SIZE"])[0].splitlines() == said
