@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
 from collections import Counter
@@ -70,7 +69,7 @@ def read_report(report: bytes, key: bytes) -> Reading:
     number = 0
     for line in report.split(b"\n"):
         body, _, code = line.rpartition(b"\t")
-        right = hashlib.blake2b(body, key=key, digest_size=16).hexdigest().encode()
+        right = hmac.digest(key, body, "sha256").hex().encode()
         if not hmac.compare_digest(code, right) or not _ESCAPED.fullmatch(body.replace(b"\t", b" ")):
             continue
         first, *fields = (
@@ -117,6 +116,8 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
         case "reached", path, number, name:
             place = Reached(encodable(path), _number(number), readable(name.encode("utf-8", "replace")))
             reading.signs = replace(signs, reached=(*signs.reached, place))
+        case "blind", what:
+            reading.signs = replace(signs, blind=readable(what.encode("utf-8", "replace")))
         case "canaries", ran, failed:
             reading.signs = replace(signs, canaries=(_number(ran), _number(failed)))
         case _:  # another version's line

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import functools
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from types import ModuleType
 from typing import Any, Literal
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner
@@ -43,16 +43,6 @@ class Bytecode:
     content: bytes = b""
 
 
-def text_of(module: ModuleType) -> str:
-    """Return the source code of a module."""
-    return _text(str(module.__file__))
-
-
-@functools.cache
-def _text(path: str) -> str:
-    return Path(path).read_text()
-
-
 def standard_input(
     program: ModuleType, request: Mapping[str, object], report: str, key: bytes, python_path: str = ""
 ) -> bytes:
@@ -60,7 +50,7 @@ def standard_input(
     given = {
         "key": key.hex(),
         "report": report,
-        "sources": [(module.__name__, text_of(module)) for module in (*PARTS, program)],
+        "sources": [(module.__name__, portable_text(module)) for module in (*PARTS, program)],
         "python_path": python_path,
         "request": request,
     }
@@ -103,7 +93,7 @@ async def run_program(
     variables = {**sandbox.environment, **(env or {})}
     given = standard_input(program, request, report, key, variables.get("PYTHONPATH", ""))
     result = await sandbox.exec(
-        [*interpreter, "-c", text_of(bootstrap)],
+        [*interpreter, "-c", portable_text(bootstrap)],
         timeout=timeout,
         log=log,
         stdin=given,

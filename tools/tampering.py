@@ -31,12 +31,14 @@ class Signs:
         canaries: Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
             or did not come to its end.
         reached: Places whose code read something inside of the interpreter.
+        blind: What the guard could not see in this interpreter; empty if it saw everything.
     """
 
     forged: tuple[str, ...] = ()
     plugins: tuple[str, ...] = ()
     canaries: tuple[int, int] | None = None
     reached: tuple[Reached, ...] = ()
+    blind: str = ""
 
     def and_those_of(self, other: Signs) -> Signs:
         """Return the signs of two runs."""
@@ -51,6 +53,7 @@ class Signs:
             self.plugins + other.plugins,
             canaries,
             self.reached + other.reached,
+            self.blind or other.blind,
         )
 
     def beyond(self, usual: Signs, changed: Collection[str]) -> list[str]:

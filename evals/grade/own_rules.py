@@ -20,10 +20,10 @@ from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade import log_reader
 from m3agent.evals.grade.container import run_in_container
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
-from m3agent.tools.run_tests import text_of
 
 GRADING = "/m3agent-grading"
 PARSER_SECONDS = 300.0
@@ -114,7 +114,7 @@ async def outcomes_in(rules: OwnRules, out: bytes, err: bytes) -> dict[str, str]
         workspace = Workspace(store, store.write_tree(entries))
         async with new_sandbox("docker", SandboxSpec("docker"), workspace, lambda _: None) as sandbox:
             done = await sandbox.exec(
-                ["python3", "-I", "-c", text_of(log_reader)],
+                ["python3", "-I", "-c", portable_text(log_reader)],
                 stdin=json.dumps({"form": rules.form, "entry": rules.entry}).encode(),
                 timeout=PARSER_SECONDS,
                 keep=MOST_OUTCOMES,

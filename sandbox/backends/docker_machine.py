@@ -24,7 +24,7 @@ from m3agent.sandbox.backends.image import find_image, installed_on_host
 from m3agent.sandbox.backends.reaper import start_reaper
 from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
-from m3agent.sandbox.protocol.channel import BOOT, Channel
+from m3agent.sandbox.protocol.channel import BOOT, ON_CPYTHON, Channel
 from m3agent.sandbox.threads import uninterrupted
 
 LABEL = "m3agent"
@@ -186,11 +186,19 @@ class DockerMachine:
         )
         container = self._api.create_container(
             image.name,
-            command=["python3", "-I", "-S", "-c", TAKE_AND_DROP + BOOT if podman else BOOT, ROOT],
+            command=[
+                "python3",
+                "-I",
+                "-S",
+                "-c",
+                ON_CPYTHON + TAKE_AND_DROP + BOOT if podman else BOOT,
+                ROOT,
+            ],
             entrypoint=[],
             user="0:0" if podman else USER,
             working_dir=ROOT,
-            environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            # the locale, because Python before 3.7 would take paths for ASCII without it
+            environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
             stdin_open=True,
             labels=our_labels(),
             host_config=host_config,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from pathlib import Path
 
 from m3agent.sandbox.backends import pip_launcher
+from m3agent.sandbox.portable_source import portable_text
 
 FOLDER = "bin"
 """Folder in the toolbox for the commands.
@@ -48,7 +48,7 @@ if [ "$status" = "$last" ] && [ "$first" != 0 ]; then exit "$first"; fi
 
 @functools.cache
 def _commands() -> dict[str, bytes]:
-    pip = b"#!/usr/bin/env python3\n" + Path(pip_launcher.__file__).read_bytes()
+    pip = b"#!/usr/bin/env python3\n" + portable_text(pip_launcher).encode()
     return {
         "python": b'#!/bin/sh\nexec python3 "$@"\n',
         "pytest": b'#!/bin/sh\nexec python3 -m pytest "$@"\n',

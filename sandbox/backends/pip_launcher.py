@@ -1,6 +1,6 @@
 """The command `pip` inside a sandbox: pip for the sandbox's python3, with an answer if there is no network.
 
-Uses only the standard library and, if it is there, `packaging`; Python 3.8+. Without a network, a request for packages that are not
+Uses only the standard library and, if it is there, `packaging`. Without a network, a request for packages that are not
 installed is answered at once. Everything else goes to the real pip.
 """
 
@@ -11,8 +11,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
+
+try:
+    from importlib import metadata
+except ImportError:  # Python before 3.8: then pip answers itself
+    metadata = None  # type: ignore[assignment]
 
 FETCHES = ("install", "download", "wheel")  # commands of pip that may download
 NO_NETWORK = "this sandbox has no network, so pip cannot download anything"
@@ -33,12 +37,13 @@ MOST_LISTED = 200  # installed packages named in an answer
 def main(arguments: list[str]) -> int:
     """Answer, or run the real pip; return the exit status."""
     command = next((word for word in arguments if not word.startswith("-")), "")
-    offline = bool(os.environ.get("PIP_NO_INDEX"))
+    offline = bool(os.environ.get("PIP_NO_INDEX")) and metadata is not None
     if not offline or command not in FETCHES:
         return run_pip(arguments)
     rest = arguments[arguments.index(command) + 1 :]
     needs_index = not any(word.partition("=")[0] in OWN_SOURCES for word in rest)
-    if needs_index and (lacking := missing(requirements(rest))):
+    lacking = missing(requirements(rest)) if needs_index else []
+    if lacking:
         print_error(f"{NO_NETWORK}. Not installed: {', '.join(lacking)}")
         print_error(f"Installed: {installed()}")
         return 1
@@ -112,7 +117,7 @@ def missing(wanted: Iterator[str]) -> list[str]:
 def packages() -> list[tuple[str, str]]:
     """Return name and version of everything that python3 can import, by name."""
     found: dict[str, str] = {}
-    for distribution in metadata.distributions():
+    for distribution in metadata.distributions() if metadata is not None else ():
         name = distribution.metadata["Name"]
         if name:
             found.setdefault(name, distribution.version)

@@ -76,7 +76,7 @@ def compilers(rust: bool) -> bool:
     if rust and shutil.which("cargo") is None:
         names = ["cargo" + end for end in RUSTS]
         policy = subprocess.run(
-            ["apt-cache", "policy", *names], capture_output=True, text=True, check=False
+            ["apt-cache", "policy", *names], stdout=subprocess.PIPE, text=True, check=False
         ).stdout
         end, version = newest_rust(policy)
         packages += ["cargo" + end, "rustc" + end] if version else []

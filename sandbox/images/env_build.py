@@ -21,6 +21,7 @@ from m3agent.sandbox.images import env_script
 from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.installers import installers
+from m3agent.sandbox.portable_source import portable_files
 
 FOLDER = "/opt/m3agent-env"
 """Path of the virtual environment in its image."""
@@ -88,7 +89,7 @@ def _archive(job: Job) -> bytes:
     lists = {"requirements": sure, "optional": job.optional, "constraints": job.constraints}
     files: dict[str, bytes] = {
         **{f"{name}.txt": "".join(f"{line}\n" for line in lines).encode() for name, lines in lists.items()},
-        "env_script.py": Path(env_script.__file__).read_bytes(),
+        **portable_files(env_script),
         "job.json": json.dumps(
             {
                 "folder": FOLDER,

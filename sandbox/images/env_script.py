@@ -1,6 +1,6 @@
 """Create the virtual environment of an environment image; runs inside a build container.
 
-Uses only the standard library and Python 3.8+. Runs as a file beside `job.json`, `requirements.txt`,
+Uses only the standard library. Runs as a file beside `job.json`, `requirements.txt`,
 `optional.txt` and `constraints.txt`. It prints plain lines to standard output; after a failure, the last line is the reason.
 Exit status 0: done; 1: failed.
 """

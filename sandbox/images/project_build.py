@@ -22,11 +22,12 @@ from typing import IO, Any, cast
 from m3agent.sandbox.backends.docker_machine import LABEL, USER
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import BESIDE
-from m3agent.sandbox.images import env_script
+from m3agent.sandbox.images import env_script, project_script
 from m3agent.sandbox.images.env_build import WORK
 from m3agent.sandbox.images.image_build import Build, add_entry, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.installers import installers
+from m3agent.sandbox.portable_source import portable_files
 from m3agent.sandbox.store.workspace import Workspace
 
 OWNER = 1000
@@ -108,9 +109,8 @@ def build_project(
 
 def _files(job: ProjectJob, again: bool) -> bytes:
     """Return the program and its settings as a tar for the container's root."""
-    folder = Path(env_script.__file__).parent
     files = {
-        **{name: (folder / name).read_bytes() for name in ("env_script.py", "project_script.py")},
+        **portable_files(env_script, project_script),
         "job.json": json.dumps(
             {
                 "version_files": job.version_files,

@@ -23,6 +23,7 @@ from m3agent.sandbox.images import env_script, suite_script
 from m3agent.sandbox.images.env_build import WORK
 from m3agent.sandbox.images.image_build import Build, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.portable_source import portable_files
 from m3agent.sandbox.store.workspace import Workspace
 
 OWNER = 1000
@@ -146,8 +147,7 @@ def _files(
         "last": last,
         "env": env,
     }
-    programs = [Path(file) for file in (env_script.__file__, suite_script.__file__)]
-    files = {program.name: program.read_bytes() for program in programs}
+    files = portable_files(env_script, suite_script)
     files["job.json"] = json.dumps(settings).encode()
     if network:
         files |= {f"home/{path}": text.encode() for path, text in job.indexes.registries.files.items()}

@@ -83,7 +83,7 @@ def main() -> None:
     env = job["env"] = {**env_script.environment(job["env"]), **job["env"]}
     home = Path(env["HOME"])
     if (HERE / "home").is_dir():
-        shutil.copytree(str(HERE / "home"), str(home), dirs_exist_ok=True)
+        subprocess.check_call(["cp", "-R", str(HERE / "home") + "/.", str(home)])
     if "CARGO_HOME" in env and (home / ".cargo/config.toml").exists():
         # it stays in the image: cargo finds downloaded crates by the address of their registry
         shutil.copy(str(home / ".cargo/config.toml"), env["CARGO_HOME"])

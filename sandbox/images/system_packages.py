@@ -16,6 +16,7 @@ from m3agent.sandbox.images.debian import just_built
 from m3agent.sandbox.images.image_build import INSTALLING, Build, build_image, files_as_tar
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
+from m3agent.sandbox.portable_source import portable_files
 
 WORK = "/opt/m3agent-compilers"
 RECIPE = 1  # part of every hash; increase it if the same names must give another image
@@ -95,7 +96,7 @@ def install_with_apt(
         image_env=image.env,
         image_command="python3",
     )
-    files = {"compilers_script.py": Path(compilers_script.__file__).read_bytes()}
+    files = portable_files(compilers_script)
     if indexes.certificates is not None:
         files["certificates.pem"] = indexes.certificates.read_bytes()
     build_image(api, build, tag, [files_as_tar(files, WORK, folders=[WORK])], log=log, say=say, stop=stop)

@@ -8,17 +8,35 @@ import itertools
 import json
 import struct
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Self
 
 from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.sandbox.protocol import supervisor
 from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
 
 Header = dict[str, Any]
 DOCKER_STREAM = struct.Struct(">BxxxI")  # header in Docker's stream of an attached container
-BOOT = """\
-import os
+ON_CPYTHON = """\
+import os, sys
+if sys.implementation.name != "cpython":
+    others = []
+    for folder in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith("python3.") and name[8:].isdigit() and int(name[8:]) >= 5:
+                others.append((int(name[8:]), folder + "/" + name))
+    if others:
+        with open("/proc/self/cmdline", "rb") as f:
+            options = f.read().split(b"\\0")[1:-1]
+        os.execv(max(others)[1], [b"python3"] + options)
+"""
+"""Beginning of a program for `python3 -c`: if this Python is not CPython, the image's newest CPython runs the program.
+
+The supervisor needs CPython, because PyPy lacks some calls of the kernel.
+"""
+BOOT = (
+    ON_CPYTHON
+    + """\
 def read(n):
     s = b""
     while len(s) < n:
@@ -29,6 +47,7 @@ def read(n):
     return s
 exec(compile(read(int(read(8))), "supervisor", "exec"))
 """
+)
 """Program for the sandbox's python3 (`-I -S -c`): read the supervisor from standard input and run it."""
 DIAGNOSTICS = 8192  # bytes kept of the supervisor's standard error, which is shown if it dies
 
@@ -94,7 +113,7 @@ class Channel:
             SandboxError: The stream ended first; the error that `why_dead` returned.
             SandboxDied: There is no common protocol version.
         """
-        source = Path(supervisor.__file__).read_bytes()
+        source = portable_text(supervisor).encode()
         self._writer.write(b"%08d" % len(source) + source)
         try:
             hello = await asyncio.wait_for(asyncio.shield(self._hello), timeout)

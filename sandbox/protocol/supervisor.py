@@ -1,8 +1,8 @@
 """Process 1 of every sandbox: runs commands, transfers files, kills whole process trees.
 
-It is one file, for Python 3.8+ and with the standard library only. The host sends its source as the first
-data on the stream (see `BOOT` in `m3agent.sandbox.protocol.channel`). So the image needs only an interpreter, and the
-sandbox contains no file that could be tampered with.
+It is one file, for CPython 3.5 and later, with the standard library only. The host sends its source as the first
+data on the stream, without annotations (`m3agent.sandbox.portable_source`; see `BOOT` in `m3agent.sandbox.protocol.channel`).
+So the image needs only an interpreter, and the sandbox contains no file that could be tampered with.
 
 A frame of the protocol is the same in both directions, on standard input and output: the lengths of header
 and payload (`>II`), a JSON header, the raw payload. The first frame is `hello{versions: [oldest, newest],
@@ -76,7 +76,7 @@ MAX_PAYLOAD = 256 << 20
 STREAM_CAP = 50 << 20  # bytes of one job's output sent to the host; the rest is only counted
 BACKLOG = 4 << 20  # unsent bytes above which the jobs' pipes are not read: the host sets the pace
 LEASE = 600.0  # seconds of silence after which the host counts as dead; it sends `alive` ten times as often
-TICK = 20_000_000  # nanoseconds that file times may lag (10 ms on a kernel with 100 Hz)
+TICK = 0.02  # seconds that file times may lag (10 ms on a kernel with 100 Hz)
 SETTLE = 2.0  # seconds that killed processes get to disappear before a command's end is reported
 MOST_JOBS = 128  # commands at once; fewer if only few processes are allowed
 LATER = 0.02  # seconds that a frame waits for another frame to be sent with it
@@ -436,19 +436,13 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
     try:
         for _ in range(3 if piped else 2):
             pipes.append(os.pipe())
-        actions: list[Any] = [(os.POSIX_SPAWN_DUP2, pipes[0][1], 1), (os.POSIX_SPAWN_DUP2, pipes[1][1], 2)]
-        if piped:
-            actions.append((os.POSIX_SPAWN_DUP2, pipes[2][0], 0))
-        else:
-            actions.append((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0))
         what = "no such folder: %s" % header.get("cwd")
         os.chdir(os.path.join(root, header.get("cwd") or "."))
         what = ""
         for limit, value in limits.items():
             resource.setrlimit(limit, (value, mine[limit][1]))
-        ignored = [signal.SIGPIPE, signal.SIGXFSZ]
-        program = find_program(argv[0], env)
-        pid = os.posix_spawn(program, argv, env, file_actions=actions, setsid=True, setsigdef=ignored)
+        inherited = (pipes[2][0] if piped else None, pipes[0][1], pipes[1][1])
+        pid = start_process(find_program(argv[0], env), argv, env, inherited)
     except (AttributeError, OSError, TypeError, ValueError) as error:  # TypeError: not strings
         for pipe in pipes:
             os.close(pipe[0])
@@ -470,6 +464,42 @@ def spawn(header: Header, root: str, number: int, piped: bool, processes: Proces
     for fd in [*child.outputs, *([child.fd_in] if child.fd_in is not None else [])]:
         os.set_blocking(fd, False)
     return child
+
+
+def start_process(
+    program: str, argv: list[str], env: dict[str, str], inherited: tuple[int | None, int, int]
+) -> int:
+    """Start a program in a session of its own, with the default actions for signals; return its id.
+
+    Args:
+        program: Path of the program.
+        argv: Its name and its arguments.
+        env: Its environment variables.
+        inherited: Descriptors that become its standard input, output and error; None for empty input.
+    """
+    if not hasattr(os, "posix_spawn"):  # Python before 3.8: through a fork, which takes longer
+        import subprocess
+
+        stdin, stdout, stderr = inherited
+        process = subprocess.Popen(
+            argv,
+            executable=program,
+            env=env,
+            stdin=subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        process.returncode = 0  # this object need not wait for the process, whose end `reap` sees
+        return process.pid
+    actions: list[Any] = [
+        (os.POSIX_SPAWN_OPEN, target, "/dev/null", os.O_RDONLY, 0)
+        if fd is None
+        else (os.POSIX_SPAWN_DUP2, fd, target)
+        for target, fd in enumerate(inherited)
+    ]
+    ignored = [signal.SIGPIPE, signal.SIGXFSZ]
+    return os.posix_spawn(program, argv, env, file_actions=actions, setsid=True, setsigdef=ignored)
 
 
 def find_program(name: str, env: dict[str, str]) -> str:
@@ -1043,14 +1073,15 @@ class Supervisor:
             refuse_git("%s/%s" % (path_of(folder), name), path)
             try:
                 old = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                if stat.S_ISLNK(old.st_mode) and (real := self.resolve_link(path)) != path:
+                real = self.resolve_link(path) if stat.S_ISLNK(old.st_mode) else path
+                if real != path:
                     return self.write_file(real, content, mode)
                 if not stat.S_ISREG(old.st_mode):
                     raise Refused("special", "%s is not a regular file" % path)
                 mode = stat.S_IMODE(old.st_mode) if mode is None else mode
             except FileNotFoundError:
                 pass
-            temporary = ".m3agent-%d.tmp" % time.monotonic_ns()
+            temporary = ".m3agent-%d.tmp" % (time.monotonic() * 1e9)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(temporary, flags, 0o600, dir_fd=folder)
             try:
@@ -1221,7 +1252,8 @@ class Supervisor:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        quiet = {"warn_on_full_buffer": False} if sys.version_info >= (3, 7) else {}
+        signal.set_wakeup_fd(wake_write, **quiet)
         os.set_blocking(self.fd_in, False)
         os.set_blocking(self.fd_out, False)
         self.selector.register(self.fd_in, selectors.EVENT_READ, self.receive)
@@ -1454,14 +1486,14 @@ def has_openat2(folder: int) -> bool:
     return True
 
 
-def signature(info: os.stat_result) -> tuple[int, ...]:
+def signature(info: os.stat_result) -> tuple[float, ...]:
     """Return values that change with a file's content: a program cannot set the change time.
 
     A file that changed within the clock's last ticks may change again unnoticed, so its signature equals no
     other.
     """
-    if time.time_ns() - info.st_ctime_ns < TICK:
-        return (time.monotonic_ns(),)
+    if time.time() - info.st_ctime < TICK:
+        return (time.monotonic(),)
     return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode)
 
 
@@ -1477,7 +1509,7 @@ def blob_id(content: bytes) -> str:
 
 # -- what no program in the sandbox may ask of the kernel --------------------------------------------------
 
-ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # linux/audit.h
+ARCHITECTURES = (("x86_64", 0xC000003E), ("aarch64", 0xC00000B7))  # linux/audit.h
 X32 = 0x40000000  # x86_64's second set of calls begins here; all of them are refused
 
 # Each call's number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: does not exist.
@@ -1602,8 +1634,8 @@ def filter_program(machine: str, protected: tuple[int, ...] = ()) -> bytes:
     Raises:
         KeyError: The machine is unknown.
     """
-    column = list(ARCHITECTURES).index(machine) if machine in ARCHITECTURES else -1
-    architecture = ARCHITECTURES[machine]
+    architecture = dict(ARCHITECTURES)[machine]
+    column = ARCHITECTURES.index((machine, architecture))
     load, equal, above, bits, jump, give = 0x20, 0x15, 0x25, 0x45, 0x05, 0x06
     refuse, allow, kill = 0x00050000, 0x7FFF0000, 0x80000000  # SECCOMP_RET_ERRNO, _ALLOW, _KILL_PROCESS
     code: list[tuple[int, int, int, int]] = [

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.in_sandbox import bootstrap
-from m3agent.tools.run_tests import text_of
 from tests.fakes.machine import Command
 
 KEY = b"k" * 32
@@ -17,7 +17,7 @@ KEY = b"k" * 32
 def told(number: int, *fields: str, key: bytes = KEY) -> bytes:
     """Return one line."""
     line = "\t".join([str(number), *(field.encode("unicode_escape").decode() for field in fields)])
-    return f"{line}\t{hashlib.blake2b(line.encode(), key=key, digest_size=16).hexdigest()}\n".encode()
+    return f"\n{line}\t{hmac.digest(key, line.encode(), 'sha256').hex()}\n".encode()
 
 
 def report_of(lines: Iterable[Sequence[str]], key: bytes = KEY) -> bytes:
@@ -28,7 +28,7 @@ def report_of(lines: Iterable[Sequence[str]], key: bytes = KEY) -> bytes:
 def request_of(command: Command) -> dict[str, Any] | None:
     """Return the standard input of a test program; None for any other command."""
     match command.argv:
-        case ["python3", "-c", text] if text == text_of(bootstrap):
+        case ["python3", "-c", text] if text == portable_text(bootstrap):
             given: dict[str, Any] = json.loads(command.stdin)
             return given
     return None

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.execution_map import ExecutionMap, Recording
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
-from m3agent.tools.run_tests import run_in_sandbox, standard_input, text_of
+from m3agent.tools.run_tests import run_in_sandbox, standard_input
 from m3agent.tools.test_report import TestReport
 from tests.conftest import write_files
 from tests.tools.bench import Bench
@@ -454,7 +455,7 @@ def run_with(newer: tuple[str, dict[str, str]], folder: Path, **given: object) -
     python, environment = newer
     request = {"framework": "pytest", "limit": 20, "targets": ["."], **given}
     done = subprocess.run(
-        [python, "-c", text_of(bootstrap)],
+        [python, "-c", portable_text(bootstrap)],
         cwd=folder / "tree",
         env=environment,
         input=standard_input(runner, request, str(report), KEY),

@@ -15,7 +15,6 @@ import importlib
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -25,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
-    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
+    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run, run_tool
 else:  # in the sandbox
     RecordWriter = importlib.import_module("record_writer").RecordWriter
     process = importlib.import_module("test_process")
-    MOST_TEXT, Child, Run = process.MOST_TEXT, process.Child, process.Run
+    MOST_TEXT, Child, Run, run_tool = process.MOST_TEXT, process.Child, process.Run, process.run_tool
 
 COLLECT = """\
 #!/bin/sh
@@ -155,11 +154,11 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
     with open(collect, "w") as file:
         file.write(COLLECT)
     os.chmod(collect, 0o755)
-    key, prefix = secrets.token_hex(32), reporter_name(work)
+    key, prefix = os.urandom(32).hex(), reporter_name(work)
     built = go(
         *("test", "-exec", collect, "-overlay", overlay, "-count=1"),
         *("-ldflags", "-s -w -X testing.%sKey=%s" % (prefix, key), *patterns),
-        env={**os.environ, "M3AGENT_PROGRAMS": programs},
+        env={"M3AGENT_PROGRAMS": programs},
     )
     for name in os.listdir(programs):
         folder = os.path.join(programs, name)
@@ -217,7 +216,7 @@ def reporter_name(work: str) -> str:
     path = os.path.join(work, "reporter-name")
     if not os.path.exists(path):
         with open(path, "w") as file:
-            file.write("m" + secrets.token_hex(8))
+            file.write("m" + os.urandom(8).hex())
     with open(path) as file:
         return file.read()
 
@@ -266,15 +265,7 @@ def sections(text: str) -> dict[str, str]:
 
 def go(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the go command."""
-    return subprocess.run(
-        ["go", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env=env,
-        check=False,
-    )
+    return run_tool(["go", *words], env)
 
 
 class PackageRun(Run):

@@ -10,11 +10,12 @@
 - A new module must not take the place of another one, such as one of an installed package.
 - Helper modules in the folders of the tests must come from their files, and have the functions that these define.
 - Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
-  it, so it does not matter how the code names what it reads.
+  it, so it does not matter how the code names what it reads. Python before 3.8 reports nothing (PEP 578), nor does PyPy 3.6.
 
 The report gets these lines: `forged`, what was found; `plugin`, a file of the work tree that has pytest hooks; `reached`, a
-path, a line and what the code there reads; `canaries`, how many ran, and how many of them failed. Some repositories have such findings without any patch. So the reader must
-leave those out that a run without the patch has, too.
+path, a line and what the code there reads; `blind`, what this guard cannot see; `canaries`, how many ran, and how many of
+them failed. Some repositories have such findings without any patch. So the reader must leave those out that a run without
+the patch has, too.
 """
 
 from __future__ import annotations
@@ -50,6 +51,11 @@ REACHED = frozenset(
 """Audit events of the interpreter, attributes whose reading is one, and after `=` those whose setting is one."""
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
+BLIND = (
+    "%s %d.%d has no audit hooks, so code that reads frames, searches all objects, makes functions or replaces modules "
+    "can go unnoticed"
+)
+"""What the report says if the interpreter reports nothing: the interpreter and its version."""
 
 
 def insides(value: Any) -> tuple[Any, ...]:
@@ -226,15 +232,19 @@ def canary_of(item: Any) -> Any:
 class Watcher:
     """Notes what code of the work tree does, as the interpreter reports it. Nothing can remove it.
 
+    The hook runs while modules are half loaded. So it uses only what was imported before it was set, and imports nothing.
+
     Args:
         tell: Writes a line of the report.
         root: Real path of the work tree, with a separator at the end.
 
     Attributes:
+        sees: Whether this interpreter reports anything.
         loaded: Code of each module that was imported from a file of the work tree, by name and real path.
     """
 
     def __init__(self, tell: Any, root: str) -> None:
+        self.sees = hasattr(sys, "addaudithook")
         self.loaded: dict[tuple[str, str], types.CodeType] = {}
         paths: dict[str, str] = {}
         told: set[tuple[str, int, str]] = set()
@@ -243,6 +253,8 @@ class Watcher:
 
         def inside(code: types.CodeType) -> str:
             name = code.co_filename
+            if name[:1] == "<":  # no file, such as the interpreter's own import system
+                return ""
             if name not in paths:
                 full = real(name)
                 paths[name] = full[len(root) :] if full.startswith(root) else ""
@@ -253,7 +265,7 @@ class Watcher:
             if event == "object.__getattr__":
                 what = given[1]
             elif event == "object.__setattr__":
-                what = "=" + str(given[1])
+                what = "=%s" % given[1]
             if busy or (what not in REACHED and event != "exec"):
                 return
             busy.append(True)  # the calls below are events as well
@@ -274,7 +286,10 @@ class Watcher:
             finally:
                 busy.clear()
 
-        sys.addaudithook(hook)
+        if self.sees:
+            sys.addaudithook(hook)
+        else:
+            tell("blind", BLIND % (sys.implementation.name, *sys.version_info[:2]))
 
 
 def module_of(frame: Any) -> str:
@@ -462,7 +477,7 @@ class Guard:
                 continue
             spec = None if name in sys.builtin_module_names else PathFinder.find_spec(name)
             path = os.path.realpath(str(spec and spec.origin))
-            known = is_own and (name, path) in self.watcher.loaded
+            known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
             if path.startswith(beside) and path.endswith(".py") and not known:
                 self.forged("a module took the place of " + path[len(self.root) :])
         for (name, path), code in list(self.watcher.loaded.items()):

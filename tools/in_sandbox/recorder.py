@@ -220,7 +220,6 @@ class Recorder:
         self.on = False
         self.tracing = False  # whether the running test, or a fixture before recording is on, is recorded
         self.elsewhere = False  # whether something ran that the tracer did not see
-        self.children = self.count_children()
         self.places: dict[str, str | None] = {}
         self.numbers: dict[tuple[str, int, str], int] = {}
         self.kept: dict[int, tuple[object, frozenset[int], bool]] = {}  # by the id of the fixture definition
@@ -230,13 +229,19 @@ class Recorder:
         self.unseen: list[threading.Thread] = []
         # With an audit hook, each read of `frame.f_code` would call the hook: calls would take about twice as long.
         # A fork empties this list. Python 3.8 would crash at its end if the callback were a function or a method here.
+        # Python before 3.7 does not say when it forks, and PyPy 3.7 not whether it has children. Then any test may have
+        # executed more.
+        self.can_see_forks = hasattr(os, "register_at_fork") and hasattr(os, "waitid")
         self.unforked = [True]
-        os.register_at_fork(before=self.unforked.clear)
+        self.children = self.count_children()
+        if self.can_see_forks:
+            os.register_at_fork(before=self.unforked.clear)
 
-    @staticmethod
-    def count_children() -> tuple[int, bool]:
+    def count_children(self) -> tuple[int, bool]:
         """Return what changes when another process starts or ends: the work of ended ones, and whether one is there."""
         work = resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+        if not self.can_see_forks:
+            return (work, True)
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # leaves the process to the test
         except ChildProcessError:
@@ -343,7 +348,7 @@ class Recorder:
     def take(self) -> tuple[dict[int, Any], bool]:
         """Return what was collected since the last call, and whether something ran that was not seen."""
         children = self.count_children()
-        unseen = self.elsewhere or not self.unforked or children != self.children
+        unseen = self.elsewhere or not (self.unforked and self.can_see_forks) or children != self.children
         taken = (dict(self.tracer.seen), unseen)
         self.tracer.seen.clear()
         self.elsewhere = False

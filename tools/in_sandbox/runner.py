@@ -9,7 +9,7 @@ The report (`channel.py`) has these lines, each a kind with its fields:
 - `code`, path, first line, name: a function of the work tree; the first such line is number 0.
 - `ran`, id, packed numbers of functions, "1" if the test may have executed more. The framework collect has such lines for
   what runs while the tests are imported, with the path of a test file as the id, or "." for what belongs to no single file.
-- `forged`, `plugin`, `reached`, `canaries`: what the guard found (`guard.py`).
+- `forged`, `plugin`, `reached`, `blind`, `canaries`: what the guard found (`guard.py`).
 
 The request has these keys; all but the first two are optional:
 
@@ -291,7 +291,8 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
 
     # results of tests in other processes would not arrive here
     serial = ["-n0"] if has_module("xdist") else []
-    with recorder.imports() if recorder is not None and collects else contextlib.nullcontext() as imports:
+    with contextlib.ExitStack() as stack:
+        imports = stack.enter_context(recorder.imports()) if recorder is not None and collects else None
         status, started = run(*serial)
         if status == 4 and serial:  # the repository's settings may turn the plugin xdist off
             status, started = run()

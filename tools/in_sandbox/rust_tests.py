@@ -12,7 +12,6 @@ import hashlib
 import importlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import time
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
     from m3agent.tools.in_sandbox.record_writer import RecordWriter
-    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run
+    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run, run_tool
 else:  # in the sandbox
     RecordWriter = importlib.import_module("record_writer").RecordWriter
     process = importlib.import_module("test_process")
-    MOST_TEXT, Child, Run = process.MOST_TEXT, process.Child, process.Run
+    MOST_TEXT, Child, Run, run_tool = process.MOST_TEXT, process.Child, process.Run, process.run_tool
 
 HARNESS = "m3agent_harness"
 WRAPPER = """\
@@ -99,7 +98,7 @@ class TargetRun(Run):
         self._target = target
         self._per_test = plan["per_test"]
         self._names = set(plan["tests"].get(os.path.relpath(target.folder), ()))
-        self._key = secrets.token_bytes(16)
+        self._key = os.urandom(16)
         texts = [when + str(number) for when in ("before", "after") for number in range(CANARIES)]
         self.canaries = {"test_%016x" % siphash(self._key, text.encode()) for text in texts}
 
@@ -284,7 +283,7 @@ def harness(work: str) -> str:
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rust_harness.rs")
     if not os.path.exists(path):
         words = ("--edition=2018", "--crate-type=rlib", "--crate-name=" + HARNESS, "-o", path, source)
-        done = run([os.environ.get("RUSTC", "rustc"), *words], {"RUSTC_BOOTSTRAP": "1"})
+        done = run_tool([os.environ.get("RUSTC", "rustc"), *words], {"RUSTC_BOOTSTRAP": "1"})
         if done.returncode:
             raise Problem(
                 "m3agent's test harness cannot be built with this rustc: " + done.stderr[:MOST_TEXT]
@@ -294,20 +293,7 @@ def harness(work: str) -> str:
 
 def cargo(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run cargo."""
-    return run(["cargo", *words], env or {})
-
-
-def run(argv: Sequence[str], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a program of the toolchain."""
-    return subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        env={**os.environ, **env},
-        check=False,
-    )
+    return run_tool(["cargo", *words], env)
 
 
 def siphash(key: bytes, text: bytes) -> int:

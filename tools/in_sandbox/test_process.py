@@ -31,6 +31,25 @@ REPORT = "M3AGENT_REPORT"
 """Environment variable with the number of the descriptor for the report."""
 
 
+def run_tool(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program of a toolchain to its end, with empty input.
+
+    Args:
+        argv: Program and arguments.
+        env: Variables beside those of this process.
+    """
+    done = subprocess.run(  # noqa: UP022 - Python before 3.7 has no capture_output
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+    output, errors = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(argv, done.returncode, output, errors)
+
+
 class Child:
     """A test program, its report and its output.
 

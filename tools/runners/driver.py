@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
+from pathlib import Path
 
+from m3agent.sandbox.portable_source import portable_file
+from m3agent.tools import in_sandbox
 from m3agent.tools.runners.base import Command, Limits, Output, Reading, Result, Suite
 from m3agent.tools.runners.records import path_of, read_records, valid_records
 
 
 def sandbox_file(name: str) -> bytes:
     """Return a file that is made for the inside of a sandbox."""
-    return (resources.files("m3agent.tools") / "in_sandbox" / name).read_bytes()
+    path = Path(in_sandbox.__path__[0], name)
+    return portable_file(path).encode() if path.suffix == ".py" else path.read_bytes()
 
 
 def read_driver(suite: Suite, outputs: Sequence[Output]) -> Reading:

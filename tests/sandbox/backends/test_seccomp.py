@@ -32,7 +32,7 @@ def verdict(machine: str, number: int, *arguments: int, architecture: int | None
     """Return the filter's verdict as the kernel would: run its instructions as linux/filter.h defines them."""
     steps = list(struct.iter_unpack("=HBBI", filter_program(machine)))
     padded = [*arguments, *[0] * (6 - len(arguments))]
-    known = ARCHITECTURES[machine] if architecture is None else architecture
+    known = dict(ARCHITECTURES)[machine] if architecture is None else architecture
     data = struct.pack("<iIQ6Q", number if number < 1 << 31 else number - WORD, known, 0, *padded)
     at, word = 0, 0
     while True:
@@ -64,7 +64,7 @@ def test_calls_refused_whole(machine: str) -> None:
 @machines
 def test_another_machine_s_calls_end_the_process(machine: str) -> None:
     for other in (0x40000003, 0xC000003E, 0xC00000B7, 0):  # i386, x86_64, aarch64, nothing
-        if other != ARCHITECTURES[machine]:
+        if other != dict(ARCHITECTURES)[machine]:
             assert verdict(machine, 0, architecture=other) == KILL
 
 

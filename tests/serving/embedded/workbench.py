@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from m3agent.sandbox.portable_source import portable_text
 from m3agent.serving.embedded.languages import Python
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
 from m3agent.serving.embedded.repair import Budget
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
-from m3agent.tools.run_tests import standard_input, text_of
+from m3agent.tools.run_tests import standard_input
 from tests.tools.report_lines import KEY
 
 PARAMETERS: dict[str, dict[str, str]] = {
@@ -136,7 +137,10 @@ class Workbench:
         report = self.root.parent / f"report-{secrets.token_hex(8)}"
         request = {"framework": framework, "limit": max(1.0, timeout / 20), "targets": ["."]}
         self.python(
-            "-c", text_of(bootstrap), stdin=standard_input(runner, request, str(report), KEY), timeout=timeout
+            "-c",
+            portable_text(bootstrap),
+            stdin=standard_input(runner, request, str(report), KEY),
+            timeout=timeout,
         )
         outcomes = read_report(report.read_bytes(), KEY).outcomes
 
