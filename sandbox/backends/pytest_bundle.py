@@ -10,8 +10,10 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
+
+from m3agent.sandbox.backends.old_pytest import OLD_MODULES, Files, needs_old_pytest, old_pytest_files
 
 # Module -> distribution. They are pure Python, so one copy works in every image; only missing ones are
 # copied.
@@ -22,14 +24,14 @@ DISTRIBUTIONS = {
     "packaging": "packaging",
     "pygments": "pygments",
 }
-WANTED_MODULES = tuple(DISTRIBUTIONS)
+WANTED_MODULES = tuple(dict.fromkeys((*DISTRIBUTIONS, *OLD_MODULES)))
 BYTECODE = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
 """Identifies the bytecode version of our Python; `PROBE` prints the sandbox's."""
 PROBE = """\
 import importlib.util as u, os, sys
 own = os.path.dirname(sys.executable)
 commands, modules = (words.split() for words in sys.argv[1:])
-print(f"{sys.implementation.cache_tag}-{u.MAGIC_NUMBER.hex()}", ".".join(map(str, sys.version_info[:3])))
+print("%s-%s" % (sys.implementation.cache_tag, u.MAGIC_NUMBER.hex()), ".".join(map(str, sys.version_info[:3])))
 print(*[c for c in commands if os.path.exists(os.path.join(own, c))])
 print(*[m for m in modules if u.find_spec(m) is None])
 """
@@ -39,8 +41,21 @@ It prints three lines: bytecode and version; the commands beside python3; the mi
 """
 
 
+def missing_files(python: str, missing: Collection[str], *, compiled: bool) -> Files:
+    """Return the files of a pytest that an image needs: our own, or one for an old Python. Blocking; may download.
+
+    Args:
+        python: Version of the image's Python.
+        missing: Modules of `WANTED_MODULES` that it lacks.
+        compiled: Whether it has the bytecode version of our Python.
+    """
+    if not needs_old_pytest(python):
+        return module_files(tuple(name for name in DISTRIBUTIONS if name in missing), compiled=compiled)
+    return old_pytest_files(python, frozenset(missing)) if "pytest" in missing else ()
+
+
 @functools.cache
-def module_files(modules: tuple[str, ...], *, compiled: bool) -> tuple[tuple[str, int, str, bytes], ...]:
+def module_files(modules: tuple[str, ...], *, compiled: bool) -> Files:
     """Return the files of installed modules for `Sandbox._put`: path, git's mode, empty id, content."""
     return tuple(
         (name, 0o100644, "", content) for module in modules for name, content in _files(module, compiled)

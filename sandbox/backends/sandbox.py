@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 from m3agent.sandbox.backends.image import DEFAULT_PATH
 from m3agent.sandbox.backends.launchers import FOLDER as LAUNCHERS
 from m3agent.sandbox.backends.launchers import IF_MISSING, launcher_files
-from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE, WANTED_MODULES, module_files
+from m3agent.sandbox.backends.pytest_bundle import BYTECODE, PROBE, WANTED_MODULES, missing_files
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes, SandboxError, SandboxTimeout
 from m3agent.sandbox.network.network import Network, lend_certificates
 from m3agent.sandbox.protocol.channel import Channel, ChannelRequest, Header
@@ -350,7 +350,7 @@ class Sandbox:
         files = launcher_files(commands if self.machine.isolated else [*commands, "pip", "pip3"])
         if modules and EQUIPPED not in self._env:
             compiled = bytecode == BYTECODE
-            files += await asyncio.to_thread(module_files, tuple(modules), compiled=compiled)
+            files += await asyncio.to_thread(missing_files, self.python, modules, compiled=compiled)
             self._env["PYTHONPATH"] = self.folders.toolbox
         await self._put(files, self.folders.toolbox)
 
