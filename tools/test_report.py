@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +11,13 @@ from m3agent.tools.tampering import NO_SIGNS, Signs
 
 NO_TESTS = 5
 """pytest's exit status if it found no test."""
+MOST_LINE = 200
+"""Characters of an error that people are told."""
+ERROR_LINE = re.compile(r"E\s+(?=\S)")
+# Python prints warnings of unclosed files after the error that ended it.
+EXCEPTION = re.compile(
+    r"(?!ResourceWarning)[A-Za-z_][\w.]*(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,18 @@ class TestReport:
         return {*self.passed, *self.red, *self.skipped}
 
     @property
+    def obstacle(self) -> str:
+        """Why no test has a result, in a clause; empty if some have one, or if the tree simply has no tests."""
+        if self.ran or (self.complete and not self.not_run and self.exit in {0, NO_TESTS}):
+            return ""
+        for name, reason in self.not_run.items():
+            return f"{name}: {reason}"
+        if self.timed_out:
+            return f"it took more than {self.seconds:.0f} s"
+        line = error_line(self.output)
+        return f"the test program ended with exit status {self.exit}{f': {line}' if line else ' and said nothing'}"
+
+    @property
     def sets(self) -> dict[str, list[str]]:
         """The ids by outcome, in the form of tool results and the event log."""
         return {
@@ -90,6 +110,14 @@ class TestReport:
             errored=kept(self.errored),
             skipped=kept(self.skipped),
         )
+
+
+def error_line(text: str) -> str:
+    """Return the line of an error that names the exception; otherwise the last line; empty for a blank text."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    marked = [ERROR_LINE.sub("", line, count=1) for line in lines if ERROR_LINE.match(line)]
+    named = [line for line in marked or lines if EXCEPTION.match(line)]
+    return (named or marked or lines or [""])[-1][:MOST_LINE]
 
 
 def joined(known: TestReport, more: TestReport) -> TestReport:

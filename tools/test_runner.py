@@ -184,11 +184,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
                 shown += block
     shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
     if not report.ran:
-        shown.append(
-            f"no tests ran. The runner said:\n{cut(report.output, 4000)}"
-            if report.output
-            else "no tests ran."
-        )
+        shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
+        shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output else []
     if known is not None:
         shown.append(KNOWN)
     if not report.timed_out and (not report.ran or any(NOT_FOUND in ident for ident in report.errored)):

@@ -9,9 +9,14 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 
 _LISTED = """
-import importlib.metadata, json
-found = {f"{one.metadata['Name']}=={one.version}" for one in importlib.metadata.distributions()}
-print(json.dumps(sorted(found, key=str.lower)))
+import json
+try:
+    from importlib.metadata import distributions
+    names = [(one.metadata["Name"], one.version) for one in distributions()]
+except ImportError:  # Python before 3.8
+    from pkg_resources import working_set
+    names = [(one.project_name, one.version) for one in working_set]
+print(json.dumps(sorted({"%s==%s" % name for name in names}, key=str.lower)))
 """
 _MOST = 1 << 20
 """Most bytes of the list of packages that are read."""

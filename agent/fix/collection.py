@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,16 +21,11 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import suites_of
-from m3agent.tools.test_report import NO_TESTS, TestReport
+from m3agent.tools.test_report import TestReport, error_line
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
 MOST_ERRORS = 5  # number of different errors that people are told
-MOST_LINE = 200  # characters of an error that people are told
-ERROR_LINE = re.compile(r"E\s+(?=\S)")
-# Python prints warnings of unclosed files after the error that ended it.
-EXCEPTION = re.compile(
-    r"(?!ResourceWarning)[A-Za-z_][\w.]*(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
-)
+
 
 MISSING = re.compile(r"\bNo module named '([\w.]+)'")
 
@@ -109,33 +104,21 @@ async def collect(sandbox: Sandbox) -> Collection:
 
 def collection_of(report: TestReport) -> Collection:
     """Return the result of a test run that only collected."""
-    errors = {path: _error_line(report.errors.get(path, "").splitlines()) for path in report.errored}
+    errors = {path: error_line(report.errors.get(path, "")) for path in report.errored}
     if report.timed_out:
         return Collection(errors, f"it took more than {COLLECT_SECONDS:.0f} s")
-    if errors or report.exit in {0, NO_TESTS}:
-        return Collection(errors)
-    return Collection(
-        errors, f"pytest ends with exit code {report.exit}: {_error_line(report.output.splitlines())}"
-    )
+    return Collection(errors, None if errors else report.obstacle or None)
 
 
 def not_importable(report: TestReport) -> Collection:
     """Return which files of Python a run of all tests could not import."""
     return Collection(
         {
-            path: _error_line(report.errors.get(path, "").splitlines())
+            path: error_line(report.errors.get(path, ""))
             for path in report.errored
             if path.endswith(".py")  # the id of a test has its name too
         }
     )
-
-
-def _error_line(lines: Iterable[str]) -> str:
-    """Return the line of an error that names the exception; otherwise the last line."""
-    texts = [line.strip() for line in lines if line.strip()]
-    marked = [ERROR_LINE.sub("", text, count=1) for text in texts if ERROR_LINE.match(text)]
-    named = [text for text in marked or texts if EXCEPTION.match(text)]
-    return (named or marked or texts or ["no message"])[-1][:MOST_LINE]
 
 
 def _read(kept: Path, tree: str) -> Collection | None:

@@ -57,7 +57,9 @@ def judge(
     partly = still_red and {file_of(i) for i in still_red} & {file_of(i) for i in fixed}
     sets = [fixed, broken, still_red]
     if not before.ran and not after.ran:
-        return "unverified", "there are no tests to check the patch", sets
+        obstacle = after.obstacle or before.obstacle
+        reason = f"no test could run: {obstacle}" if obstacle else "there are no tests to check the patch"
+        return "unverified", reason, sets
     if lost:
         return "failed", f"{count(lost, 'test')} passed before the patch and not after it", sets
     if turned:

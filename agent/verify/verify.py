@@ -40,6 +40,8 @@ A patch is not verified if there are reasons to distrust the results:
 - Added code reaches for the insides of the interpreter or of the test runner (`m3agent.agent.verify.review`).
 - Tests near the change turn red in further runs (`m3agent.agent.verify.stability`).
 
+If the guard cannot see everything in the image's Python, the reason of the verdict says so.
+
 Tests that would decide the verdict run again. Flaky tests (`m3agent.agent.verify.flaky` has the rule) count neither way.
 Nothing runs again if no test was fixed or broken. Nothing runs again either if the run on the new tree was cut short:
 reruns cannot repair that.
@@ -198,6 +200,8 @@ async def verify(
     found = _for_review(found)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
+    if found.verdict == "verified" and found.after.signs.blind:
+        found = replace(found, reason=f"{found.reason}; {found.after.signs.blind}")
     if left_out:
         ran = ", ".join(suite.name for suite in chosen if suite.name not in found.after.not_run)
         which = f"{f'ran {ran}; ' if ran else ''}not affected by the patch and not run: {', '.join(left_out)}"

@@ -59,6 +59,8 @@ class Grade(_Record):
         pass_to_pass: Counts for the tests that must keep passing.
         undone: Paths of the patch that the grader reset to their original content.
         forged: Signs that something tampered with the test run.
+        means: By which means tampering was looked for, such as `canaries` and `audit hooks`.
+        blind: What these means could not see in the environment's Python; empty if they saw everything.
         review: Lines of the patch that a person must read before the verdict can be believed.
         seconds: Wall time of the whole grading.
         test_seconds: Time of the processes that ran tests.
@@ -70,6 +72,8 @@ class Grade(_Record):
     pass_to_pass: TestCount = TestCount(passed=0)
     undone: tuple[str, ...] = ()
     forged: tuple[str, ...] = ()
+    means: tuple[str, ...] = ()
+    blind: str = ""
     review: tuple[str, ...] = ()
     seconds: float = 0.0
     test_seconds: float = 0.0

@@ -234,6 +234,17 @@ def _exception(text: str) -> str:
     return lines[at].removeprefix("E ").strip()
 
 
+def means_of(run: TestRun) -> tuple[str, ...]:
+    """Return by which means a run looked for tampering."""
+    found = ["authenticated report"]
+    found += ["canaries"] if run.signs.canaries is not None else []
+    if run.ids is None:  # tests in Python
+        found += (
+            ["comparison of functions"] if run.signs.blind else ["comparison of functions", "audit hooks"]
+        )
+    return tuple(found)
+
+
 def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
     """Return the grade of a test run.
 
@@ -274,6 +285,8 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
         pass_to_pass=TestCount(passed=kept, failed=tuple(lost)),
         undone=trees.undone,
         forged=tuple(run.forged),
+        means=means_of(run),
+        blind=run.signs.blind,
         review=tuple(printable_line(f"{f.path}:{f.line} {f.what}: {f.text}") for f in trees.review),
         seconds=round(seconds, 3),
         test_seconds=round(run.test_seconds, 3),

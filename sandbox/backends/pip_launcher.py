@@ -37,7 +37,7 @@ MOST_LISTED = 200  # installed packages named in an answer
 def main(arguments: list[str]) -> int:
     """Answer, or run the real pip; return the exit status."""
     command = next((word for word in arguments if not word.startswith("-")), "")
-    offline = bool(os.environ.get("PIP_NO_INDEX")) and metadata is not None
+    offline = bool(os.environ.get("PIP_NO_INDEX"))
     if not offline or command not in FETCHES:
         return run_pip(arguments)
     rest = arguments[arguments.index(command) + 1 :]
@@ -94,6 +94,8 @@ def missing(wanted: Iterator[str]) -> list[str]:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:
         return []  # pip itself finds out
+    if metadata is None:
+        return []
     lacking = []
     for text in wanted:
         try:

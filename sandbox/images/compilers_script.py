@@ -76,8 +76,8 @@ def compilers(rust: bool) -> bool:
     if rust and shutil.which("cargo") is None:
         names = ["cargo" + end for end in RUSTS]
         policy = subprocess.run(
-            ["apt-cache", "policy", *names], stdout=subprocess.PIPE, text=True, check=False
-        ).stdout
+            ["apt-cache", "policy", *names], stdout=subprocess.PIPE, check=False
+        ).stdout.decode()
         end, version = newest_rust(policy)
         packages += ["cargo" + end, "rustc" + end] if version else []
     if not install(packages):

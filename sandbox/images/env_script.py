@@ -45,12 +45,9 @@ def run(argv: list[str], env: dict[str, str]) -> bool:
 def output(argv: list[str], env: dict[str, str]) -> str | None:
     """Return the standard output of a program, or None if it cannot start or fails."""
     try:
-        done = subprocess.run(
-            argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True
-        )
+        return subprocess.check_output(argv, env=env, stderr=subprocess.DEVNULL).decode().strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 def environment(given: dict[str, str]) -> dict[str, str]:

@@ -198,6 +198,7 @@ class Repair:
 
     def _first_run(self) -> Generator[RepairStep, str, bool]:
         run: TestRun | None = None
+        obstacle: re.Match[str] | None = None
         for framework in ("",) if self.suites else ("pytest", "unittest"):
             arguments = self._all_tests(framework, FIRST_RUN_SECONDS)
             result = yield self._step(
@@ -212,8 +213,13 @@ class Repair:
             if run.ran:
                 self._language = Python(framework)
                 break
+            obstacle = obstacle or re.search(r"^no tests ran: (.+)\.$", result, re.MULTILINE)
         if run is None or not run.ran:
-            self.state.outcome = "there are no tests here, so no repair can be judged."
+            self.state.outcome = (
+                f"no test could run: {obstacle[1]}."
+                if obstacle
+                else "there are no tests here, so no repair can be judged."
+            )
             return False
         if not run.red and run.complete:
             self.state.outcome = "all tests pass, so no repair can be judged."

@@ -52,10 +52,11 @@ REACHED = frozenset(
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 BLIND = (
-    "%s %d.%d has no audit hooks, so code that reads frames, searches all objects, makes functions or replaces modules "
-    "can go unnoticed"
+    "%s %d.%d has no audit hooks, so code that reads frames, searches all objects, makes functions or replaces modules can go "
+    "unnoticed"
 )
-"""What the report says if the interpreter reports nothing: the interpreter and its version."""
+"""What the report says if the interpreter reports nothing: its name and its version."""
+NAMES = {"cpython": "Python", "pypy": "PyPy for Python"}
 
 
 def insides(value: Any) -> tuple[Any, ...]:
@@ -289,7 +290,8 @@ class Watcher:
         if self.sees:
             sys.addaudithook(hook)
         else:
-            tell("blind", BLIND % (sys.implementation.name, *sys.version_info[:2]))
+            name = sys.implementation.name
+            tell("blind", BLIND % (NAMES.get(name, name), *sys.version_info[:2]))
 
 
 def module_of(frame: Any) -> str:

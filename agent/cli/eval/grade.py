@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -279,6 +280,10 @@ def _grade_table(found: list[Graded], width: int) -> str:
     ]
     if why := [o.official.reason for o in found if o.official is not None and o.official.resolved is None]:
         said.append(f"no official verdict on {len(why)} of {len(found)}: {min(why)}")
+    limits = Counter(one.strict.blind for one in found if one.strict.blind)
+    said += [
+        f"m3agent's rules saw less on {number} of {len(found)}: {blind}" for blind, number in limits.items()
+    ]
     table, _ = _fitted([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL"))
     return table + "".join(f"{line}\n" for each in said for line in wrapped(each, width))
 
