@@ -78,16 +78,11 @@ def test_a_browser_shows_every_letter_in_its_column(tmp_path: Path) -> None:
     assert drawn(svg)[1] == "   37 -        return <a>  & b   end"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("chromium")
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "path",
-    [
-        path if path.stem == "fix" else pytest.param(path, marks=pytest.mark.slow)
-        for path in CASTS
-        if not RECORDINGS[path.stem].running
-    ],
-    ids=lambda path: path.stem,
+    "path", [path for path in CASTS if not RECORDINGS[path.stem].running], ids=lambda path: path.stem
 )
 def test_a_browser_shows_a_picture_as_it_was_recorded(path: Path) -> None:
     assert drawn(path.with_suffix(".svg")) == last_screen(path.read_text())
