@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-slow test-languages setup-languages test-frameworks test-portable fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
+.PHONY: help setup demo install test test-unit test-slow test-languages setup-languages test-frameworks test-portable fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -11,6 +11,9 @@ help: ## list the targets
 
 demo: setup ## set up what is missing, then fix the bug in examples/ferry and print the patch
 	@scripts/demo.sh
+
+install: python ## install the command m3agent for your user, from this checkout (EXTRAS=acp,mcp)
+	@scripts/install.sh '$(EXTRAS)'
 
 # Some tests wait, so three workers keep two processors busy. Each further worker would import all tests again.
 workers := $(shell echo $$(( $$(nproc) > 5 ? 8 : (3 * $$(nproc) + 1) / 2 )))

@@ -18,13 +18,11 @@ git init -q --template=
 git add -A
 git commit -q -m "ferry 0.3.0"
 
-say "${bold}demo:${plain} m3agent fix ISSUE.md --repo $repo --engine embedded"
+say "${bold}demo:${plain} m3agent fix ISSUE.md --repo $repo --engine embedded --apply"
 status=0
-"$root/.venv/bin/m3agent" fix "$repo/ISSUE.md" --repo "$repo" --engine embedded >"$work/fix.patch" || status=$?
+"$root/.venv/bin/m3agent" fix "$repo/ISSUE.md" --repo "$repo" --engine embedded --apply || status=$?
 if ((status != 0)); then
   say "demo: no verified patch (exit code $status); the repository is left in $repo."
   exit "$status"
 fi
-cat "$work/fix.patch"
-git apply "$work/fix.patch" || die "the patch does not apply to the repository it was made for: $work/fix.patch"
-say "demo: the patch above is applied in $repo; look at it with \`git -C $repo diff\`."
+say "demo: for a repository of your own, type \`. $(printf %q "$root")/.venv/bin/activate\`, then \`m3agent doctor\` in its folder."

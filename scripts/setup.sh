@@ -59,11 +59,15 @@ is_root() { ((EUID == 0)); }
 docker_answers() { "$python" scripts/docker_ping.py; }
 
 # Run it, because user namespaces are often forbidden where it is installed. Drop root first, as m3agent does.
+# bwrap_said is why it does not work.
 bwrap_works() {
   local unprivileged=()
+  has_command bwrap || { bwrap_said="is not installed" && return 1; }
   ! is_root || unprivileged=(setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs)
-  (cd / && "${unprivileged[@]}" bwrap --unshare-all --unshare-user --disable-userns --die-with-parent \
-    --ro-bind / / --proc /proc --dev /dev true) >/dev/null 2>&1
+  bwrap_said=$(cd / && "${unprivileged[@]}" bwrap --unshare-all --unshare-user --disable-userns --die-with-parent \
+    --ro-bind / / --proc /proc --dev /dev true 2>&1) && return
+  bwrap_said="does not work here ($(tail -n 1 <<<"$bwrap_said"))"
+  return 1
 }
 
 python=$(find_python) ||
@@ -93,7 +97,7 @@ fi
 [[ -x .venv/bin/m3agent ]] || plan+=("install the Python packages of uv.lock into .venv/")
 
 no_engine() {
-  die "no sandbox: $1, and bubblewrap is not usable either; $2."
+  die "no sandbox: $1, and bubblewrap $bwrap_said; $2."
 }
 
 # use_bwrap REASON ADVICE: use bubblewrap and print the reason; without it, fail with the reason and the advice.

@@ -30,6 +30,7 @@ from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from scripts.docs import browser
 from tests.installs import build
 
 if TYPE_CHECKING:
@@ -339,6 +340,13 @@ def own_images(images_alone: None) -> Iterator[None]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel of this checkout."""
     return build("wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture
+def chromium() -> None:
+    """Skip the test if there is no Chromium; `scripts.docs.browser` runs it."""
+    if browser.find() is None:
+        pytest.skip("needs Chromium on PATH (Debian: apt-get install chromium)")
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """`make demo` without its set-up: the script that fixes the example package."""
 
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -23,6 +25,13 @@ def demo(tmp_path: Path, **environment: str) -> "subprocess.CompletedProcess[str
     )
 
 
+def typed(command: str, folder: Path) -> str:
+    """Return what a command prints that a person types who has activated no environment."""
+    shell = [shutil.which("bash") or "", "-c", command]
+    env = {**os.environ, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    return subprocess.run(shell, cwd=folder, env=env, capture_output=True, text=True, check=False).stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
@@ -31,7 +40,11 @@ def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
     assert result.stdout.startswith("diff --git ")
     assert "\x1b" not in result.stdout + result.stderr
     (repo,) = tmp_path.glob("m3agent-demo.*/ferry")
-    assert f"applied in {repo}" in result.stderr
+    *_, following, lead_on = result.stderr.splitlines()
+    shown = re.fullmatch(r"next       (git -C .*) shows the change", following)
+    assert shown is not None, following
+    assert "+        return vehicle.length <= self.free\n" in typed(shown[1], tmp_path)
+    assert "Python" in typed("; ".join(re.findall("`([^`]*)`", lead_on)), tmp_path)
     ferry = ROOT / "examples" / "ferry"
     changed = [
         path

@@ -66,6 +66,11 @@ ENDS = [
         why="the machine that tests may be no container, and the tests send no key and no repository anywhere",
     ),
     End(
+        r"m3agent fix .*https://api\.minimax\.io",
+        instead="{} --help",
+        why="it needs a key, and the tests send no repository anywhere",
+    ),
+    End(
         r"m3agent apply",
         (2,),
         says="the last session is about .*: name the session",
@@ -73,6 +78,12 @@ ENDS = [
     ),
     End(r"m3agent verify --pr", (2,), says="origin", why="the reader's repository has no origin here"),
     End(r"m3agent pr follow", (2,), says="origin", why="the reader's repository has no origin here"),
+    End(
+        r"m3agent eval run SWE-bench/SWE-bench_Verified",
+        (2,),
+        says=r"SWE-bench/SWE-bench_Verified:test",
+        why="the tests are offline, and have no package that reads the hub",
+    ),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
     End(
         r"make bench-",

@@ -204,6 +204,25 @@ def test_every_extra_is_tried_and_in_the_table() -> None:
     assert table == EXTRAS == sorted(extras)
 
 
+def test_make_install_installs_the_command_with_its_extras(empty: Path, tmp_path: Path) -> None:
+    """`empty` skips where packages cannot be downloaded."""
+    env = {
+        "HOME": str(tmp_path),
+        "XDG_DATA_HOME": "",
+        "XDG_BIN_HOME": "",
+        "UV_TOOL_DIR": str(tmp_path / "tools"),
+    }
+    cache = run([uv(), "cache", "dir"]).stdout.strip()
+    made = run(["make", "install", "EXTRAS=acp,gold"], ROOT, **env, UV_CACHE_DIR=cache)
+    assert made.returncode == 0, made.stderr
+    program = tmp_path / ".local" / "bin" / "m3agent"
+    assert f"The command is {program}.\n" in made.stderr
+    assert f'export PATH="{program.parent}:$PATH"' in made.stderr
+    assert "does not have an extra named `gold`" in made.stderr
+    assert run([program, "--version"]).stdout == f"m3agent {m3agent.__version__}\n"
+    assert run([program, "acp"]).returncode == 0
+
+
 def test_uv_and_pipx_install_it_as_a_tool(wheel: Path, tmp_path: Path) -> None:
     """They also uninstall it; then only the sessions remain, as the document says."""
     home = tmp_path / "home"

@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 import m3agent
 from tests.installs import ROOT, build
@@ -169,3 +170,26 @@ def test_every_import_is_declared() -> None:
         if declared.isdisjoint(map(normal, provided.get(name, [])))
     ]
     assert undeclared == []
+
+
+def test_a_tag_publishes_what_passed_the_checks_without_a_stored_password() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    jobs = yaml.safe_load(text)["jobs"]
+    assert "secrets." not in text
+    assert "password" not in text
+    assert "workflow_call:" in (ROOT / jobs["checks"]["uses"]).read_text()
+    assert set(jobs["publish"]["needs"]) == jobs.keys() - {"publish"}
+    assert [name for name, job in jobs.items() if "id-token" in job.get("permissions", {})] == ["publish"]
+    assert not [step for step in jobs["publish"]["steps"] if "run" in step], "none of our code gets the token"
+
+
+@pytest.mark.integration
+def test_a_release_checks_the_names_of_the_packages(wheel: Path, tmp_path: Path) -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    [check] = re.findall(r"run: (test -f .*)", text)
+    (tmp_path / "dist").mkdir()
+    for name in (wheel.name, build("sdist", tmp_path / "sdist").name):
+        (tmp_path / "dist" / name).touch()
+    for tag, passes in ((f"v{m3agent.__version__}", True), ("v9.9.9", False)):
+        done = subprocess.run(["bash", "-c", check], cwd=tmp_path, env={"GITHUB_REF_NAME": tag}, check=False)
+        assert (done.returncode == 0) == passes

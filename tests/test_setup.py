@@ -126,8 +126,24 @@ def test_without_an_engine_and_without_leave_to_install_one(checkout: Path, tool
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr == (
-        f"error: no sandbox: nothing answers at DOCKER_HOST={NO_ENGINE}, and bubblewrap is not usable either; "
+        f"error: no sandbox: nothing answers at DOCKER_HOST={NO_ENGINE}, and bubblewrap is not installed; "
         "start that engine or unset DOCKER_HOST.\n"
+    )
+
+
+def test_bubblewrap_that_fails_says_why(checkout: Path, tools: Path) -> None:
+    for name, text in (
+        ("bwrap", "echo first; echo 'bwrap: setting up uid map: no' >&2; exit 1"),
+        ("setpriv", "exec bwrap"),
+    ):
+        (tools / name).unlink(missing_ok=True)
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    result = setup(checkout, tools, "--plan", SETUP="no", DOCKER_HOST=NO_ENGINE)
+    assert result.returncode == 1
+    assert (
+        "and bubblewrap does not work here (bwrap: setting up uid map: no); start that engine"
+        in result.stderr
     )
 
 

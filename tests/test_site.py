@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from mkdocs.exceptions import PluginError
 
+from scripts.docs import browser
 from scripts.docs.site_hooks import FROM_ROOT, in_site
 
 pytestmark = pytest.mark.integration
@@ -21,6 +22,26 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parent.parent
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}
 """Tags that make a browser fetch something while it shows a page. The site has no `link` of another kind."""
+
+
+SEARCH = """
+  const find = (what) => page.document.querySelectorAll(what);
+  const [field] = find("[name=query]");
+  field.focus();
+  field.value = "trusted publishing";
+  field.dispatchEvent(new Event("keyup", {bubbles: true}));
+  while (!find(".md-search-result__link").length) await new Promise((then) => setTimeout(then, 100));
+  return [...find(".md-search-result__link")].map((link) => link.href).join(" ");
+"""
+"""Returns the addresses that the search of a page finds, in JavaScript."""
+PHONE = """
+  const broken = [...page.document.querySelectorAll("td code")].filter(
+    (code) => !/[ -]/.test(code.textContent) && code.offsetHeight > 30);
+  const tables = [...page.document.querySelectorAll("table")].filter(
+    (table) => table.offsetWidth > page.innerWidth && getComputedStyle(table.closest("div").parentNode).overflowX != "auto");
+  return [page.document.documentElement.scrollWidth, broken.length, tables.length];
+"""
+"""Returns the width of a page, the names that are broken into lines, and the wide tables that do not scroll."""
 
 
 @dataclass
@@ -128,6 +149,20 @@ def test_no_bar_is_shown_with_its_escape(site: Site) -> None:
     """In a table, code needs the escape on the code host, but the site shows it: `<code>a&#124;b</code>` suits both."""
     for path in site.pages:
         assert r"\|" not in path.read_text(), path.name
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("chromium")
+@pytest.mark.parametrize("page", ["index.html", "engines/vllm.html"])
+def test_a_page_that_is_opened_from_the_folder_can_search(site: Site, page: str) -> None:
+    assert "contributing.html#versions" in browser.evaluate(site.folder / page, SEARCH)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("chromium")
+@pytest.mark.parametrize("page", ["readme", "servers", "settings"])
+def test_tables_can_be_read_on_a_phone(site: Site, page: str) -> None:
+    assert browser.evaluate(site.folder / f"{page}.html", PHONE, width=390) == "390,0,0"
 
 
 @pytest.mark.parametrize(

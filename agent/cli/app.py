@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import Abort, TyperException
@@ -103,14 +104,23 @@ def root(
 @takes_settings(*WITH_FLAG)
 def fix(
     issue: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="An issue's address on GitHub or GitLab, owner/repo#12, #12 of this repository's origin, a file, "
             "- for standard input, or the issue's text itself.",
             metavar="ISSUE",
+            show_default=False,
         ),
-    ],
+    ] = None,
     repo: Repo = Path(),
+    each: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fix several issues one after the other: FILE has one on each line, in any form of ISSUE; - is standard "
+            "input. The exit code is the largest one.",
+            metavar="FILE",
+        ),
+    ] = None,
     attach: Annotated[
         list[Path] | None,
         typer.Option(help="An image, or a video to take frames from; repeatable.", metavar="FILE"),
@@ -147,18 +157,34 @@ def fix(
     """
     with faults():
         from m3agent.agent.cli.dockerfiles import ask
+        from m3agent.agent.cli.each import check, fix_each
         from m3agent.agent.delivery.apply import HandOver
         from m3agent.agent.errors import UsageError
 
+        given_for_one = {
+            "--attach": bool(attach),
+            "--branch": branch is not None,
+            "--certificate": certificate is not None,
+            "--follow": follow,
+            "--result-only": result_only,
+        }
+        check(each, issue, given_for_one)
         printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
         if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
             raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
         if follow and not pr:
             raise UsageError("--follow is for pull requests: give --pr too")
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
-        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
+
+        def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+            by_id = each is not None
+            screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
+            return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate, as_json), screen
+
         ask(repo, flags)
-        fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, certificate, as_json)
+        if each is not None:
+            fix_each(each, begin, as_json=as_json, json_result=json_result)
+        fixing, screen = begin(issue or "")
         if follow:
             from m3agent.agent.cli.pr import then_follow
 

@@ -82,7 +82,9 @@ def say(text: str) -> None:
     print_note(f"m3agent: {text}")
 
 
-def screen_for(hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool) -> Screen:
+def screen_for(
+    hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool, by_id: bool = False
+) -> Screen:
     """Return the screen for a fix. Raises UsageError if it shall be both quiet and verbose."""
     from m3agent.agent.errors import UsageError
     from m3agent.agent.settings.settings import state_dir
@@ -95,6 +97,7 @@ def screen_for(hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool
         rows=not (as_json and sys.stdout.isatty()),  # a terminal would mix JSON lines and rows
         state=state_dir(os.environ),
         shown_by=hand_over.shown_by,
+        by_id=by_id,
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
     )
 

@@ -12,6 +12,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
+from m3agent.agent.util.as_typed import as_typed
 from m3agent.agent.util.sanitize import columns_of, print_text, printable_line
 from m3agent.agent.util.table import fitting, wrapped
 
@@ -173,7 +174,7 @@ def _details(summary: Summary, width: int) -> str:
         "notes": "; ".join(summary.notes),
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
-    known["next"] = _next(summary)
+    known["next"] = as_typed(_next(summary), summary.repository)
     lines: list[str] = []
     for name, value in known.items():
         if value:

@@ -14,6 +14,7 @@ from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
+from m3agent.agent.util.as_typed import as_typed
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 
@@ -37,6 +38,7 @@ class Facts:
 
     Attributes:
         settings: The settings in force.
+        root: The folder of the repository; empty for a bare one.
         title: Title of the issue.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
@@ -49,6 +51,7 @@ class Facts:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
+    root: str = ""
     title: str = ""
     backend: str = ""
     is_embedded: bool = False
@@ -69,6 +72,7 @@ class Facts:
         match line["type"]:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
+                self.root = line["repository"].get("root") or ""
                 self.title = line.get("issue", {}).get("title", "")
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
@@ -165,10 +169,11 @@ class End:
             blocks.append(path_then(head("patch"), printable_line(self.line["patch"], 1000), self._names()))
         for number, (command, why) in enumerate(self._next() if has_next else ()):
             start = head("" if number else "next")
-            if command.startswith("git apply "):
-                blocks.append(path_then(start, command, why))
+            typed = printable_line(as_typed(command, self.facts.root), 2000)
+            if "/" in typed:
+                blocks.append(path_then(start, typed, why))
                 continue
-            said = Text.assemble((command, "bold"), (f"  {why}" if why else "", "dim"))
+            said = Text.assemble((typed, "bold"), (f"  {why}" if why else "", "dim"))
             blocks.append(beside(start, said))
         return in_order(*blocks)
 

@@ -69,6 +69,7 @@ class Screen:
         state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
         shown_by: The command that shows the patch after it was applied or committed; None if the user asked for neither.
             Empty if there is no such command.
+        by_id: Whether the next steps name the session by its id, because it is not the last one of this command.
         hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
     """
 
@@ -79,6 +80,7 @@ class Screen:
         rows: bool = True,
         state: Path | None = None,
         shown_by: str | None = None,
+        by_id: bool = False,
         hold_end: bool = False,
     ) -> None:
         self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
@@ -86,6 +88,7 @@ class Screen:
         self._wants_rows = rows and detail > Detail.QUIET
         self._state = state
         self._shown_by = shown_by
+        self._by_id = by_id
         self._hold_end = hold_end
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
@@ -339,7 +342,7 @@ class Screen:
         end = closing.End(
             line,
             shown.facts,
-            name="last" if shown.row.of == 1 else line["session"],
+            name="last" if shown.row.of == 1 and not self._by_id else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
             shown_by=self._shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
             is_refused=self._shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,

@@ -2,8 +2,9 @@
 
     python -m scripts.docs.casts [NAME...] [--columns 80] [--output docs/casts]
 
-Each recording is one cast (asciicast v2) and one picture of its last screen, or of a screen while it ran. Paths of this
-machine are replaced by others of the same length, so that the layout stays as it was.
+Each recording is one cast (asciicast v2) and one picture of its last screen, or of a screen while it ran. The recording
+`report` is one picture (PNG) of the page that it writes, for which Chromium must be on PATH. Paths of this machine are
+replaced by others of the same length, so that the layout stays as it was.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ from typing import Any
 
 import pyte
 
+from scripts.docs.browser import photograph
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "casts"
 SHOWN = "/home/ada/project"
 """Stands for the folder of the recording, whose path is as long."""
+PROJECT = "ferry"
+"""The folder in it in which the commands run."""
 ROWS = 40  # of the terminal
 TALLEST = 400  # rows of a picture, before blank ones are left out
 SPINNING = re.compile("[\u2801-\u28ff]")
 LONGEST = 900.0  # seconds of one command
 PAUSE = 2.0  # most seconds between two events of a cast
+PAGE = (1100, 2400)  # the pixels of a page that its picture shows
 
 UNTESTED = {
     "shop.py": "def total(prices):\n    return sum(prices)\n",
@@ -81,12 +87,14 @@ class Recording:
         prepare: Fills the folder in which the commands run.
         interrupt: The text after which Ctrl-C is pressed, in the first command.
         running: Whether the picture shows the last moment at which a command runs; otherwise it shows the end.
+        page: The page that the commands write. If there is one, the picture shows it instead of the terminal.
     """
 
     commands: tuple[str, ...]
     prepare: Callable[[Path], None] = lambda _: None
     interrupt: str = ""
     running: bool = False
+    page: str = ""
 
 
 def repository(files: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -130,6 +138,7 @@ RECORDINGS = {
     "team": Recording(("m3agent plan --agents 10 --gpus 8xH200 --repository-tokens 700000",)),
     "serve": Recording(("m3agent serve --gpus 8xH200 --dry-run",)),
     "eval": Recording(("m3agent eval run rows -o run --engine embedded",), written(BENCHMARK)),
+    "report": Recording((FIX, "m3agent report last -o report.html"), repository(ferry), page="report.html"),
 }
 
 Event = tuple[float, bytes]
@@ -138,23 +147,40 @@ Event = tuple[float, bytes]
 
 def record(recording: Recording, columns: int) -> str:
     """Run the commands on a terminal and return the cast."""
+    with _ground() as base:
+        return _recorded(recording, columns, base)
+
+
+def write_page(recording: Recording, columns: int) -> str:
+    """Run the commands on a terminal and return the page that they wrote."""
+    with _ground() as base:
+        _recorded(recording, columns, base)
+        return (base / PROJECT / recording.page).read_text().replace(str(base), SHOWN)
+
+
+@contextlib.contextmanager
+def _ground() -> Iterator[Path]:
+    """Make a folder whose path is as long as `SHOWN`, and remove it afterwards."""
     missing = len(SHOWN) - len(tempfile.gettempdir()) - 1
     base = Path(tempfile.gettempdir()) / secrets.token_hex(missing)[:missing]
-    folder = base / "ferry"
-    folder.mkdir(parents=True)
-    events: list[Event] = []
-    begun = time.monotonic()
+    (base / PROJECT).mkdir(parents=True)
     try:
-        recording.prepare(folder)
-        begun = time.monotonic()
-        for number, command in enumerate(recording.commands):
-            events.append((time.monotonic() - begun, f"\x1b[1m$ {command}\x1b[0m\r\n".encode()))
-            keys = recording.interrupt if number == 0 else ""
-            for piece in _run(command, folder, base, columns, keys):
-                events.append((time.monotonic() - begun, piece))
-            events.append((time.monotonic() - begun, b"\r\n"))
+        yield base
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def _recorded(recording: Recording, columns: int, base: Path) -> str:
+    folder = base / PROJECT
+    recording.prepare(folder)
+    events: list[Event] = []
+    begun = time.monotonic()
+    for number, command in enumerate(recording.commands):
+        events.append((time.monotonic() - begun, f"\x1b[1m$ {command}\x1b[0m\r\n".encode()))
+        keys = recording.interrupt if number == 0 else ""
+        for piece in _run(command, folder, base, columns, keys):
+            events.append((time.monotonic() - begun, piece))
+        events.append((time.monotonic() - begun, b"\r\n"))
     return _cast(_replaced(events, str(base).encode()), columns, recording.commands[0])
 
 
@@ -233,6 +259,7 @@ def _cast(events: Sequence[Event], columns: int, title: str) -> str:
 
 WIDTH, HEIGHT, MARGIN = 8.4, 18, 14  # of a cell and around all cells, in pixels; the font is 14 pixels high
 FOREGROUND, BACKGROUND = "#d7dae0", "#16191f"
+_WORDS = re.compile("[^ ]+(?: [^ ]+)*")
 COLOURS = {
     "red": "#f47067",
     "green": "#6bc46d",
@@ -267,7 +294,7 @@ def picture(cast: str, *, running: bool = False) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(header["title"])}">',
         f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>',
-        f'<g font-family="{font}" font-size="14" fill="{FOREGROUND}" xml:space="preserve">',
+        f'<g font-family="{font}" font-size="14" fill="{FOREGROUND}">',
     ]
     for number, row in enumerate(rows):
         lines += _texts(row, MARGIN + number * HEIGHT + 13)
@@ -282,20 +309,20 @@ def _cells(screen: pyte.Screen) -> list[list[Any]]:
 
 
 def _texts(row: Sequence[Any], baseline: float) -> Iterator[str]:
-    """Yield one text for each run of cells that look the same. Each has its exact place, whatever the font is."""
+    """Yield the texts of a row: its runs of cells that look the same, without runs of spaces.
+
+    Each text has its exact place, whatever the font is. A browser would collapse a run of spaces.
+    """
     start = 0
     while start < len(row):
         end = start
         while end < len(row) and _style(row[end]) == _style(row[start]):
             end += 1
-        text = "".join(cell.data for cell in row[start:end])
-        if text.strip():
-            left = len(text) - len(text.lstrip())
-            bare, cells = text.strip(), len(text.strip())
-            x = MARGIN + (start + left) * WIDTH
+        for words in _WORDS.finditer("".join(cell.data for cell in row[start:end])):
+            x, width = MARGIN + (start + words.start()) * WIDTH, len(words[0]) * WIDTH
             yield (
-                f'<text x="{x:.1f}" y="{baseline:.0f}" textLength="{cells * WIDTH:.1f}"{_style(row[start])}>'
-                f"{html.escape(bare)}</text>"
+                f'<text x="{x:.1f}" y="{baseline:.0f}" textLength="{width:.1f}"{_style(row[start])}>'
+                f"{html.escape(words[0])}</text>"
             )
         start = end
 
@@ -315,9 +342,16 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in arguments.names or RECORDINGS:
-        cast = record(RECORDINGS[name], arguments.columns)
-        (arguments.output / f"{name}.cast").write_text(cast)
-        (arguments.output / f"{name}.svg").write_text(picture(cast, running=RECORDINGS[name].running))
+        recording, target = RECORDINGS[name], arguments.output / name
+        if recording.page:
+            with tempfile.NamedTemporaryFile("w", suffix=".html") as page:
+                page.write(write_page(recording, arguments.columns))
+                page.flush()
+                photograph(Path(page.name), target.with_suffix(".png"), *PAGE)
+            continue
+        cast = record(recording, arguments.columns)
+        target.with_suffix(".cast").write_text(cast)
+        target.with_suffix(".svg").write_text(picture(cast, running=recording.running))
 
 
 if __name__ == "__main__":

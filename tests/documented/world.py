@@ -69,6 +69,7 @@ RULES: list[tuple[str, Callable[[World], str]]] = [
     (r"\bSESSION\b(\.\.\.)?", lambda _: "last"),
     (r"\bISSUE\b", lambda _: "issue.md"),
     (r"(?<=--branch )NAME\b", lambda _: "repaired"),
+    (r"(?<=--each )FILE\b", lambda world: str(world.issues)),
     (r"\bFILE\b", lambda world: f"file-{next(world.numbers)}"),
     (r"'PROGRAM \.\.\.'", lambda world: f"'{world.agent} {{issue}}'"),
     (r"\bCOMMAND\b(\.\.\.)?", lambda _: "python3 -c 'print(1)'"),
@@ -183,6 +184,13 @@ class World:
         program = {f"programs/adder/{name}": text for name, text in BUGGY.items() if name.endswith(".py")}
         write_files(folder, {**program, "programs/adder/ISSUE.md": BUGGY["issue.md"], "gold/adder.py": FIXED})
         return folder
+
+    @cached_property
+    def issues(self) -> Path:
+        """A list of one issue."""
+        path = self.folder / "issues"
+        path.write_text("issue.md\n")
+        return path
 
     @cached_property
     def runs(self) -> Path:

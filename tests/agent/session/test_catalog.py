@@ -107,7 +107,7 @@ def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
     )
     shown = run("sessions", "show").stdout
     assert shown.splitlines()[-1] == (
-        f"next        git apply {folder / 'patch.diff'} (m3agent apply does not write over uncommitted changes)"
+        f"next        git -C /home/dev/ferry apply {folder / 'patch.diff'} (m3agent apply does not write over uncommitted changes)"
     )
 
 
