@@ -336,14 +336,35 @@ def _from_line(name: str, value: object, place: str, *, trusted: bool) -> object
 def _check_tests(table: object, place: str) -> None:
     """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
     found = table if isinstance(table, dict) else {}
+    if "leave_out" in found:
+        _check_left_out(found["leave_out"], place)
+        if found.keys() == {"leave_out"}:
+            return
     command = found.get("command")
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
     if found.get("report") not in TEST_REPORTS:
         raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
-    if others := sorted(found.keys() - {"command", "report", "file"}):
-        raise UsageError(f"{place}: {TESTS} has no {others[0]}; it may have command, report and file.")
+    if others := sorted(found.keys() - {"command", "report", "file", "leave_out"}):
+        raise UsageError(
+            f"{place}: {TESTS} has no {others[0]}; it may have command, report, file and leave_out."
+        )
+
+
+def _check_left_out(names: object, place: str) -> None:
+    """Check the names of the test runners and suites that do not run."""
+    from m3agent.tools.runners.suites import RUNNERS  # few repositories need it, and it is slow to import
+
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f'{place}: leave_out of {TESTS} must be a list of test runners, like ["jest", "go:tools"].'
+        )
+    for name in names:
+        if (runner := name.partition(":")[0]) not in RUNNERS:
+            raise UsageError(
+                f"{place}: leave_out of {TESTS}: {runner} is no test runner{_nearest(runner, [*RUNNERS])}."
+            )
 
 
 def _line(text: str, name: str) -> str:
