@@ -97,6 +97,8 @@ EXAMPLES = {
 }
 """Examples by command, each with its purpose."""
 EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export")
+WORDS = {"help": "--help", "version": "--version"}
+"""First words that people try, and the option that they mean."""
 ORDER = [name for names in COMMANDS.values() for name in names]
 PROGRAM = "m3agent"
 LEFT = 26  # cells of the first column, which names an option or a command
@@ -132,8 +134,26 @@ class Group(_Help, TyperGroup):
     """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help if a command is missing."""
+        """Show the help if a command is missing.
+
+        Typer's own flags have no default. It would import pydantic to convert a value that is missing.
+        """
+        for parameter in self.get_params(ctx):
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        if self.name == PROGRAM and args and args[0] in WORDS:
+            args = [*args[1:], WORDS[args[0]]]
         return super().parse_args(ctx, args or (["--help"] if self.no_args_is_help else []))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words name. If a group has a command of this name, the error names that one."""
+        groups = [(name, each) for name, each in self.commands.items() if isinstance(each, Group)]
+        if args[0] not in self.commands and (
+            near := [name for name, each in groups if args[0] in each.commands]
+        ):
+            full = " or ".join(f"{ctx.command_path} {name} {args[0]}" for name in near)
+            ctx.fail(f"No such command '{args[0]}' (did you mean {full}?)")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands: those of m3agent itself and of `eval` in the order of use."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -108,6 +107,8 @@ async def _check(
     evict: bool,
 ) -> list[Check]:
     """Run all checks; each name appears once."""
+    import asyncio
+
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
