@@ -48,6 +48,7 @@ from m3agent.agent.cli.serve import serve_app
 from m3agent.agent.cli.sessions import report, sessions_app
 from m3agent.agent.cli.verify import verify
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
@@ -204,7 +205,9 @@ def context(
             help="An issue, in any form that fix accepts; ranks the files if not all fit.", metavar="ISSUE"
         ),
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Limit of tokens.", min=1, metavar="N")] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Limit of tokens.", parser=some_tokens, metavar="N")
+    ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(help="Only files that match, as in .gitignore; repeatable.", metavar="GLOB"),

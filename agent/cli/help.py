@@ -73,7 +73,7 @@ EXAMPLES = {
     ),
     "m3agent plan": (
         ("m3agent plan", "what this machine's GPUs can serve"),
-        ("m3agent plan --gpus 4xH200 --context 1048576", "a million tokens on four H200"),
+        ("m3agent plan --gpus 4xH200 --context 1M", "a million tokens on four H200"),
         ("m3agent plan --agents 10 --repository-tokens 700000", "is this enough for ten agents?"),
         ("m3agent plan --recipe list", "documented commands"),
     ),

@@ -389,15 +389,17 @@ def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, 
     Raises:
         UsageError: The value is invalid.
     """
-    check = setting.check or (lambda value: value)
+    given, check = value, setting.check or (lambda value: value)
     try:
+        if setting.read is not None and isinstance(value, str):
+            value = setting.read(value)
         if setting.choices:  # the check comes first: its message says more than a list of the choices
             return _validated(setting, check(value), strict=strict)
         return check(_validated(setting, value, strict=strict))
     except ValueError as error:
         reason = _reason(error)
-        hidden = setting.secret or (setting.address and "@" in str(value))
-        shown = " what it is" if hidden else f" {_shown(value)}"
+        hidden = setting.secret or (setting.address and "@" in str(given))
+        shown = " what it is" if hidden else f" {_shown(given)}"
         prefix = place if what in place else f"{place}: {what}"
         raise UsageError(f"{prefix} cannot be{shown}: {reason[0].lower()}{reason[1:]}.") from None
 

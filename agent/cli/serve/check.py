@@ -12,6 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from m3agent.agent.endpoint.server import ChosenServer
@@ -37,7 +38,10 @@ def check(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     context: Annotated[
-        int | None, typer.Option(help="Context window that the server should have, in tokens.", metavar="N")
+        int | None,
+        typer.Option(
+            help="Context window that the server should have, in tokens.", parser=some_tokens, metavar="N"
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,

@@ -178,6 +178,11 @@ def test_wrong_words_cost_no_slow_import(words: list[str]) -> None:
             "invalid value for '--port': '99999' should be less than or equal to 65535; see 'm3agent serve --help'.",
         ),
         (
+            "plan --context many",
+            "invalid value for '--context': 'many' should be a whole number of tokens, like 8192, 512k or 1M; see 'm3agent plan "
+            "--help'.",
+        ),
+        (
             "fix x --attempts many",
             "invalid value for '--attempts': 'many' should be a valid integer; see 'm3agent fix --help'.",
         ),
