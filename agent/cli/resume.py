@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from m3agent.agent.session.session import Session
     from m3agent.agent.ui.event_printer import Screen
 
+NO_ADVICE = (
+    "the embedded engine cannot follow advice: it repairs what the failing tests show; a language model can: m3agent fix ISSUE "
+    "--endpoint URL"
+)
+"""Said if the user tells a session something that no language model reads."""
 Which = Annotated[
     str,
     typer.Argument(
@@ -174,6 +179,7 @@ async def carried_on(
     """
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.fix.earlier import request_of
+    from m3agent.agent.loop.resume import used_embedded_engine
     from m3agent.agent.settings.settings import state_dir
 
     state = state_dir(os.environ)
@@ -182,4 +188,6 @@ async def carried_on(
     request = request_of(point, changed, hand_over, state, screen.say)
     await flow.check(request, state, screen.say)
     screen.read(lines)
+    if point.tell and used_embedded_engine(point.started):
+        screen.say(NO_ADVICE)
     return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)

@@ -37,7 +37,6 @@ class Facts:
 
     Attributes:
         settings: The settings in force.
-        title: Title of the issue.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
         has_red: Whether a test failed without a change; None if the tests did not run.
@@ -49,7 +48,6 @@ class Facts:
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    title: str = ""
     backend: str = ""
     is_embedded: bool = False
     has_red: bool | None = None
@@ -69,7 +67,6 @@ class Facts:
         match line["type"]:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
-                self.title = line.get("issue", {}).get("title", "")
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
                 self.context_tokens = line["tokens"]
@@ -206,7 +203,10 @@ class End:
                 yield f"m3agent apply{which}", f"{first}writes it into your work tree"
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
-        if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):
+        unsolved = status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED)
+        if not self.facts.is_embedded and (unsolved or (status == Status.VERIFIED and self.line["patch"])):
+            yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
+        if unsolved:
             if self.facts.is_embedded:  # it takes no advice
                 if self.facts.has_red is False:
                     yield "add a test that fails", "this engine needs one; then run the fix again"
@@ -214,8 +214,6 @@ class End:
                     "m3agent fix ISSUE --endpoint URL",
                     "asks a language model; this engine makes small repairs only",
                 )
-            else:
-                yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
             yield f"m3agent report {name} -o report.html", "shows each step"
 
     def _higher_limit(self) -> str:

@@ -179,8 +179,10 @@ def test_wrong_words_cost_no_slow_import(words: list[str]) -> None:
         ),
         (
             "plan --context many",
-            "invalid value for '--context': 'many' should be a whole number of tokens, like 8192, 512k or 1M; see 'm3agent plan "
-            "--help'.",
+            (
+                "invalid value for '--context': 'many' should be a whole number of tokens, like 8192, 512k or 1M; "
+                "see 'm3agent plan --help'."
+            ),
         ),
         (
             "fix x --attempts many",
