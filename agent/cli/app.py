@@ -148,6 +148,7 @@ def fix(
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
     with faults():
+        from m3agent.agent.cli import hosts
         from m3agent.agent.cli.dockerfiles import ask
         from m3agent.agent.delivery.apply import HandOver
         from m3agent.agent.errors import UsageError
@@ -160,6 +161,7 @@ def fix(
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
+        hosts.ask(repo, flags)
         fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, certificate, as_json)
         if follow:
             from m3agent.agent.cli.pr import then_follow
@@ -231,6 +233,7 @@ def context(
     """Pack the repository into one text, as the model gets it."""
     with faults():
         from m3agent.agent.cli import context as command
+        from m3agent.agent.cli import hosts
         from m3agent.agent.context.checkout import Checkout
         from m3agent.agent.context.tokenizer.source import chosen_tokenizer
         from m3agent.agent.repo.repository import open_repository
@@ -266,6 +269,7 @@ def context(
                 url, key = server.url, server.key
                 if server.notice:
                     print_note(server.notice)
+                hosts.ask_about(server, settings, "the repository's files go")
                 if not settings.yes:
                     announce(url, state, print_note, "the repository's files go", key=key)
         counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,6 +80,7 @@ def resume(
 
         hand_over = HandOver(apply, branch, pr)
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
+        _ask(flags)
         resumed, lines = Session.open(find_session(state_dir(os.environ), session))
         _go_on(resumed, lines, "", flags, hand_over, screen, as_json)
 
@@ -121,8 +123,17 @@ def fork(
         hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         state = state_dir(os.environ)
+        _ask(flags)
         forked, lines = fork_session(state, read_log(find_session(state, session) / LOG), turn)
         _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
+
+
+def _ask(changed: Flags) -> None:
+    """Ask whether the session may go on with another host. The one that it used before is known."""
+    from m3agent.agent.cli.hosts import ask
+
+    if changed.get("endpoint") is not None:
+        ask(Path(), changed, "the conversation goes")
 
 
 def _go_on(

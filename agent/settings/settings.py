@@ -483,9 +483,9 @@ class Settings:
     yes: Annotated[
         bool,
         Setting(
-            "Do not warn before a repository is first sent to a host.",
+            "Do not ask before a repository is first sent to a host.",
             panel="Other",
-            more="There is no warning for this machine.",
+            more="Without a terminal to ask on, a note names the host. Nothing is asked or said about this machine.",
         ),
     ] = False
     github_api: Annotated[
