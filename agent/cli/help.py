@@ -66,7 +66,10 @@ EXAMPLES = {
         ("m3agent sessions fork last --tell 'The bug is in the parser.'", "go on with your advice"),
         ("m3agent sessions fork last --turn 7", "go on from the end of turn 7"),
     ),
-    "m3agent report": (("m3agent report -o report.html", "then open the file in a browser"),),
+    "m3agent report": (
+        ("m3agent report", "then open the address that it prints in a browser"),
+        ("m3agent report 20260131-12 -o page.html", "another session, another file"),
+    ),
     "m3agent context": (
         ("m3agent context --stats", "which files the model sees, and how many tokens they take"),
         ("m3agent context --budget 100000 -o packed.txt", "what fits into 100,000 tokens"),

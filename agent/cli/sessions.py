@@ -23,6 +23,8 @@ sessions_app = typer.Typer(
     help="List earlier fixes, show their results, and resume, fork or export them.", no_args_is_help=True
 )
 
+PAGE = "m3agent-report.html"
+"""The file of a report without -o. Nothing else has this name, so an earlier report is overwritten."""
 WHICH = "A session's id, the beginning of an id, or 'last'"
 COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
 DROPPED = ("SIZE", "TURNS", "PRICE", "STARTED (UTC)", "REASON", "REPOSITORY")
@@ -76,12 +78,6 @@ def sessions_show(
 
 
 def report(
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
-        ),
-    ],
     sessions: Annotated[
         list[str] | None,
         typer.Argument(
@@ -90,11 +86,17 @@ def report(
             autocompletion=session_names,
         ),
     ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
+        ),
+    ] = PAGE,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
         from m3agent.agent.report.page import render
-        from m3agent.agent.report.write import check_target, write_page
+        from m3agent.agent.report.write import check_target, write_page, written
         from m3agent.agent.session.catalog import LAST
         from m3agent.agent.settings.settings import state_dir
 
@@ -106,7 +108,7 @@ def report(
             print_bytes(page)
         else:
             write_page(Path(output), page)
-            say(f"wrote {output} ({len(page) / 1000:,.0f} kB)")
+            say(written(Path(output), page))
 
 
 def _read(state: Path, name: str) -> SessionReport:
@@ -192,7 +194,7 @@ def _next(summary: Summary) -> str:
         return f"m3agent apply {summary.id} (writes the patch into the work tree, unless it is there)"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"
-    return f"m3agent report {summary.id} -o report.html"
+    return f"m3agent report {summary.id}"
 
 
 def _fields(summary: Summary) -> dict[str, object]:

@@ -214,7 +214,7 @@ class End:
                     "m3agent fix ISSUE --endpoint URL",
                     "asks a language model; this engine makes small repairs only",
                 )
-            yield f"m3agent report {name} -o report.html", "shows each step"
+            yield f"m3agent report{which}", "shows each step"
 
     def _higher_limit(self) -> str:
         """Return the option that raises the limit which ended the session; empty if none did."""

@@ -177,7 +177,7 @@ def _show_page(
     run: RunFolder, report: RunReport, comparison: RunComparison | None, page: Path | None
 ) -> None:
     """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
-    from m3agent.agent.report.write import write_page
+    from m3agent.agent.report.write import write_page, written
     from m3agent.evals.report.page import render, rows
     from m3agent.evals.report.sessions import write_sessions
 
@@ -188,5 +188,4 @@ def _show_page(
         return
     write_page(page, made)
     linked = sum(bool(session.link) for session in sessions.values())
-    beside = f", and beside it the pages of {linked:,} sessions" if linked else ""
-    say(f"wrote {page} ({len(made) / 1000:,.0f} kB){beside}")
+    say(written(page, made, f", and beside it the pages of {linked:,} sessions" if linked else ""))

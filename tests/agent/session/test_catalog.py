@@ -164,7 +164,7 @@ def test_a_session_is_shown_by_any_name_of_it(three: Path, name: str) -> None:
     shown = dict(line.split(None, 1) for line in run("sessions", "show", name).stdout.splitlines())
     assert shown["id"] == "20260102-100000-cccccc"
     assert shown["status"] == "failed"
-    assert shown["next"] == f"m3agent report {shown['id']} -o report.html"
+    assert shown["next"] == f"m3agent report {shown['id']}"
     assert shown["issue"] == "Fares are [31mwrong"
     assert json.loads(run("sessions", "show", name, "--json").stdout)["status"] == "failed"
 
@@ -224,13 +224,24 @@ def test_a_report_is_one_private_file(three: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     result = run("report", "20260101-10", "-o", str(page))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"m3agent: wrote {page} ({page.stat().st_size / 1000:,.0f} kB)\n"
+    assert result.stderr == f"m3agent: wrote {page} ({page.stat().st_size / 1000:,.0f} kB): {page.as_uri()}\n"
     assert "The last van stays on the quay" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     first = page.read_bytes()
     assert run("report", "last", "-o", str(page)).exit_code == 0
     assert page.read_bytes() != first, "an earlier report is written over"
+
+
+def test_a_report_has_a_file_of_its_own(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    result = run("report")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert [path.name for path in folder.iterdir()] == ["m3agent-report.html"]
+    address = result.stderr.rpartition(" ")[2].strip()
+    assert address == f"file://{tmp_path}/my%20work/m3agent-report.html"
 
 
 def test_a_report_goes_to_standard_output(three: Path) -> None:

@@ -234,7 +234,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
                 "! empty    nothing was changed",
                 "cost       12 s, 1 turn",
                 "next       m3agent sessions fork last --tell TEXT  continues with your advice",
-                "           m3agent report last -o report.html  shows each step",
+                "           m3agent report  shows each step",
             ],
         ),
         (
@@ -311,7 +311,7 @@ def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Sho
     output = show(own, ended("empty", reason="nothing was changed", turns=1)).splitlines()
     assert output[-2:] == [
         "next       m3agent fix ISSUE --endpoint URL  asks a language model; this engine makes small repairs only",
-        "           m3agent report last -o report.html  shows each step",
+        "           m3agent report  shows each step",
     ]
 
 
