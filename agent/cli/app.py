@@ -286,18 +286,16 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.cli import check_table
         from m3agent.agent.cli.doctor import diagnose, exit_code
         from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.ui.result import print_result
         from m3agent.agent.util.sanitize import columns_of
 
         check_folder(repo)
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
-        print_bytes(
-            (
-                check_table.as_json(found)
-                if as_json
-                else check_table.table(found, width=columns_of(sys.stdout))
-            ).encode()
-        )
+        if as_json:
+            print_bytes(check_table.as_json(found).encode())
+        else:
+            print_result(check_table.table(found, width=columns_of(sys.stdout)))
         raise typer.Exit(exit_code(found))
 
 
@@ -312,12 +310,16 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
         from m3agent.agent.settings.settings import config_file
+        from m3agent.agent.ui.result import print_result, table
         from m3agent.agent.util.sanitize import columns_of
 
         check_folder(repo)
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
-        print_bytes((loaded.json() if as_json else loaded.table(columns_of(sys.stdout))).encode())
+        if as_json:
+            print_bytes(loaded.json().encode())
+        else:
+            print_result(table(loaded.table(columns_of(sys.stdout))))
         if not as_json and (file := config_file(os.environ)) is not None:
             say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
         for error in wrong:

@@ -12,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.sanitize import columns_of, print_text
+from m3agent.agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -88,9 +88,10 @@ def report(
 
             print_bytes(in_json(made, comparison))
         elif output is None:
+            from m3agent.agent.ui.result import print_result, tables
             from m3agent.evals.report.table import table
 
-            print_text(table(made, comparison, columns_of(sys.stdout)), end="")
+            print_result(tables(table(made, comparison, columns_of(sys.stdout))))
             if made.score.resolved < made.score.attempts:
                 command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
                 what = "the results as a page" if made.config.command else "each attempt's steps"

@@ -67,15 +67,14 @@ def check(
     """
     with faults():
         from m3agent.agent.cli import check_table
+        from m3agent.agent.ui.result import print_result
         from m3agent.agent.util.sanitize import columns_of
 
         found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-        text = (
-            check_table.as_json(found)
-            if as_json
-            else check_table.table(found, failed="failed", width=columns_of(sys.stdout))
-        )
-        print_bytes(text.encode())
+        if as_json:
+            print_bytes(check_table.as_json(found).encode())
+        else:
+            print_result(check_table.table(found, failed="failed", width=columns_of(sys.stdout)))
         raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
 
 

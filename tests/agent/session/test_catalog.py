@@ -65,27 +65,69 @@ def three(state: Path) -> Path:
     return state
 
 
-def test_a_list_is_newest_first(three: Path) -> None:
+def test_a_list_ends_with_the_newest(three: Path) -> None:
     lines = run("sessions", "list").stdout.splitlines()
     assert re.split(r"\s{2,}", lines[0]) == [
-        "ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON",
+        "ID", "WHEN", "STATUS", "REPOSITORY", "TURNS", "PRICE", "SIZE", "REASON", "ISSUE",
     ]  # fmt: skip
     cells = [re.split(r"\s{2,}", line) for line in lines[1:]]
-    assert [row[0][-6:] for row in cells] == ["cccccc", "bbbbbb", "aaaaaa"]
-    assert [row[2] for row in cells] == ["failed", "not finished", "verified"]
-    assert [row[3] for row in cells] == ["1", "6", "6"]
-    assert [row[4] for row in cells] == ["–", "–", "$0.0731"]  # noqa: RUF001
-    assert cells[0][7] == "Fares are [31mwrong", "what drives a terminal is not printed"
+    assert [row[0][-6:] for row in cells] == ["aaaaaa", "bbbbbb", "cccccc"]
+    assert [row[1] for row in cells] == ["just now"] * 3
+    assert [row[2] for row in cells] == ["verified", "not finished", "failed"]
+    assert [row[4] for row in cells] == ["6", "6", "1"]
+    assert [row[5] for row in cells] == ["$0.0731", "–", "–"]  # noqa: RUF001
+    assert cells[2][8] == "Fares are [31mwrong", "what drives a terminal is not printed"
 
 
-def test_a_narrow_list_names_the_columns_that_it_leaves_out(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "columns_of", lambda _: 100)
+def test_a_list_has_the_last_twenty(state: Path) -> None:
+    for number in range(23):
+        put(state, f"20260101-1000{number:02}-aaaaaa", *a_fix())
+    shown = run("sessions", "list")
+    assert len(shown.stdout.splitlines()) == 1 + 20
+    assert shown.stdout.splitlines()[-1].startswith("20260101-100022")
+    assert shown.stderr == "m3agent: 3 earlier sessions are not shown: -n 0 lists all\n"
+    assert len(run("sessions", "list", "-n", "0").stdout.splitlines()) == 1 + 23
+    assert len(run("sessions", "list", "-n", "2").stdout.splitlines()) == 1 + 2
+    assert len(json.loads(run("sessions", "list", "--json").stdout)) == 23
+    assert len(json.loads(run("sessions", "list", "--json", "-n", "2").stdout)) == 2
+
+
+@pytest.mark.parametrize("width", [30, 70])
+def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(sessions, "columns_of", lambda _: width)
     result = run("sessions", "list")
-    assert "REASON" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) == width
     assert result.stderr.startswith("m3agent: too narrow for ")
     assert "REASON: `m3agent sessions show ID` has them" in result.stderr
+    if width == 70:
+        assert lines[0].split() == ["ID", "WHEN", "STATUS", "ISSUE"]
+        assert lines[1].startswith("20260101-100000-aaaaaa  just now  verified      The last van stays")
+        assert lines[1].endswith("…")
+
+
+def test_a_fork_says_of_what_and_when(state: Path) -> None:
+    first = put(state, "20260101-100000-aaaaaa", *a_fix())
+    copied = [json.loads(line) for line in (first / LOG).read_text().splitlines()]
+    for number, line in enumerate(copied):
+        line["ts"] = "2026-01-01T10:00:00.000Z" if number == 0 else line["ts"]
+    forked = {
+        **copied[0],
+        "ts": "2026-01-02T11:00:00.000Z",
+        "type": "session.forked",
+        "source": first.name,
+        "turn": 3,
+    }
+    folder = put(state, "20260102-110000-bbbbbb", *a_fix())
+    lines = [*copied[:-1], forked, copied[-1]]
+    (folder / LOG).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    told = "fork of 20260101-100000-aaaaaa after turn 3"
+    shown = run("sessions", "list").stdout.splitlines()
+    assert [line.strip() for line in shown if "fork" in line] == [told]
+    assert shown[-1].strip() == told, "below its own row"
+    details = run("sessions", "show", "last").stdout.splitlines()
+    assert "started     2026-01-02 11:00:00 UTC" in details, "not when the first session started"
+    assert "forked      of 20260101-100000-aaaaaa after turn 3" in details
 
 
 def test_a_list_as_json_has_every_field(three: Path) -> None:
