@@ -48,7 +48,7 @@ def test_the_changes_of_the_work_tree_are_verified(repo: Path) -> None:
     done = verify(repo)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "verified       1 test red before, green after; nothing else turned red"
+    assert lines[0] == "✓ verified     1 test red before, green after; nothing else turned red"
     commit = git(repo, "rev-parse", "HEAD")
     assert lines[1].startswith(f"patch          1 file on {commit[:12]}, sha256 ")
     assert lines[2:5] == [
