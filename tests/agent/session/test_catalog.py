@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from m3agent.agent.cli import sessions
@@ -22,6 +23,7 @@ from m3agent.agent.session.catalog import find_session, list_sessions, summary_o
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.session import Session
+from m3agent.agent.ui import result as results
 from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
 from tests.tools.small_disk import fill, small_disk
 
@@ -104,6 +106,16 @@ def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.Monk
         assert lines[0].split() == ["ID", "WHEN", "STATUS", "ISSUE"]
         assert lines[1].startswith("20260101-100000-aaaaaa  just now  verified      The last van stays")
         assert lines[1].endswith("…")
+
+
+def test_statuses_in_a_list_have_the_colours_of_a_fix(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Text] = []
+    monkeypatch.setattr(results, "print_result", printed.append)
+    run("sessions", "list")
+    [text] = printed
+    styles = {text.plain[span.start : span.end]: span.style for span in text.spans}
+    assert (styles["verified"], styles["failed"], styles["not finished"]) == ("green", "red", "yellow")
+    assert styles["20260101-100000-aaaaaa  "] == "bold cyan"
 
 
 def test_a_fork_says_of_what_and_when(state: Path) -> None:
