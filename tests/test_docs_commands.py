@@ -57,7 +57,7 @@ ENDS = [
     End(
         r"m3agent serve check",
         (0, 4),
-        says=r"(?s)\A(?!.*\nfailed +(?! |tokenizer|key)).*\nok +tool call",
+        says=r"(?s)\A(?!.*\n✗ failed +(?! |tokenizer|key)).*\n✓ ok +tool call",
         why="how fast the server makes tokens is checked as well, and whether this machine's own address is open",
     ),
     End(

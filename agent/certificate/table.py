@@ -20,16 +20,17 @@ Row = tuple[str, str]
 """A name and a text."""
 
 
-def table(statement: Statement, width: int = 0) -> str:
+def table(statement: Statement, width: int = 0, sign: str = "") -> str:
     """Return the certificate for people: the verdict, what was tested, and the tests that decide.
 
     Args:
         statement: The certificate.
         width: Columns of the terminal; 0 for no terminal.
+        sign: What stands before the verdict.
     """
     said, tests = statement.predicate, statement.predicate.tests
     rows = [
-        (shown_status(said.verdict, said.environment.sandbox), said.reason),
+        (f"{sign}{shown_status(said.verdict, said.environment.sandbox)}", said.reason),
         (
             "patch",
             f"{_count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",

@@ -49,6 +49,7 @@ from m3agent.agent.cli.serve import serve_app
 from m3agent.agent.cli.sessions import report, sessions_app
 from m3agent.agent.cli.verify import verify
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
@@ -94,7 +95,8 @@ def _version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """An issue in, a verified patch out: an agentic coding harness for MiniMax M3."""
@@ -156,6 +158,7 @@ def fix(
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
     with faults():
+        from m3agent.agent.cli import hosts
         from m3agent.agent.cli.dockerfiles import ask
         from m3agent.agent.cli.each import check, fix_each
         from m3agent.agent.delivery.apply import HandOver
@@ -182,6 +185,7 @@ def fix(
             return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate, as_json), screen
 
         ask(repo, flags)
+        hosts.ask(repo, flags)
         if each is not None:
             fix_each(each, begin, as_json=as_json, json_result=json_result)
         fixing, screen = begin(issue or "")
@@ -229,7 +233,9 @@ def context(
             help="An issue, in any form that fix accepts; ranks the files if not all fit.", metavar="ISSUE"
         ),
     ] = None,
-    budget: Annotated[int | None, typer.Option(help="Limit of tokens.", min=1, metavar="N")] = None,
+    budget: Annotated[
+        int | None, typer.Option(help="Limit of tokens.", parser=some_tokens, metavar="N")
+    ] = None,
     include: Annotated[
         list[str] | None,
         typer.Option(help="Only files that match, as in .gitignore; repeatable.", metavar="GLOB"),
@@ -253,6 +259,7 @@ def context(
     """Pack the repository into one text, as the model gets it."""
     with faults():
         from m3agent.agent.cli import context as command
+        from m3agent.agent.cli import hosts
         from m3agent.agent.context.checkout import Checkout
         from m3agent.agent.context.tokenizer.source import chosen_tokenizer
         from m3agent.agent.repo.repository import open_repository
@@ -288,6 +295,7 @@ def context(
                 url, key = server.url, server.key
                 if server.notice:
                     print_note(server.notice)
+                hosts.ask_about(server, settings, "the repository's files go")
                 if not settings.yes:
                     announce(url, state, print_note, "the repository's files go", key=key)
         counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
@@ -304,18 +312,16 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.cli import check_table
         from m3agent.agent.cli.doctor import diagnose, exit_code
         from m3agent.agent.settings.loader import load_settings
+        from m3agent.agent.ui.result import print_result
         from m3agent.agent.util.sanitize import columns_of
 
         check_folder(repo)
         settings = load_settings(repo, {}, os.environ).settings
         found = run(diagnose(settings, repo))
-        print_bytes(
-            (
-                check_table.as_json(found)
-                if as_json
-                else check_table.table(found, width=columns_of(sys.stdout))
-            ).encode()
-        )
+        if as_json:
+            print_bytes(check_table.as_json(found).encode())
+        else:
+            print_result(check_table.table(found, width=columns_of(sys.stdout)))
         raise typer.Exit(exit_code(found))
 
 
@@ -330,12 +336,16 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
         from m3agent.agent.errors import UsageError
         from m3agent.agent.settings.loader import load_settings
         from m3agent.agent.settings.settings import config_file
+        from m3agent.agent.ui.result import print_result, table
         from m3agent.agent.util.sanitize import columns_of
 
         check_folder(repo)
         wrong: list[UsageError] = []
         loaded = load_settings(repo, {}, os.environ, wrong)
-        print_bytes((loaded.json() if as_json else loaded.table(columns_of(sys.stdout))).encode())
+        if as_json:
+            print_bytes(loaded.json().encode())
+        else:
+            print_result(table(loaded.table(columns_of(sys.stdout))))
         if not as_json and (file := config_file(os.environ)) is not None:
             say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
         for error in wrong:

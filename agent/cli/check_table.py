@@ -3,35 +3,42 @@
 import json
 from collections.abc import Sequence
 
+from rich.text import Text
+
+from m3agent.agent.ui.result import LABEL
 from m3agent.agent.util.sanitize import printable_line, printable_text
 from m3agent.agent.util.table import wrapped
 from m3agent.serving.check.check import Check
 
+MARK = 9
+"""Characters of a mark."""
 MOST = 500
 """The longest detail, in characters. It may contain a model's or a server's own words."""
 
 
-def table(checks: Sequence[Check], *, failed: str = "missing", colour: bool = False, width: int = 0) -> str:
+def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -> Text:
     """Return the checks for people, one on each line.
 
     Args:
         checks: The checks.
-        failed: The mark of a failed check, at most 7 characters.
-        colour: Colour the marks for a terminal.
+        failed: The word for a failed check, at most 7 characters.
         width: Columns of the terminal, where long lines wrap below their beginning; 0 for no terminal.
     """
+    marks = {True: ("✓ ok", "green"), False: (f"✗ {failed}", "red"), None: ("-", "yellow")}
     names = max(len(check.name) for check in checks)
-    indent = 7 + 2 + names + 2
-    lines: list[str] = []
+    indent = MARK + 2 + names + 2
+    made = Text()
     for check in checks:
-        mark, code = {True: ("ok", 32), False: (failed, 31), None: ("-", 33)}[check.ok]
-        start, end = (f"\x1b[{code}m", "\x1b[0m") if colour else ("", "")
+        mark, style = marks[check.ok]
         detail, *below = wrapped(printable_line(check.detail, MOST), width - indent)
+        made.append(f"{mark:<{MARK}}  ", style).append(f"{check.name:<{names}}  ", LABEL).append(
+            f"{detail}\n"
+        )
+        made.append("".join(f"{'':<{indent}}{line}\n" for line in below))
         if check.fix:
-            below += wrapped(f"to fix: {printable_text(check.fix)}", width - indent)
-        lines.append(f"{start}{mark:<7}{end}  {check.name:<{names}}  {detail}")
-        lines += [f"{'':<{indent}}{line}" for line in below]
-    return "\n".join(lines) + "\n"
+            fix = wrapped(f"to fix: {printable_text(check.fix)}", width - indent)
+            made.append("".join(f"{'':<{indent}}{line}\n" for line in fix), "yellow")
+    return made
 
 
 def as_json(checks: Sequence[Check]) -> str:

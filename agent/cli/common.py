@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
+from m3agent.agent.util.token_count import some_tokens
+
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
@@ -61,7 +63,7 @@ Typical = Annotated[
     int | None,
     typer.Option(
         help="Tokens of a sequence at the 90th percentile of the workload; by default the context.",
-        min=1,
+        parser=some_tokens,
         metavar="N",
     ),
 ]

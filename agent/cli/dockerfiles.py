@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import typer
 
 from m3agent.agent.cli.common import say
+from m3agent.agent.cli.hosts import has_person
 from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.dockerfiles import dockerfiles, trust_in
 from m3agent.agent.repo.repository import Repository, open_repository
@@ -24,7 +24,7 @@ from m3agent.sandbox.errors import EngineUnavailable
 
 def ask(repo: Path, flags: Flags) -> None:
     """Ask whether the repository's Dockerfile may be built, if that is not decided and a person is at the terminal."""
-    if sys.stdin is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not has_person():
         return
     settings = load_settings(repo, flags, os.environ).settings
     no_build = settings.environment == "off" or settings.image is not None or settings.sandbox in IMAGELESS

@@ -66,14 +66,17 @@ EXAMPLES = {
         ("m3agent sessions fork last --tell 'The bug is in the parser.'", "go on with your advice"),
         ("m3agent sessions fork last --turn 7", "go on from the end of turn 7"),
     ),
-    "m3agent report": (("m3agent report -o report.html", "then open the file in a browser"),),
+    "m3agent report": (
+        ("m3agent report", "then open the address that it prints in a browser"),
+        ("m3agent report 20260131-12 -o page.html", "another session, another file"),
+    ),
     "m3agent context": (
         ("m3agent context --stats", "which files the model sees, and how many tokens they take"),
         ("m3agent context --budget 100000 -o packed.txt", "what fits into 100,000 tokens"),
     ),
     "m3agent plan": (
         ("m3agent plan", "what this machine's GPUs can serve"),
-        ("m3agent plan --gpus 4xH200 --context 1048576", "a million tokens on four H200"),
+        ("m3agent plan --gpus 4xH200 --context 1M", "a million tokens on four H200"),
         ("m3agent plan --agents 10 --repository-tokens 700000", "is this enough for ten agents?"),
         ("m3agent plan --recipe list", "documented commands"),
     ),
@@ -97,6 +100,8 @@ EXAMPLES = {
 }
 """Examples by command, each with its purpose."""
 EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export")
+WORDS = {"help": "--help", "version": "--version"}
+"""First words that people try, and the option that they mean."""
 ORDER = [name for names in COMMANDS.values() for name in names]
 PROGRAM = "m3agent"
 LEFT = 26  # cells of the first column, which names an option or a command
@@ -132,8 +137,26 @@ class Group(_Help, TyperGroup):
     """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Show the help if a command is missing."""
+        """Show the help if a command is missing.
+
+        Typer's own flags have no default. It would import pydantic to convert a value that is missing.
+        """
+        for parameter in self.get_params(ctx):
+            if getattr(parameter, "is_flag", False) and parameter.default is None:
+                parameter.default = False
+        if self.name == PROGRAM and args and args[0] in WORDS:
+            args = [*args[1:], WORDS[args[0]]]
         return super().parse_args(ctx, args or (["--help"] if self.no_args_is_help else []))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words name. If a group has a command of this name, the error names that one."""
+        groups = [(name, each) for name, each in self.commands.items() if isinstance(each, Group)]
+        if args[0] not in self.commands and (
+            near := [name for name, each in groups if args[0] in each.commands]
+        ):
+            full = " or ".join(f"{ctx.command_path} {name} {args[0]}" for name in near)
+            ctx.fail(f"No such command '{args[0]}' (did you mean {full}?)")
+        return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands: those of m3agent itself and of `eval` in the order of use."""

@@ -14,6 +14,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from m3agent.agent.ui.layout import Block
@@ -116,14 +117,16 @@ def plan(
         int | None,
         typer.Option(
             help="Tokens of the repository in a prompt, as `m3agent context --stats` counts them.",
-            min=1,
+            parser=some_tokens,
             metavar="T",
         ),
     ] = None,
     context: Annotated[
         int | None,
         typer.Option(
-            help="Longest prompt and answer together, in tokens; by default M3's own 524,288.", metavar="N"
+            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default M3's own 524,288.",
+            parser=some_tokens,
+            metavar="N",
         ),
     ] = None,
     concurrency: Concurrency = 1,

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from m3agent.agent.session.session import Session
     from m3agent.agent.ui.event_printer import Screen
 
+NO_ADVICE = (
+    "the embedded engine cannot follow advice: it repairs what the failing tests show; a language model can: m3agent fix ISSUE "
+    "--endpoint URL"
+)
+"""Said if the user tells a session something that no language model reads."""
 Which = Annotated[
     str,
     typer.Argument(
@@ -74,6 +80,7 @@ def resume(
 
         hand_over = HandOver(apply, branch, pr)
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
+        _ask(flags)
         resumed, lines = Session.open(find_session(state_dir(os.environ), session))
         _go_on(resumed, lines, "", flags, hand_over, screen, as_json)
 
@@ -116,8 +123,17 @@ def fork(
         hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
         screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
         state = state_dir(os.environ)
+        _ask(flags)
         forked, lines = fork_session(state, read_log(find_session(state, session) / LOG), turn)
         _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
+
+
+def _ask(changed: Flags) -> None:
+    """Ask whether the session may go on with another host. The one that it used before is known."""
+    from m3agent.agent.cli.hosts import ask
+
+    if changed.get("endpoint") is not None:
+        ask(Path(), changed, "the conversation goes")
 
 
 def _go_on(
@@ -174,6 +190,7 @@ async def carried_on(
     """
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.fix.earlier import request_of
+    from m3agent.agent.loop.resume import used_embedded_engine
     from m3agent.agent.settings.settings import state_dir
 
     state = state_dir(os.environ)
@@ -182,4 +199,6 @@ async def carried_on(
     request = request_of(point, changed, hand_over, state, screen.say)
     await flow.check(request, state, screen.say)
     screen.read(lines)
+    if point.tell and used_embedded_engine(point.started):
+        screen.say(NO_ADVICE)
     return await flow.fix(request, session, state, say=screen.say, listener=screen.listener)

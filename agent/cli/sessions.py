@@ -17,6 +17,11 @@ from m3agent.agent.util.sanitize import columns_of, print_text, printable_line
 from m3agent.agent.util.table import fitting, wrapped
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from rich.text import Text
+
     from m3agent.agent.report.model import SessionReport
     from m3agent.agent.session.catalog import Summary
 
@@ -24,35 +29,89 @@ sessions_app = typer.Typer(
     help="List earlier fixes, show their results, and resume, fork or export them.", no_args_is_help=True
 )
 
+PAGE = "m3agent-report.html"
+"""The file of a report without -o. Nothing else has this name, so an earlier report is overwritten."""
 WHICH = "A session's id, the beginning of an id, or 'last'"
-COLUMNS = ("ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON")
-DROPPED = ("SIZE", "TURNS", "PRICE", "STARTED (UTC)", "REASON", "REPOSITORY")
-"""Columns that a narrow terminal does not show, in this order; an id begins with the time of the start."""
+COLUMNS = ("ID", "WHEN", "STATUS", "REPOSITORY", "TURNS", "PRICE", "SIZE", "REASON", "ISSUE")
+WIDTHS = (30, 10, 12, 20, 6, 9, 9, 60, 60)
+"""Most characters of each column. A terminal cuts the last one, the issue, where it ends."""
+DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY")
+"""Columns that a narrow terminal does not show, in this order."""
+SHOWN = 20  # sessions in the list, unless the user wants others
 NAMES = 12  # characters of the first column of `sessions show`
-WIDTHS = (30, 16, 12, 6, 9, 9, 20, 40, 60)  # most characters of each column
 
 
 @sessions_app.command("list")
-def sessions_list(as_json: AsJson = False) -> None:
-    """Print all sessions, newest first."""
+def sessions_list(
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--number",
+            "-n",
+            help=f"How many; 0 for all. By default {SHOWN}, and all with --json.",
+            min=0,
+            metavar="N",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last sessions, the newest at the end. JSON has the newest first."""
     with faults():
         from m3agent.agent.session.catalog import list_sessions
         from m3agent.agent.settings.settings import state_dir
 
         found = list_sessions(state_dir(os.environ))
+        wanted = number if number is not None else 0 if as_json else SHOWN
+        shown = found[:wanted] if wanted else found
         if as_json:
-            _print_json([_fields(summary) for summary in found])
-        elif found:
-            rows = [COLUMNS, *(_row(summary) for summary in found)]
-            table, left_out = fitting(rows, columns_of(sys.stdout), DROPPED)
-            print_text(table, end="")
-            if left_out:
-                say(f"too narrow for {', '.join(left_out)}: `m3agent sessions show ID` has them")
+            _print_json([_fields(summary) for summary in shown])
+        elif shown:
+            _print_list(shown[::-1], len(found) - len(shown))
         else:
             say("there are no sessions yet")
-        for summary in found:
-            if summary.problem and not as_json:
-                say(summary.problem)
+
+
+def _print_list(shown: Sequence[Summary], earlier: int) -> None:
+    """Print sessions, the oldest first, and how many earlier ones there are."""
+    from datetime import UTC, datetime
+
+    from m3agent.agent.ui.result import print_result
+
+    now = datetime.now(UTC)
+    rows = [COLUMNS, *(_row(summary, now) for summary in shown)]
+    table, left_out = fitting(rows, columns_of(sys.stdout), DROPPED)
+    print_result(_coloured(table.splitlines(), rows, shown))
+    if earlier:
+        say(
+            f"{earlier:,} earlier {'session is' if earlier == 1 else 'sessions are'} not shown: -n 0 lists all"
+        )
+    if left_out:
+        say(f"too narrow for {', '.join(left_out)}: `m3agent sessions show ID` has them")
+    for summary in shown:
+        if summary.problem:
+            say(summary.problem)
+
+
+def _coloured(lines: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[Summary]) -> Text:
+    """Return the lines of the list, made from rows, in colours; a line below each fork says what it continues."""
+    from rich.text import Text
+
+    from m3agent.agent.ui.result import HEAD, LABEL, OTHER_STATUS, STATUSES
+
+    when = max(len(row[0]) for row in rows) + 2
+    status = when + max(len(row[1]) for row in rows) + 2
+    made = Text().append(f"{lines[0]}\n", HEAD)
+    for row, summary in zip(lines[1:], shown, strict=True):
+        end = status + len(summary.status)
+        made.append(row[:when], LABEL).append(row[when:status], "dim")
+        made.append(row[status:end], STATUSES.get(summary.status, OTHER_STATUS)).append(f"{row[end:]}\n")
+        if summary.forked_from:
+            made.append(f"{'':<{when}}{_fork(summary)}\n", "dim")
+    return made
+
+
+def _fork(summary: Summary) -> str:
+    return printable_line(f"fork of {summary.forked_from} after turn {summary.forked_turn}", 60)
 
 
 @sessions_app.command("show")
@@ -73,16 +132,12 @@ def sessions_show(
         elif summary.problem:
             raise UsageError(summary.problem)
         else:
-            print_text(_details(summary, columns_of(sys.stdout)), end="")
+            from m3agent.agent.ui.result import labelled, print_result
+
+            print_result(labelled(_details(summary, columns_of(sys.stdout)), NAMES))
 
 
 def report(
-    output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
-        ),
-    ],
     sessions: Annotated[
         list[str] | None,
         typer.Argument(
@@ -91,11 +146,17 @@ def report(
             autocompletion=session_names,
         ),
     ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
+        ),
+    ] = PAGE,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
         from m3agent.agent.report.page import render
-        from m3agent.agent.report.write import check_target, write_page
+        from m3agent.agent.report.write import check_target, write_page, written
         from m3agent.agent.session.catalog import LAST
         from m3agent.agent.settings.settings import state_dir
 
@@ -107,7 +168,7 @@ def report(
             print_bytes(page)
         else:
             write_page(Path(output), page)
-            say(f"wrote {output} ({len(page) / 1000:,.0f} kB)")
+            say(written(Path(output), page))
 
 
 def _read(state: Path, name: str) -> SessionReport:
@@ -126,19 +187,19 @@ def _read(state: Path, name: str) -> SessionReport:
     return report_of(read_log(path / LOG if folder else path), folder)
 
 
-def _row(summary: Summary) -> tuple[str, ...]:
+def _row(summary: Summary, now: datetime) -> tuple[str, ...]:
     from m3agent.agent.report import text
 
     cells = (
         summary.id,
-        text.moment(summary.started)[:16] or text.UNKNOWN,
+        text.ago(summary.started, now),
         summary.status,
+        Path(summary.repository).name or text.UNKNOWN,
         text.count(summary.turns),
         text.price(summary.price),
         text.size(summary.bytes),
-        Path(summary.repository).name or text.UNKNOWN,
-        summary.issue or text.UNKNOWN,
         summary.reason or text.UNKNOWN,
+        summary.issue or text.UNKNOWN,
     )
     return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
 
@@ -158,6 +219,7 @@ def _details(summary: Summary, width: int) -> str:
     known = {
         "id": summary.id,
         "started": text.moment(summary.started),
+        "forked": _fork(summary).removeprefix("fork ") if summary.forked_from else "",
         "status": summary.status,
         "reason": summary.reason,
         "issue": summary.issue,
@@ -193,7 +255,7 @@ def _next(summary: Summary) -> str:
         return f"m3agent apply {summary.id} (writes the patch into the work tree, unless it is there)"
     if summary.turns and summary.status in RESUMABLE:
         return f"m3agent sessions resume {summary.id}"
-    return f"m3agent report {summary.id} -o report.html"
+    return f"m3agent report {summary.id}"
 
 
 def _fields(summary: Summary) -> dict[str, object]:

@@ -14,7 +14,7 @@ import typer
 
 from m3agent.agent.cli.common import AsJson, Certificate, Repo, faults, print_bytes, run, say
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.agent.util.sanitize import columns_of, print_text
+from m3agent.agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
     from m3agent.agent.certificate.statement import Statement
@@ -114,9 +114,10 @@ async def _verify(
 ) -> int:
     """Verify the patch, print the result, and return the exit code."""
     from m3agent.agent.certificate.statement import Statement, check_folder, write
-    from m3agent.agent.certificate.table import table
+    from m3agent.agent.certificate.table import WIDTH, table
     from m3agent.agent.errors import EXIT_CODES, Status
     from m3agent.agent.fix.entry import read_issue
+    from m3agent.agent.ui.result import labelled, print_result, sign_of
     from m3agent.serving.client.daemon_thread import in_background
 
     if certificate is not None:
@@ -140,7 +141,8 @@ async def _verify(
     if as_json:
         print_bytes(found.text())
     else:
-        print_text(table(found, columns_of(sys.stdout)), end="")
+        sign = f"{sign_of(found.predicate.verdict)} "
+        print_result(labelled(table(found, columns_of(sys.stdout), sign), WIDTH))
         say(NEXT[found.predicate.verdict])
         if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):
             say(
@@ -152,8 +154,10 @@ async def _verify(
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:
     """Verify the patch of a certificate again, print what differs, and return the exit code."""
     from m3agent.agent.certificate.statement import Statement, read
+    from m3agent.agent.certificate.table import WIDTH
     from m3agent.agent.errors import UsageError
     from m3agent.agent.patches.check import differences, different_patch, issue_of, source_of, table
+    from m3agent.agent.ui.result import labelled, print_result
 
     stated = read(certificate)
     limits = stated.predicate.limits.model_dump()
@@ -171,7 +175,7 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     if as_json:
         print_bytes(json.dumps([asdict(one) for one in found], indent=2).encode() + b"\n")
     else:
-        print_text(table(stated, found, columns_of(sys.stdout)), end="")
+        print_result(labelled(table(stated, found, columns_of(sys.stdout)), WIDTH))
     return 1 if any(one.decides for one in found) else 0
 
 

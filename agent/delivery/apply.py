@@ -103,6 +103,16 @@ class HandOver:
         if self.apply and repository.bare:
             raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
 
+    def caution(self, repository: Repository) -> str:
+        """Return what the user should know before the fix begins: which files it will not touch; empty without any."""
+        if not (self.apply or self.branch is not None or self.pull_request):
+            return ""
+        if not (dirty := sorted(repository.dirty_paths())):
+            return ""
+        option = "--apply" if self.apply else "--pr" if self.pull_request else "--branch"
+        them = "it" if len(dirty) == 1 else "one of them"
+        return f"{_have_changes(dirty)}: {option} is refused if the patch touches {them}; to avoid that, commit first"
+
 
 def check_branch(repository: Repository, name: str) -> None:
     """Refuse a branch name that git does not accept, that conflicts with a branch, or that is behind a link.
@@ -395,10 +405,13 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str = "") -> None
     """Raise PermissionRefused if the patch changes files that have uncommitted changes; `option` begins the message."""
     dirty = sorted(repository.dirty_paths() & set(patch.paths))
     if dirty:
-        names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
-        have = "has" if len(dirty) == 1 else "have"
         refused = f"{option} refused: " if option else ""
-        raise PermissionRefused(f"{refused}{names} {have} uncommitted changes: nothing was written")
+        raise PermissionRefused(f"{refused}{_have_changes(dirty)}: nothing was written")
+
+
+def _have_changes(dirty: Sequence[str]) -> str:
+    names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
+    return f"{names} {'has' if len(dirty) == 1 else 'have'} uncommitted changes"
 
 
 def _refuse_submodules(repository: Repository, patch: Patch) -> None:

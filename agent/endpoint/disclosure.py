@@ -1,10 +1,11 @@
-"""Announce once each remote host that receives data of a repository."""
+"""Tell the user once about each remote host that receives data of a repository, or ask."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+from m3agent.agent.errors import PermissionRefused
 from m3agent.serving.client.http import host_of, is_local
 
 
@@ -18,12 +19,44 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str, *, ke
         what: The data and its verb, such as "the repository and the issue go".
         key: The key that goes there as well, or None.
     """
-    if is_local(url):
+    if _is_new(url, state):
+        say(f"{_sentence(url, what, key)} (shown once; --yes hides it)")
+        _remember(url, state)
+
+
+def ask_first(url: str, state: Path, agrees: Callable[[str], bool], what: str, *, key: str | None) -> None:
+    """Ask whether data may go to the server at `url`, unless it is this machine or was agreed to or announced before.
+
+    Args:
+        url, state, what, key: As for `announce`.
+        agrees: Asks the person: gets what to say, and returns whether they agree.
+
+    Raises:
+        PermissionRefused: The person does not agree.
+    """
+    if not _is_new(url, state):
         return
-    host = host_of(url)
-    known = state / "known-hosts"
-    hosts = known.read_text().splitlines() if known.exists() else []
-    if host not in hosts:
-        with_key = "" if key is None else ", with its key"
-        say(f"{what} to {host}{with_key}, which is not this machine (shown once; --yes hides it)")
-        known.write_text("\n".join([*hosts, host]) + "\n")
+    if not agrees(_sentence(url, what, key)):
+        raise PermissionRefused(
+            f"nothing was sent to {host_of(url)}: name another server with --endpoint, or none with --engine embedded"
+        )
+    _remember(url, state)
+
+
+def _is_new(url: str, state: Path) -> bool:
+    return not is_local(url) and host_of(url) not in _known(state)
+
+
+def _sentence(url: str, what: str, key: str | None) -> str:
+    with_key = "" if key is None else ", with its key"
+    return f"{what} to {host_of(url)}{with_key}, which is not this machine"
+
+
+def _known(state: Path) -> list[str]:
+    path = state / "known-hosts"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _remember(url: str, state: Path) -> None:
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (state / "known-hosts").write_text("\n".join([*_known(state), host_of(url)]) + "\n")

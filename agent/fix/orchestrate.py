@@ -81,6 +81,8 @@ async def check(request: FixRequest, state: Path, say: Callable[[str], None]) ->
         M3AgentError: The request is refused, with the reason.
     """
     request.hand_over.check(request.repository)
+    if caution := await asyncio.to_thread(request.hand_over.caution, request.repository):
+        say(caution)
     if request.settings.training and request.settings.attempts > 1:
         raise UsageError("--training is for one conversation: leave out --attempts")
     await asyncio.to_thread(choose_endpoint, request.settings, state)

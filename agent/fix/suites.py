@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.util.plain_file import read_inside
 from m3agent.sandbox.declared.preparation import SuiteNeeds
@@ -18,7 +20,7 @@ NO_TESTS = (
 
 def suites_of(workspace: Workspace) -> tuple[SuiteNeeds, ...]:
     """Return the suites of the tree that a workspace starts from."""
-    return suites.needs_of(suites.tree_files(workspace.store, workspace.base))
+    return _needs(suites.tree_files(workspace.store, workspace.base))
 
 
 def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
@@ -33,4 +35,16 @@ def suites_on_disk(repository: Repository) -> tuple[SuiteNeeds, ...]:
         except OSError:
             return b""
 
-    return suites.needs_of(Tree(repository.list_files(), read))
+    return _needs(Tree(repository.list_files(), read))
+
+
+def _needs(tree: Tree) -> tuple[SuiteNeeds, ...]:
+    """Return what the suites of a tree need. The environment of suites that a command replaces is still its own."""
+    found, running = suites.without_left_out(tree), suites.running(tree)
+    needs = suites.needs_of(tree, found)
+    return tuple(
+        need
+        if suite in running
+        else replace(need, evidence=f"{need.evidence}; {running[0].evidence} runs instead")
+        for suite, need in zip(found, needs, strict=True)
+    )

@@ -74,7 +74,7 @@ def load_issue(
     if not stripped:
         raise UsageError("The issue is empty: give a file, '-' for standard input, or the text itself.")
     if stripped == "-":
-        return _issue(_read_stdin(stdin), "-", "The issue on standard input")
+        return _issue(_read_stdin(stdin, say), "-", "The issue on standard input")
     # Imported here, because it takes as long as all other imports together and '-' does not need it.
     from m3agent.agent.issue.tracker.names import GITHUB_API, parse_reference
 
@@ -148,9 +148,11 @@ def _read_file(path: Path) -> bytes:
         raise UsageError(f"The issue file {name} cannot be read: {error.strerror}.") from None
 
 
-def _read_stdin(stdin: TextIO | BinaryIO | None) -> bytes:
+def _read_stdin(stdin: TextIO | BinaryIO | None, say: Callable[[str], None]) -> bytes:
     if stdin is None:
         raise UsageError("There is no standard input for the issue: give a file or the text itself.")
+    if stdin.isatty():
+        say("write or paste the issue here, then end it with Ctrl-D on an empty line; Ctrl-C leaves")
     source: TextIO | BinaryIO = getattr(stdin, "buffer", stdin)
     data = source.read(MAX_BYTES + 1)
     return data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data

@@ -65,7 +65,7 @@ def table(statement: Statement, found: Sequence[Difference], width: int = 0) -> 
     """
     held = not any(one.decides for one in found)
     said = f"{statement.predicate.verdict}: {statement.predicate.reason}"
-    rows = [("holds" if held else "does not hold", said), *((one.what, one.text) for one in found)]
+    rows = [("✓ holds" if held else "✗ does not hold", said), *((one.what, one.text) for one in found)]
     return in_rows(rows, width)
 
 

@@ -145,6 +145,20 @@ def moment(stamp: str) -> str:
     return stamp if parsed is None else f"{parsed:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def ago(stamp: str, now: datetime) -> str:
+    """Return how long ago a log's timestamp was: `2 h ago`; the day if that was more than a month ago."""
+    parsed = instant(stamp)
+    if parsed is None:
+        return UNKNOWN
+    minutes = int((now - parsed).total_seconds() // 60)
+    if minutes < 1:
+        return "just now"
+    for unit, of_minutes, most in (("min", 1, 60), ("h", 60, 48), ("days", 1440, 31)):
+        if minutes < most * of_minutes:
+            return f"{minutes // of_minutes} {unit} ago"
+    return f"{parsed:%Y-%m-%d}"
+
+
 def instant(stamp: str) -> datetime | None:
     """Parse a log's timestamp; return None if it is not valid or has no time zone."""
     try:

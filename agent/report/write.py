@@ -9,6 +9,11 @@ from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.util.atomic_write import write_whole
 
 
+def written(path: Path, page: bytes, beside: str = "") -> str:
+    """Return what people are told about a page: its name, its size, what is beside it, and the address for a browser."""
+    return f"wrote {path} ({len(page) / 1000:,.0f} kB){beside}: {path.absolute().as_uri()}"
+
+
 def write_page(path: Path, page: bytes) -> None:
     """Write the page to a new file beside `path`, then rename it to `path`; only the owner can read it.
 

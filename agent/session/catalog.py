@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError, reason_of
-from m3agent.agent.session.log_reader import LOG, items, number, read_ends, text, whole
+from m3agent.agent.session.events import SessionForked
+from m3agent.agent.session.log_reader import LOG, Line, items, number, read_ends, read_last, text, whole
 from m3agent.agent.session.record import SessionRecord, read_session, record_of
 from m3agent.agent.session.session import PATCH
 
@@ -25,6 +27,8 @@ class Summary:
     """Summary of one session. Unknown values are None; unknown texts are empty.
 
     Attributes:
+        started: When it started; for a fork, when it was forked.
+        forked_from, forked_turn: Id of the session that it is a fork of, and the last turn of that session that it has.
         status: A status of docs/events.md, or NOT_FINISHED, or DAMAGED.
         notes: What the user should know about the patch, such as the branch that has it.
         uncommitted: Changed paths that had uncommitted changes at the end: `m3agent apply` does not write over these.
@@ -55,6 +59,8 @@ class Summary:
     uncommitted: tuple[str, ...]
     bytes: int
     problem: str | None
+    forked_from: str = ""
+    forked_turn: int | None = None
 
 
 def list_sessions(state: Path) -> list[Summary]:
@@ -114,6 +120,7 @@ def summary_of(folder: Path) -> Summary:
 
 def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summary:
     first, last = record.started, record.ended
+    forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
     status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
     price, seconds = number(last, "price"), number(last, "seconds")
@@ -121,7 +128,7 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
     return Summary(
         id=folder.name,
         folder=str(folder),
-        started=text(first, "ts"),
+        started=text(forked, "ts") or text(first, "ts"),
         status=status,
         reason=text(last, "reason"),
         exit=whole(last, "exit"),
@@ -142,7 +149,22 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
         uncommitted=tuple(map(str, items(last, "uncommitted"))),
         bytes=disk_use(folder),
         problem=problem,
+        forked_from=text(forked, "source"),
+        forked_turn=whole(forked, "turn"),
     )
+
+
+def _forked(folder: Path, started: str) -> Line:
+    """Return how a session was forked from another one; empty if it was not.
+
+    A fork begins with the lines of the other session, so they are older than its id.
+    """
+    second = slice(len("20260131120000"))
+    if re.sub(r"\D", "", started)[second] == folder.name.replace("-", "")[second]:
+        return {}
+    with contextlib.suppress(OSError):
+        return read_last(folder / LOG, SessionForked.type)
+    return {}
 
 
 def session_folders(state: Path) -> list[Path]:

@@ -86,6 +86,24 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
         return None
 
 
+def read_last(path: Path, kind: str) -> Line:
+    """Return the last event of a type without parsing the others; empty if there is none.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    raw = path.read_bytes()
+    at = raw.rfind(f'"type":"{kind}"'.encode())
+    if at < 0:
+        return {}
+    end = raw.find(b"\n", at)
+    try:
+        found = _parsed(raw[raw.rfind(b"\n", 0, at) + 1 : end if end >= 0 else None], path, 0)
+    except UsageError:
+        return {}
+    return found if found.get("type") == kind else {}
+
+
 def _parsed(raw: bytes, path: Path, number: int) -> Line:
     try:
         # decoded here, because json could mistake bytes for UTF-16

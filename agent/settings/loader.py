@@ -336,14 +336,35 @@ def _from_line(name: str, value: object, place: str, *, trusted: bool) -> object
 def _check_tests(table: object, place: str) -> None:
     """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
     found = table if isinstance(table, dict) else {}
+    if "leave_out" in found:
+        _check_left_out(found["leave_out"], place)
+        if found.keys() == {"leave_out"}:
+            return
     command = found.get("command")
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
     if found.get("report") not in TEST_REPORTS:
         raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
-    if others := sorted(found.keys() - {"command", "report", "file"}):
-        raise UsageError(f"{place}: {TESTS} has no {others[0]}; it may have command, report and file.")
+    if others := sorted(found.keys() - {"command", "report", "file", "leave_out"}):
+        raise UsageError(
+            f"{place}: {TESTS} has no {others[0]}; it may have command, report, file and leave_out."
+        )
+
+
+def _check_left_out(names: object, place: str) -> None:
+    """Check the names of the test runners and suites that do not run."""
+    from m3agent.tools.runners.suites import RUNNERS  # few repositories need it, and it is slow to import
+
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UsageError(
+            f'{place}: leave_out of {TESTS} must be a list of test runners, like ["jest", "go:tools"].'
+        )
+    for name in names:
+        if (runner := name.partition(":")[0]) not in RUNNERS:
+            raise UsageError(
+                f"{place}: leave_out of {TESTS}: {runner} is no test runner{_nearest(runner, [*RUNNERS])}."
+            )
 
 
 def _line(text: str, name: str) -> str:
@@ -368,15 +389,17 @@ def _checked(setting: DeclaredSetting, value: object, what: str, place: str, *, 
     Raises:
         UsageError: The value is invalid.
     """
-    check = setting.check or (lambda value: value)
+    given, check = value, setting.check or (lambda value: value)
     try:
+        if setting.read is not None and isinstance(value, str):
+            value = setting.read(value)
         if setting.choices:  # the check comes first: its message says more than a list of the choices
             return _validated(setting, check(value), strict=strict)
         return check(_validated(setting, value, strict=strict))
     except ValueError as error:
         reason = _reason(error)
-        hidden = setting.secret or (setting.address and "@" in str(value))
-        shown = " what it is" if hidden else f" {_shown(value)}"
+        hidden = setting.secret or (setting.address and "@" in str(given))
+        shown = " what it is" if hidden else f" {_shown(given)}"
         prefix = place if what in place else f"{place}: {what}"
         raise UsageError(f"{prefix} cannot be{shown}: {reason[0].lower()}{reason[1:]}.") from None
 

@@ -54,7 +54,7 @@ def _parameter(name: str, help_text: str | None) -> inspect.Parameter:
     It has no bounds: `load_settings` checks them and says where a value came from.
     """
     setting = SETTINGS[name]
-    value_type = str if setting.choices and setting.metavar else setting.type
+    value_type = str if setting.read or (setting.choices and setting.metavar) else setting.type
     option = typer.Option(
         None,
         setting.switch,

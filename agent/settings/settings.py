@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
+from m3agent.agent.util.token_count import token_count
 from m3agent.agent.util.xdg import config_path, state_path
 from m3agent.sandbox.backends.kinds import Backend
 
@@ -44,6 +45,7 @@ class Setting:
         at_least: The lowest number that is allowed.
         above: Numbers must be greater than this one.
         at_most: The highest number that is allowed.
+        read: Turns text into a value, and raises ValueError. With it, the command line and files take text for a number.
         check: Returns the value to use; raises ValueError with the reason why a value is refused.
         repository: Whether a repository's own file may set it. Strangers write that file. It must not decide where the
             repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
@@ -67,6 +69,7 @@ class Setting:
     at_least: int | None = None
     above: int | None = None
     at_most: int | None = None
+    read: Callable[[str], object] | None = None
     check: Callable[[Any], object] | None = None
     repository: Literal["no", "ignored", "unset", "lower"] = "no"
     measure: Callable[[Any], float] = float
@@ -337,8 +340,10 @@ class Settings:
         Setting(
             "Limit of tokens of the repository's text in the prompt.",
             panel="The prompt",
-            more="See [The context](context.md). `m3agent context` calls the flag `--budget`.",
+            more="A number, or text like `512k` or `1M`. See [The context](context.md). `m3agent context` calls the flag "
+            "`--budget`.",
             metavar="TOKENS",
+            read=token_count,
             if_unset="what the window leaves",
             at_least=1,
             repository="lower",
@@ -369,8 +374,9 @@ class Settings:
         Setting(
             "Limit of tokens that the model writes.",
             panel="Limits",
-            more="For the whole session.",
+            more="For the whole session. A number, or text like `512k` or `1M`.",
             metavar="N",
+            read=token_count,
             if_unset="no limit",
             at_least=1,
             repository="lower",
@@ -477,9 +483,9 @@ class Settings:
     yes: Annotated[
         bool,
         Setting(
-            "Do not warn before a repository is first sent to a host.",
+            "Do not ask before a repository is first sent to a host.",
             panel="Other",
-            more="There is no warning for this machine.",
+            more="Without a terminal to ask on, a note names the host. Nothing is asked or said about this machine.",
         ),
     ] = False
     github_api: Annotated[

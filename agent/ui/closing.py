@@ -211,7 +211,10 @@ class End:
                 yield f"m3agent apply{which}", f"{first}writes it into your work tree"
         elif status in RESUMABLE and self.line["turns"]:
             yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
-        if status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED):
+        unsolved = status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED)
+        if not self.facts.is_embedded and (unsolved or (status == Status.VERIFIED and self.line["patch"])):
+            yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
+        if unsolved:
             if self.facts.is_embedded:  # it takes no advice
                 if self.facts.has_red is False:
                     yield "add a test that fails", "this engine needs one; then run the fix again"
@@ -219,9 +222,7 @@ class End:
                     "m3agent fix ISSUE --endpoint URL",
                     "asks a language model; this engine makes small repairs only",
                 )
-            else:
-                yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
-            yield f"m3agent report {name} -o report.html", "shows each step"
+            yield f"m3agent report{which}", "shows each step"
 
     def _higher_limit(self) -> str:
         """Return the option that raises the limit which ended the session; empty if none did."""

@@ -53,6 +53,7 @@ class _Shown:
 
     row: StatusRow = field(default_factory=StatusRow)
     facts: closing.Facts = field(default_factory=closing.Facts)
+    started: Line = field(default_factory=dict)  # `session.started`
     calls: dict[int, Line] = field(default_factory=dict)  # `call.started`, by number
     context: str = ""  # the packed repository, until the model's window is known
     chosen: int | None = None  # number of the chosen attempt
@@ -141,6 +142,8 @@ class Screen:
         self._now = self._of(line["session"])
         self._now.row.see(line)
         self._now.facts.see(line)
+        if line["type"] == "session.started":
+            self._now.started = line
 
     def _of(self, session: str) -> _Shown:
         return self._sessions.setdefault(session, _Shown())
@@ -198,8 +201,8 @@ class Screen:
         self._print("session", printable_line(line["session"]))
 
     def _on_session_resumed(self, line: Line) -> None:
-        if self._now.facts.title:
-            self._print_common("issue", printable_line(self._now.facts.title))
+        if self._now.started:
+            self._on_session_started(self._now.started)
         count = line["messages"]
         self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
 

@@ -40,7 +40,7 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.sandbox.threads import stoppable
 from m3agent.tools.runners.python import Pytest
-from m3agent.tools.runners.suites import needs_of, tree_files
+from m3agent.tools.runners.suites import find_suites, needs_of, tree_files
 
 RECIPE = 1  # part of every hash: raise it if the same data should give another image
 DISK_BUDGET = 60 << 30
@@ -165,7 +165,8 @@ class _Build:
         with tempfile.TemporaryDirectory(prefix="m3agent-suites-") as temporary:
             git_dir = code.path.absolute() / ".git"
             store = TreeStore(Path(temporary) / "trees.git", git_dir / "objects")
-            suites = needs_of(tree_files(store, code.proof.head))
+            files = tree_files(store, code.proof.head)
+            suites = needs_of(files, find_suites(files))
             if suites and all(suite.language != Pytest.language for suite in suites):
                 workspace = Workspace(store, code.proof.head)
                 self.built = True

@@ -245,8 +245,8 @@ def test_a_pull_request_is_verified(pull: MakePull, tmp_path: Path) -> None:
     made = pull({"calc.py": FIXED, ".m3agent.toml": "nonsense = [\n"})
     runner, code = verified(tmp_path / "run", made)
     assert code == 0, runner.said
-    assert "verified       1 test red before, green after" in runner.summary
-    assert runner.summary.startswith("### m3agent\n\n```text\nverified ")
+    assert "✓ verified     1 test red before, green after" in runner.summary
+    assert runner.summary.startswith("### m3agent\n\n```text\n✓ verified ")
     [(used, values)] = runner.used
     assert used.startswith("actions/upload-artifact@")
     certificate = json.loads(Path(values["path"]).read_text())["predicate"]

@@ -5,6 +5,9 @@ In `pyproject.toml`, table `[tool.m3agent.tests]`, or in `.m3agent.toml`, table 
     command = "./run-tests --junit {report}"   # or a list of words
     report = "junit"                           # or "tap"
     file = "build/report.xml"                  # if the command cannot write to {report}
+    leave_out = ["jest", "go:tools"]           # runners or suites that are found here and shall not run
+
+The command runs instead of the suites that other runners find (`suites.running`).
 
 `{report}` is a new path outside the work tree. Without it and without `file`, the report is what the command prints. Only
 the report counts: a command that ends with 0 and reports nothing did not run. Nothing is known about the program behind
@@ -39,11 +42,7 @@ class CommandRunner(Runner):
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suite that the repository's configuration describes."""
-        project = tree.toml("pyproject.toml")
-        for path, table in (
-            (OWN_FILE, tree.toml(OWN_FILE).get("tests")),
-            ("pyproject.toml", _table(_table(_table(project, "tool"), "m3agent"), "tests")),
-        ):
+        for path, table in _tables(tree):
             options = _options(table)
             if options:
                 return [Suite(self.name, "", f"tests.command in {path}", {**options, "configuration": path})]
@@ -104,6 +103,23 @@ class CommandRunner(Runner):
             elif step.get("exit") != 0 and not red:
                 reading.problem = f"no test failed, but the command ended with {step.get('exit')}"
         return reading
+
+
+def left_out_of(tree: Tree) -> frozenset[str]:
+    """Return the names of runners and suites that the repository's configuration leaves out."""
+    lists = [_table(table, "leave_out") for _, table in _tables(tree)]
+    return frozenset(
+        name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)
+    )
+
+
+def _tables(tree: Tree) -> list[tuple[str, Any]]:
+    """Return the values of the table, each with the path of its file, the preferred one first."""
+    project = tree.toml("pyproject.toml")
+    return [
+        (OWN_FILE, tree.toml(OWN_FILE).get("tests")),
+        ("pyproject.toml", _table(_table(_table(project, "tool"), "m3agent"), "tests")),
+    ]
 
 
 def _table(value: Any, name: str) -> Any:

@@ -18,7 +18,7 @@ from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.runners.automake import AutomakeRunner
 from m3agent.tools.runners.base import Ecosystem, Suite, Tree
 from m3agent.tools.runners.bats import BatsRunner
-from m3agent.tools.runners.command import CommandRunner
+from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.dotnet import Dotnet
 from m3agent.tools.runners.elixir import Exunit
@@ -108,8 +108,8 @@ def tree_files(store: TreeStore, tree: str) -> Tree:
 
 @lru_cache(maxsize=64)
 def suites_of(store: TreeStore, tree: str) -> tuple[Suite, ...]:
-    """Return the suites of a git tree, or pytest's if no tests are found."""
-    return find_suites(tree_files(store, tree)) or DEFAULT
+    """Return the suites of a git tree that run, or pytest's if there is none."""
+    return running(tree_files(store, tree)) or DEFAULT
 
 
 @cache
@@ -126,10 +126,22 @@ def find_suites(tree: Tree) -> tuple[Suite, ...]:
     return tuple(sorted(found, key=lambda suite: (suite.root.count("/") + bool(suite.root), suite.root)))
 
 
-def needs_of(tree: Tree) -> tuple[SuiteNeeds, ...]:
-    """Return all suites of a tree with what their environments need."""
+def without_left_out(tree: Tree) -> tuple[Suite, ...]:
+    """Return the suites of a tree without those that its configuration leaves out."""
+    names = left_out_of(tree)
+    return tuple(suite for suite in find_suites(tree) if not names & {suite.runner, suite.name})
+
+
+def running(tree: Tree) -> tuple[Suite, ...]:
+    """Return the suites of a tree that run: the command that its configuration names, else those that are not left out."""
+    found = without_left_out(tree)
+    return tuple(suite for suite in found if suite.runner == CommandRunner.name) or found
+
+
+def needs_of(tree: Tree, suites: Iterable[Suite]) -> tuple[SuiteNeeds, ...]:
+    """Return suites of a tree with what their environments need."""
     found = []
-    for suite in find_suites(tree):
+    for suite in suites:
         runner = RUNNERS[suite.runner]
         needs = runner.prepare(suite, tree)
         found.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
@@ -256,6 +268,10 @@ class TestFiles:
         return None
 
 
+@lru_cache(maxsize=64)
 def files_of_tests(store: TreeStore, tree: str) -> TestFiles:
-    """Return which files belong to the tests of a git tree."""
-    return TestFiles(suites_of(store, tree))
+    """Return which files belong to the tests of a git tree, those of suites that do not run included.
+
+    A command may start the runners that it replaces.
+    """
+    return TestFiles(find_suites(tree_files(store, tree)) or DEFAULT)

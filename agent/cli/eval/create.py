@@ -85,6 +85,7 @@ def create(
     interrupted (the same command continues).
     """
     with faults():
+        from m3agent.agent.cli.hosts import ask
         from m3agent.evals.create.create import CreateRequest
         from m3agent.evals.create.mine import Bounds
 
@@ -100,6 +101,8 @@ def create(
             Bounds(most_files, most_lines),
             _kinds(kinds),
         )
+        if not dry_run:
+            ask(Path("/"), flags, "commits and the errors of their tests go")
         code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, flags))
         raise typer.Exit(code)
 

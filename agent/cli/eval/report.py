@@ -12,7 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.sanitize import columns_of, print_text
+from m3agent.agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
     from m3agent.evals.data.run_folder import RunFolder
@@ -88,9 +88,10 @@ def report(
 
             print_bytes(in_json(made, comparison))
         elif output is None:
+            from m3agent.agent.ui.result import print_result, tables
             from m3agent.evals.report.table import table
 
-            print_text(table(made, comparison, columns_of(sys.stdout)), end="")
+            print_result(tables(table(made, comparison, columns_of(sys.stdout))))
             if made.score.resolved < made.score.attempts:
                 command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
                 what = "the results as a page" if made.config.command else "each attempt's steps"
@@ -177,7 +178,7 @@ def _show_page(
     run: RunFolder, report: RunReport, comparison: RunComparison | None, page: Path | None
 ) -> None:
     """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
-    from m3agent.agent.report.write import write_page
+    from m3agent.agent.report.write import write_page, written
     from m3agent.evals.report.page import render, rows
     from m3agent.evals.report.sessions import write_sessions
 
@@ -188,5 +189,4 @@ def _show_page(
         return
     write_page(page, made)
     linked = sum(bool(session.link) for session in sessions.values())
-    beside = f", and beside it the pages of {linked:,} sessions" if linked else ""
-    say(f"wrote {page} ({len(made) / 1000:,.0f} kB){beside}")
+    say(written(page, made, f", and beside it the pages of {linked:,} sessions" if linked else ""))

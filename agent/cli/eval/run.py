@@ -220,6 +220,7 @@ def _model_server(settings: Settings) -> tuple[CountedEndpoint, str]:
 
 def _endpoint(settings: Settings) -> EndpointChoice:
     """Return the model server for all attempts. Print it before anything is sent there."""
+    from m3agent.agent.cli.hosts import ask_about
     from m3agent.agent.endpoint.choice import ModelServer, choose_endpoint
     from m3agent.agent.endpoint.disclosure import announce
     from m3agent.agent.settings.settings import state_dir
@@ -232,6 +233,7 @@ def _endpoint(settings: Settings) -> EndpointChoice:
     else:
         if choice.notice:
             print_note(choice.notice)
+        ask_about(choice, settings, "repositories and issues go")
         if not settings.yes:
             announce(choice.url, state, print_note, "repositories and issues go", key=choice.key)
     return choice

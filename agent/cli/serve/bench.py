@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from m3agent.agent.cli.serve.check import ServedModel, ServerUrl
 from m3agent.agent.errors import ServerFault, UsageError, reason_of
 from m3agent.agent.util.sanitize import print_text, printable_line
 from m3agent.agent.util.table import columns
+from m3agent.agent.util.token_count import token_count
 
 if TYPE_CHECKING:
     from m3agent.serving.bench.compare import BenchComparison
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 COLUMNS = ("", "TOKENS", "AT ONCE", "TTFT s", "TPOT ms", "ITL ms", "E2E s", "TOKENS/S", "CACHED", "FASTER")
 STATISTICS = "TTFT, TPOT, ITL and E2E: mean / median / P99"
 REGRESSION_EXIT = 1
-_UNITS = {"": 1, "K": 1024, "M": 1024**2}
 
 
 @serve_app.command()
@@ -224,10 +223,12 @@ def _sizes(text: str, option: str) -> tuple[int, ...]:
 
 def _size(text: str, option: str) -> int:
     """Parse a number that may end with K (1,024) or M (1,048,576)."""
-    found = re.fullmatch(r"([0-9]{1,9})([KM]?)", text.strip().upper(), re.ASCII)
-    if found is None:
-        raise UsageError(f"{option} takes numbers like 8192 or 8K, separated by commas; {text!r} is not one")
-    return int(found[1]) * _UNITS[found[2]]
+    try:
+        return token_count(text)
+    except ValueError:
+        raise UsageError(
+            f"{option} takes numbers like 8192 or 8K, separated by commas; {text!r} is not one"
+        ) from None
 
 
 def _read(path: Path, option: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, run, say
 from m3agent.agent.cli.serve.app import serve_app
 from m3agent.agent.errors import ServerFault, UsageError
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from m3agent.agent.endpoint.server import ChosenServer
@@ -38,7 +38,10 @@ def check(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     context: Annotated[
-        int | None, typer.Option(help="Context window that the server should have, in tokens.", metavar="N")
+        int | None,
+        typer.Option(
+            help="Context window that the server should have, in tokens.", parser=some_tokens, metavar="N"
+        ),
     ] = None,
     concurrency: Annotated[
         int | None,
@@ -64,15 +67,14 @@ def check(
     """
     with faults():
         from m3agent.agent.cli import check_table
+        from m3agent.agent.ui.result import print_result
         from m3agent.agent.util.sanitize import columns_of
 
         found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-        text = (
-            check_table.as_json(found)
-            if as_json
-            else check_table.table(found, failed="failed", width=columns_of(sys.stdout))
-        )
-        print_bytes(text.encode())
+        if as_json:
+            print_bytes(check_table.as_json(found).encode())
+        else:
+            print_result(check_table.table(found, failed="failed", width=columns_of(sys.stdout)))
         raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
 
 
@@ -108,6 +110,8 @@ async def _check(
     evict: bool,
 ) -> list[Check]:
     """Run all checks; each name appears once."""
+    import asyncio
+
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check

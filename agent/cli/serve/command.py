@@ -15,6 +15,7 @@ from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, HostCache
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.agent.util.sanitize import columns_of, print_note
+from m3agent.agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,8 @@ def serve(
         int | None,
         typer.Option(
             "--context",
-            help="Longest prompt and answer together, in tokens; by default 524,288, or what fits.",
+            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default 524,288, or what fits.",
+            parser=some_tokens,
             metavar="N",
         ),
     ] = None,

@@ -41,7 +41,7 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
     assert done.stderr.splitlines()[-3:] == [
         "next       m3agent apply  read the patch first; then this writes it into your work tree",
         "           m3agent sessions fork last --tell TEXT  continues with your advice",
-        "           m3agent report last -o report.html  shows each step",
+        "           m3agent report  shows each step",
     ]
     return repo, session
 

@@ -317,13 +317,13 @@ def test_a_full_disk(machine: Machine) -> None:
 
 def test_long_lines_wrap_on_a_terminal() -> None:
     checks = [Check("Docker", False, "no engine answers at its socket", "install it and start it")]
-    assert table(checks, width=40) == (
-        "missing  Docker  no engine answers at\n"
-        "                 its socket\n"
-        "                 to fix: install it and\n"
-        "                 start it\n"
+    assert table(checks, width=40).plain == (
+        "✗ missing  Docker  no engine answers at\n"
+        "                   its socket\n"
+        "                   to fix: install it\n"
+        "                   and start it\n"
     )
-    assert table(checks).count("\n") == 2
+    assert table(checks).plain.count("\n") == 2
 
 
 def test_rendering() -> None:
@@ -332,13 +332,13 @@ def test_rendering() -> None:
         Check("Docker", False, "absent", "install it"),
         Check("GPU", None, "none"),
     ]
-    assert table(checks) == (
-        "ok       git     2.39\n"
-        "missing  Docker  absent\n"
-        "                 to fix: install it\n"
-        "-        GPU     none\n"
+    assert table(checks).plain == (
+        "✓ ok       git     2.39\n"
+        "✗ missing  Docker  absent\n"
+        "                   to fix: install it\n"
+        "-          GPU     none\n"
     )
-    assert table(checks, colour=True).startswith("\x1b[32mok     \x1b[0m  git")
+    assert table(checks).spans[0].style == "green"
     assert json.loads(as_json(checks))[1] == {
         "name": "Docker",
         "ok": False,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -111,6 +113,37 @@ def test_examples_are_accepted(name: str, example: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("help", "--help"),
+        ("help fix", "fix --help"),
+        ("help sessions fork", "sessions fork --help"),
+        ("version", "--version"),
+        ("-V", "--version"),
+    ],
+)
+def test_other_words_for_help_and_version(words: str, meant: str) -> None:
+    given, expected = run(*words.split()), run(*meant.split())
+    assert (given.returncode, given.stdout) == (0, expected.stdout)
+    assert given.stdout
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("words", [["fix", "--nonsense"], ["fixx"], ["help"], ["--version"]])
+def test_wrong_words_cost_no_slow_import(words: list[str]) -> None:
+    """An error must be there at once. Pydantic takes as long to import as all else, and asyncio a quarter of it."""
+    program = (
+        "import sys; from m3agent.agent.cli.app import main\n"
+        f"sys.argv = ['m3agent', *{words}]\n"
+        "try: main()\nfinally: print(*{'pydantic', 'asyncio'} & {*sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 2)
+    assert done.stderr.splitlines()[-1] == ""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ("--engin x", "no such option: --engin; see 'm3agent --help'."),
@@ -124,7 +157,12 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         ),
         ("fixx", "no such command 'fixx' (did you mean fix?); see 'm3agent --help'."),
         ("sessions frok last", "no such command 'frok' (did you mean fork?); see 'm3agent sessions --help'."),
-        ("version", "no such command 'version' (did you mean sessions or verify?); see 'm3agent --help'."),
+        ("fork last", "no such command 'fork' (did you mean m3agent sessions fork?); see 'm3agent --help'."),
+        ("resume", "no such command 'resume' (did you mean m3agent sessions resume?); see 'm3agent --help'."),
+        (
+            "export",
+            "no such command 'export' (did you mean m3agent sessions export or m3agent eval export?); see 'm3agent --help'.",
+        ),
         ("plan 8xH200", "not expected here: 8xH200; see 'm3agent plan --help'."),
         (
             "fix mean is wrong",
@@ -138,6 +176,13 @@ def test_examples_are_accepted(name: str, example: str) -> None:
         (
             "serve --port 99999",
             "invalid value for '--port': '99999' should be less than or equal to 65535; see 'm3agent serve --help'.",
+        ),
+        (
+            "plan --context many",
+            (
+                "invalid value for '--context': 'many' should be a whole number of tokens, like 8192, 512k or 1M; "
+                "see 'm3agent plan --help'."
+            ),
         ),
         (
             "fix x --attempts many",

@@ -44,10 +44,10 @@ def test_failed_checks_are_printed_with_the_remedy(tmp_path: Path) -> None:
         done = run(tmp_path, "check", NO_COLOR="1")
     assert done.returncode == 4
     lines = done.stdout.splitlines()
-    (at,) = [number for number, line in enumerate(lines) if line.startswith("failed   no thinking")]
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("✗ failed   no thinking")]
     assert lines[at + 1].strip().startswith("to fix: start it with --tool-call-parser minimax_m3")
-    assert any(line.startswith("failed   tool call") and "weights are random" in line for line in lines)
-    assert any(line.startswith("-        thinking round trip") for line in lines)
+    assert any(line.startswith("✗ failed   tool call") and "weights are random" in line for line in lines)
+    assert any(line.startswith("-          thinking round trip") for line in lines)
     assert "\x1b" not in done.stdout
 
 

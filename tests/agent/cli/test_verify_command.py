@@ -48,7 +48,7 @@ def test_the_changes_of_the_work_tree_are_verified(repo: Path) -> None:
     done = verify(repo)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0] == "verified       1 test red before, green after; nothing else turned red"
+    assert lines[0] == "✓ verified     1 test red before, green after; nothing else turned red"
     commit = git(repo, "rev-parse", "HEAD")
     assert lines[1].startswith(f"patch          1 file on {commit[:12]}, sha256 ")
     assert lines[2:5] == [
@@ -210,7 +210,7 @@ def test_patches_of_others_get_the_right_verdict(name: str, repo: Path, tmp_path
         env={"M3AGENT_STATE": str(tmp_path / "new")},
     )
     assert checked.returncode == 0, checked.stdout
-    assert checked.stdout.startswith(f"holds          {theirs.verdict}: ")
+    assert checked.stdout.startswith(f"✓ holds        {theirs.verdict}: ")
 
 
 @pytest.mark.slow
@@ -257,7 +257,7 @@ def test_a_certificate_names_its_commits(certified: tuple[Path, Path, Path], tmp
     done = verify(repo, "--check", str(certificate))
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
-        ["holds          verified: 1 test red before, green after; nothing else turned red"],
+        ["✓ holds        verified: 1 test red before, green after; nothing else turned red"],
     )
     assert "known from an earlier run" not in done.stderr
     assert verify(repo, "--check", str(certificate), "--json").stdout == "[]\n"
@@ -270,7 +270,7 @@ def test_another_patch_is_noticed(certified: tuple[Path, Path, Path]) -> None:
     patch.write_text(patch.read_text().replace("+    return a + b", "+    return b + a"))
     done = verify(repo, str(patch), "--check", str(certificate))
     lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0].split("  ")[0]) == (1, "does not hold")
+    assert (done.returncode, lines[0].split("  ")[0]) == (1, "✗ does not hold")
     assert [line.partition("  ")[0] for line in lines[1:]] == ["result tree", "patch"]
     assert "tests without the patch" not in done.stderr
     [first, _] = json.loads(verify(repo, str(patch), "--check", str(certificate), "--json").stdout)
@@ -303,7 +303,7 @@ def test_another_result_is_noticed(certified: tuple[Path, Path, Path], tmp_path:
     certificate.write_bytes(sealed(said).text())
     done = verify(repo, "--check", str(certificate))
     lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0].split("  ")[0]) == (1, "does not hold")
+    assert (done.returncode, lines[0].split("  ")[0]) == (1, "✗ does not hold")
     assert f"red to green   only here {ADD}; only in the certificate {DOUBLE}" in lines
     assert any(line.startswith("packages       only here ") for line in lines)
 

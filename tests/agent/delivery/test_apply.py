@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.delivery.apply import apply_to_work_tree, check_branch, commit_to_branch
+from m3agent.agent.delivery.apply import HandOver, apply_to_work_tree, check_branch, commit_to_branch
 from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.store.git import TreeStore
@@ -480,6 +480,29 @@ def test_no_hook_of_the_repository_runs(make: MakePatch, tmp_path: Path) -> None
     assert not ran.exists(), ran.read_text()
     git(made.root, "commit", "-q", "-a", "-m", "by hand")
     assert "pre-commit" in ran.read_text(), "the hooks do run where they should"
+
+
+@pytest.mark.parametrize(
+    ("hand_over", "option"),
+    [
+        (HandOver(apply=True), "--apply"),
+        (HandOver(branch="b"), "--branch"),
+        (HandOver(branch="b", pull_request=True), "--pr"),
+    ],
+)
+def test_uncommitted_changes_are_told_before_the_fix(
+    make: MakePatch, hand_over: HandOver, option: str
+) -> None:
+    """A refusal after a fix of minutes would come too late."""
+    made = make()
+    assert hand_over.caution(made.repository) == ""
+    (made.root / "a.py").write_text("mine\n")
+    (made.root / "d" / "new.py").write_text("mine\n")
+    assert hand_over.caution(made.repository) == (
+        f"a.py, d/new.py have uncommitted changes: {option} is refused if the patch touches one of them; to avoid that, "
+        "commit first"
+    )
+    assert HandOver().caution(made.repository) == ""
 
 
 def test_a_branch_is_refused_over_uncommitted_changes(make: MakePatch) -> None:

@@ -63,9 +63,21 @@ def test_a_file_may_have_a_number_as_its_name(tmp_path: Path, monkeypatch: pytes
     assert load_issue("12").text == "It fails\n"
 
 
+def test_a_terminal_is_told_that_m3agent_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without that, `fix -` looks as if it hung."""
+    keyboard = io.StringIO("It fails\n")
+    monkeypatch.setattr(keyboard, "isatty", lambda: True)
+    said: list[str] = []
+    load_issue("-", stdin=keyboard, say=said.append)
+    [told] = said
+    assert "end it with Ctrl-D" in told
+
+
 @pytest.mark.parametrize("stdin", [io.BytesIO(b"It fails\n"), io.StringIO("It fails\n")])
 def test_reads_standard_input(stdin: io.BytesIO | io.StringIO) -> None:
-    issue = load_issue("-", stdin=stdin)
+    said: list[str] = []
+    issue = load_issue("-", stdin=stdin, say=said.append)
+    assert said == []
     assert (issue.text, issue.source) == ("It fails\n", "-")
 
 

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import unicodedata
 from collections.abc import Iterator
+from datetime import datetime
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -391,6 +392,22 @@ def test_any_text_is_split_without_loss(patch: str) -> None:
 )  # fmt: skip
 def test_numbers_and_times_as_people_read_them(shown: str, expected: str) -> None:
     assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("now", "shown"),
+    [
+        ("2026-01-31T11:59:00Z", "just now"), ("2026-01-31T12:00:59Z", "just now"), ("2026-01-31T12:01:00Z", "1 min ago"),
+        ("2026-01-31T12:59:59Z", "59 min ago"), ("2026-01-31T14:30:00Z", "2 h ago"), ("2026-02-02T11:59:59Z", "47 h ago"),
+        ("2026-02-02T12:00:00Z", "2 days ago"), ("2026-03-02T12:00:00Z", "30 days ago"), ("2026-03-03T12:00:00Z", "2026-01-31"),
+    ],
+)  # fmt: skip
+def test_how_long_ago(now: str, shown: str) -> None:
+    assert text.ago("2026-01-31T12:00:00.000Z", datetime.fromisoformat(now)) == shown
+
+
+def test_an_unknown_time_was_at_no_time() -> None:
+    assert text.ago("", datetime.fromisoformat("2026-01-31T12:00:00Z")) == text.UNKNOWN
 
 
 CHROMIUM = next(

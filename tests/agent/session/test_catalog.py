@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from m3agent.agent.cli import sessions
@@ -22,6 +23,7 @@ from m3agent.agent.session.catalog import find_session, list_sessions, summary_o
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.session import Session
+from m3agent.agent.ui import result as results
 from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
 from tests.tools.small_disk import fill, small_disk
 
@@ -65,27 +67,79 @@ def three(state: Path) -> Path:
     return state
 
 
-def test_a_list_is_newest_first(three: Path) -> None:
+def test_a_list_ends_with_the_newest(three: Path) -> None:
     lines = run("sessions", "list").stdout.splitlines()
     assert re.split(r"\s{2,}", lines[0]) == [
-        "ID", "STARTED (UTC)", "STATUS", "TURNS", "PRICE", "SIZE", "REPOSITORY", "ISSUE", "REASON",
+        "ID", "WHEN", "STATUS", "REPOSITORY", "TURNS", "PRICE", "SIZE", "REASON", "ISSUE",
     ]  # fmt: skip
     cells = [re.split(r"\s{2,}", line) for line in lines[1:]]
-    assert [row[0][-6:] for row in cells] == ["cccccc", "bbbbbb", "aaaaaa"]
-    assert [row[2] for row in cells] == ["failed", "not finished", "verified"]
-    assert [row[3] for row in cells] == ["1", "6", "6"]
-    assert [row[4] for row in cells] == ["–", "–", "$0.0731"]  # noqa: RUF001
-    assert cells[0][7] == "Fares are [31mwrong", "what drives a terminal is not printed"
+    assert [row[0][-6:] for row in cells] == ["aaaaaa", "bbbbbb", "cccccc"]
+    assert [row[1] for row in cells] == ["just now"] * 3
+    assert [row[2] for row in cells] == ["verified", "not finished", "failed"]
+    assert [row[4] for row in cells] == ["6", "6", "1"]
+    assert [row[5] for row in cells] == ["$0.0731", "–", "–"]  # noqa: RUF001
+    assert cells[2][8] == "Fares are [31mwrong", "what drives a terminal is not printed"
 
 
-def test_a_narrow_list_names_the_columns_that_it_leaves_out(
-    three: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "columns_of", lambda _: 100)
+def test_a_list_has_the_last_twenty(state: Path) -> None:
+    for number in range(23):
+        put(state, f"20260101-1000{number:02}-aaaaaa", *a_fix())
+    shown = run("sessions", "list")
+    assert len(shown.stdout.splitlines()) == 1 + 20
+    assert shown.stdout.splitlines()[-1].startswith("20260101-100022")
+    assert shown.stderr == "m3agent: 3 earlier sessions are not shown: -n 0 lists all\n"
+    assert len(run("sessions", "list", "-n", "0").stdout.splitlines()) == 1 + 23
+    assert len(run("sessions", "list", "-n", "2").stdout.splitlines()) == 1 + 2
+    assert len(json.loads(run("sessions", "list", "--json").stdout)) == 23
+    assert len(json.loads(run("sessions", "list", "--json", "-n", "2").stdout)) == 2
+
+
+@pytest.mark.parametrize("width", [30, 70])
+def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(sessions, "columns_of", lambda _: width)
     result = run("sessions", "list")
-    assert "REASON" not in result.stdout
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) == width
     assert result.stderr.startswith("m3agent: too narrow for ")
     assert "REASON: `m3agent sessions show ID` has them" in result.stderr
+    if width == 70:
+        assert lines[0].split() == ["ID", "WHEN", "STATUS", "ISSUE"]
+        assert lines[1].startswith("20260101-100000-aaaaaa  just now  verified      The last van stays")
+        assert lines[1].endswith("…")
+
+
+def test_statuses_in_a_list_have_the_colours_of_a_fix(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Text] = []
+    monkeypatch.setattr(results, "print_result", printed.append)
+    run("sessions", "list")
+    [text] = printed
+    styles = {text.plain[span.start : span.end]: span.style for span in text.spans}
+    assert (styles["verified"], styles["failed"], styles["not finished"]) == ("green", "red", "yellow")
+    assert styles["20260101-100000-aaaaaa  "] == "bold cyan"
+
+
+def test_a_fork_says_of_what_and_when(state: Path) -> None:
+    first = put(state, "20260101-100000-aaaaaa", *a_fix())
+    copied = [json.loads(line) for line in (first / LOG).read_text().splitlines()]
+    for number, line in enumerate(copied):
+        line["ts"] = "2026-01-01T10:00:00.000Z" if number == 0 else line["ts"]
+    forked = {
+        **copied[0],
+        "ts": "2026-01-02T11:00:00.000Z",
+        "type": "session.forked",
+        "source": first.name,
+        "turn": 3,
+    }
+    folder = put(state, "20260102-110000-bbbbbb", *a_fix())
+    lines = [*copied[:-1], forked, copied[-1]]
+    (folder / LOG).write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    told = "fork of 20260101-100000-aaaaaa after turn 3"
+    shown = run("sessions", "list").stdout.splitlines()
+    assert [line.strip() for line in shown if "fork" in line] == [told]
+    assert shown[-1].strip() == told, "below its own row"
+    details = run("sessions", "show", "last").stdout.splitlines()
+    assert "started     2026-01-02 11:00:00 UTC" in details, "not when the first session started"
+    assert "forked      of 20260101-100000-aaaaaa after turn 3" in details
 
 
 def test_a_list_as_json_has_every_field(three: Path) -> None:
@@ -164,7 +218,7 @@ def test_a_session_is_shown_by_any_name_of_it(three: Path, name: str) -> None:
     shown = dict(line.split(None, 1) for line in run("sessions", "show", name).stdout.splitlines())
     assert shown["id"] == "20260102-100000-cccccc"
     assert shown["status"] == "failed"
-    assert shown["next"] == f"m3agent report {shown['id']} -o report.html"
+    assert shown["next"] == f"m3agent report {shown['id']}"
     assert shown["issue"] == "Fares are [31mwrong"
     assert json.loads(run("sessions", "show", name, "--json").stdout)["status"] == "failed"
 
@@ -224,13 +278,24 @@ def test_a_report_is_one_private_file(three: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     result = run("report", "20260101-10", "-o", str(page))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == f"m3agent: wrote {page} ({page.stat().st_size / 1000:,.0f} kB)\n"
+    assert result.stderr == f"m3agent: wrote {page} ({page.stat().st_size / 1000:,.0f} kB): {page.as_uri()}\n"
     assert "The last van stays on the quay" in page.read_text()
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     first = page.read_bytes()
     assert run("report", "last", "-o", str(page)).exit_code == 0
     assert page.read_bytes() != first, "an earlier report is written over"
+
+
+def test_a_report_has_a_file_of_its_own(three: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    result = run("report")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert [path.name for path in folder.iterdir()] == ["m3agent-report.html"]
+    address = result.stderr.rpartition(" ")[2].strip()
+    assert address == f"file://{tmp_path}/my%20work/m3agent-report.html"
 
 
 def test_a_report_goes_to_standard_output(three: Path) -> None:

@@ -186,6 +186,10 @@ def _is_tight(setting: DeclaredSetting, after: object, before: object) -> bool:
         ('command = "./t"', "must be one of junit, tap"),
         ('command = "./t"\nreport = "text"', "must be one of junit, tap"),
         ('command = "./t"\nreport = "tap"\nuser = "root"', "has no user"),
+        ('leave_out = ["jest", "go:tools"]', ""),
+        ('leave_out = ["jest"]\nreport = "tap"', "needs a command"),
+        ('leave_out = "jest"', "must be a list"),
+        ('leave_out = ["jset"]', r"jset is no test runner \(did you mean jest\?\)"),
     ],
 )
 @pytest.mark.parametrize("file", FILES)

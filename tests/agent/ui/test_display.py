@@ -400,6 +400,8 @@ cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1%
            cached), 900 out, 71 tokens/s, $0.0210
 patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
 next       m3agent apply  writes it into your work tree
+           m3agent sessions fork last --tell TEXT
+           continues with your advice
 """
 AT_80 = """\
 context    12 files, ≈41,943 tokens, 4.0% of the model's window
@@ -418,6 +420,7 @@ cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1% cached), 900 out, 71
            tokens/s, $0.0210
 patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
 next       m3agent apply  writes it into your work tree
+           m3agent sessions fork last --tell TEXT  continues with your advice
 """
 AT_120 = """\
 context    12 files, ≈41,943 tokens, 4.0% of the model's window
@@ -434,6 +437,7 @@ evidence   3 tests with and without the patch, in fresh sandboxes; 6 more runs o
 cost       1 min 15 s, 2 turns, 84,500 tokens in (99.1% cached), 900 out, 71 tokens/s, $0.0210
 patch      /state/sessions/a/patch.diff (src/ferry/deck.py)
 next       m3agent apply  writes it into your work tree
+           m3agent sessions fork last --tell TEXT  continues with your advice
 """
 
 

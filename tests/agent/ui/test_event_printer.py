@@ -225,6 +225,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
                 "note       read conftest.py",
                 "patch      /s/patch.diff (a.py, b.py, c.py and 1 more)",
                 "next       m3agent apply  writes it into your work tree",
+                "           m3agent sessions fork last --tell TEXT  continues with your advice",
             ],
         ),
         (
@@ -233,7 +234,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
                 "! empty    nothing was changed",
                 "cost       12 s, 1 turn",
                 "next       m3agent sessions fork last --tell TEXT  continues with your advice",
-                "           m3agent report last -o report.html  shows each step",
+                "           m3agent report  shows each step",
             ],
         ),
         (
@@ -260,7 +261,14 @@ def test_a_resumed_session_says_again_what_it_is_about(capfd: pytest.CaptureFixt
     with Screen(rows=False) as screen:
         screen.read([begun])
         screen.on_line({"type": "session.resumed", "session": "s", "messages": 5, "interrupted": []})
-    assert capfd.readouterr().err.splitlines() == ["issue      It is broken", "resumed    after 5 messages"]
+    assert capfd.readouterr().err.splitlines() == [
+        "issue      It is broken",
+        "repository /code/shop at 0123456789ab (main)",
+        "model      embedded",
+        "sandbox    docker",
+        "session    s",
+        "resumed    after 5 messages",
+    ]
 
 
 def test_the_engine_embedded_has_no_tokens_whoever_started_it(show: Show) -> None:
@@ -303,7 +311,7 @@ def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Sho
     output = show(own, ended("empty", reason="nothing was changed", turns=1)).splitlines()
     assert output[-2:] == [
         "next       m3agent fix ISSUE --endpoint URL  asks a language model; this engine makes small repairs only",
-        "           m3agent report last -o report.html  shows each step",
+        "           m3agent report  shows each step",
     ]
 
 

@@ -125,7 +125,7 @@ def test_settings_of_a_repository(tmp_path: Path) -> None:
 
 def test_checks() -> None:
     table = check_table.table([Check("name", False, HOSTILE, f"install {HOSTILE}")])
-    assert not UNPRINTABLE.search(table.replace("\n", ""))
+    assert not UNPRINTABLE.search(table.plain.replace("\n", ""))
 
 
 def test_a_servers_own_words() -> None:

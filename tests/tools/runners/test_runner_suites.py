@@ -12,6 +12,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.runners import suites
 from m3agent.tools.runners.base import Runner, Suite, Tree
+from m3agent.tools.runners.command import CommandRunner
 from m3agent.tools.runners.python import PYTEST, Pytest
 from m3agent.tools.runners.suites import (
     DEFAULT,
@@ -22,6 +23,7 @@ from m3agent.tools.runners.suites import (
     find_suites,
     of_suites,
     prefix_of,
+    running,
     suite_of,
     suites_of,
     with_prefix,
@@ -60,10 +62,12 @@ class Lua(Runner):
 
 @pytest.fixture(autouse=True)
 def two_runners(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(suites, "RUNNERS", {PYTEST: Pytest(), "lua": Lua()})
-    suites.suites_of.cache_clear()
+    monkeypatch.setattr(suites, "RUNNERS", {PYTEST: Pytest(), "lua": Lua(), "command": CommandRunner()})
+    for cached in (suites.suites_of, suites.files_of_tests):
+        cached.cache_clear()
     yield
-    suites.suites_of.cache_clear()
+    for cached in (suites.suites_of, suites.files_of_tests):
+        cached.cache_clear()
 
 
 def tree(*paths: str, **texts: str) -> Tree:
@@ -96,6 +100,40 @@ def test_a_repository_without_tests_has_pytest(
 ) -> None:
     workspace = workspace_of({"README.md": "x"})
     assert suites_of(workspace.store, workspace.base) == DEFAULT
+
+
+COMMAND = 'command = "./t"\nreport = "tap"\n'
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        (COMMAND, ["command:."]),
+        ('leave_out = ["lua"]', ["pytest:."]),
+        ('leave_out = ["lua:x"]', ["pytest:.", "lua:web"]),
+        ('leave_out = ["lua", 3]', ["pytest:."]),
+        ('leave_out = "lua"', ["pytest:.", "lua:web", "lua:x"]),
+        (f'{COMMAND}leave_out = ["lua"]', ["command:."]),
+        (f'{COMMAND}leave_out = ["command"]', ["pytest:.", "lua:web", "lua:x"]),
+    ],
+)
+def test_what_the_configuration_runs(table: str, expected: list[str]) -> None:
+    """The repository's command runs instead of what is detected: else all tests would run twice."""
+    paths = ["tests/test_a.py", "web/lua.json", "x/lua.json"]
+    for file, head in ((".m3agent.toml", "tests"), ("pyproject.toml", "tool.m3agent.tests")):
+        files = tree(*paths, **{file: f"[{head}]\n{table}"})
+        assert [suite.name for suite in running(files)] == expected
+        assert len(find_suites(files)) == 3 + ("command" in table.partition("=")[0])
+
+
+def test_files_of_replaced_tests_still_count_as_tests(
+    workspace_of: Callable[[dict[str, str | bytes]], Workspace],
+) -> None:
+    workspace = workspace_of({"a_spec.lua": "", "lua.json": "{}", ".m3agent.toml": f"[tests]\n{COMMAND}"})
+    assert [suite.name for suite in suites_of(workspace.store, workspace.base)] == ["command:."]
+    files = files_of_tests(workspace.store, workspace.base)
+    assert files.is_test("a_spec.lua")
+    assert files.is_surrounding("lua.json", ())
 
 
 def test_pyproject_files_of_other_tools_are_no_python_project() -> None:
