@@ -13,7 +13,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.as_typed import as_typed
-from m3agent.agent.util.sanitize import columns_of, print_text, printable_line
+from m3agent.agent.util.sanitize import columns_of, printable_line
 from m3agent.agent.util.table import fitting, wrapped
 
 if TYPE_CHECKING:

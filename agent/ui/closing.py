@@ -39,7 +39,6 @@ class Facts:
     Attributes:
         settings: The settings in force.
         root: The folder of the repository; empty for a bare one.
-        title: Title of the issue.
         backend: Kind of the sandbox.
         is_embedded: Whether the engine `embedded` answers, which is no language model.
         has_red: Whether a test failed without a change; None if the tests did not run.
@@ -52,7 +51,6 @@ class Facts:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     root: str = ""
-    title: str = ""
     backend: str = ""
     is_embedded: bool = False
     has_red: bool | None = None
@@ -73,7 +71,6 @@ class Facts:
             case "session.started":
                 self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
                 self.root = line["repository"].get("root") or ""
-                self.title = line.get("issue", {}).get("title", "")
                 self.is_embedded = line["endpoint"].get("source") == "embedded"
             case "context.packed":
                 self.context_tokens = line["tokens"]

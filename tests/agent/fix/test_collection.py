@@ -67,7 +67,9 @@ def test_nothing_is_told_where_all_is_well(status: int) -> None:
 def test_a_pytest_that_does_not_start_is_told() -> None:
     output = "Traceback:\npytest.PytestConfigWarning: no filter 'trio'\nResourceWarning: unclosed file\n"
     [line] = collection_of(report({}, 1, output)).sentences()
-    assert line.endswith("the test program ended with exit status 1: pytest.PytestConfigWarning: no filter 'trio'")
+    assert line.endswith(
+        "the test program ended with exit status 1: pytest.PytestConfigWarning: no filter 'trio'"
+    )
     assert collection_of(report({}, 4)).sentences()[0].endswith("exit code 4: no message")
     assert collection_of(report({}, -9, timed_out=True)).sentences()[0].endswith("more than 60 s")
 
