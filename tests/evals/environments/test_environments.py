@@ -36,7 +36,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import DEBIAN, RELEASED, BaseImage, just_built, nearest
+from m3agent.sandbox.images.debian import BaseImage, just_built
 from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
@@ -51,18 +51,6 @@ def task(**environment: object) -> Task:
         source=Source(kind="folder", location="/none"),
         environment=Environment.model_validate(environment),
     )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [("3.9", "3.9"), ("3.10", "3.9"), ("3.6", "3.9"), ("3.11", "3.11"), ("3.12", "3.11"), ("3.15", "3.13")],
-)
-def test_the_nearest_python_is_the_newest_that_is_not_newer(wanted: str, found: str) -> None:
-    assert nearest(wanted) == found
-
-
-def test_every_python_of_a_base_has_its_day() -> None:
-    assert set(DEBIAN) <= set(RELEASED)
 
 
 def test_a_prebuilt_image_keeps_its_toolchains() -> None:
