@@ -27,6 +27,7 @@ from m3agent.evals.environments.recipe import (
     instance_layer,
     packages_layer,
     prebuilt_layer,
+    python_layer,
     resolution,
 )
 from m3agent.evals.grade.grader import Grader
@@ -51,6 +52,21 @@ def task(**environment: object) -> Task:
         source=Source(kind="folder", location="/none"),
         environment=Environment.model_validate(environment),
     )
+
+
+@pytest.mark.parametrize(
+    ("python", "pip", "setuptools"),
+    [
+        ("3.5", "20.3.4", "setuptools==50.3.2"),
+        ("3.6", "21.3.1", "setuptools==59.6.0"),
+        ("3.7", "24.0", "setuptools==68.0.0"),
+        ("3.12", "24.0", "setuptools"),
+    ],
+)
+def test_the_virtual_environment_has_what_its_python_supports(python: str, pip: str, setuptools: str) -> None:
+    script = python_layer(Environment(python=python), python).script
+    assert f"command -v python{python} || command -v python3" in script
+    assert f"pip install -q pip=={pip} " in script and f"pip install -q {setuptools} wheel\n" in script
 
 
 def test_a_prebuilt_image_keeps_its_toolchains() -> None:
