@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import pythons
 from m3agent.sandbox.images.debian import BaseImage
@@ -135,8 +135,7 @@ async def test_a_repository_that_excludes_the_default_python_gets_a_base_with_an
     assert image is not None
     api = connect()
     try:
-        assert pythons.pythons_of(api, Image(image, env={"PATH": "/opt/m3agent-env/bin"}), tmp_path) == (
-            "3.9",
-        )
+        there = local_image(api, image)
+        assert there is not None and pythons.pythons_of(api, there, tmp_path) == ("3.9",)
     finally:
         api.close()
