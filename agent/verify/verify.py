@@ -87,6 +87,8 @@ from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, sui
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 
+NOT_TESTED = "not tested on Python"
+"""Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
 KNOWN_SECONDS = 0.1
 """Seconds in which a result of the base tree's tests that is known arrives."""
 COPIES_SECONDS = 60.0
@@ -366,7 +368,7 @@ def _on_accepted_python(
     others = [python for python in sorted(pythons) if minor_of(python) not in accepted]
     if not accepted or not others or compared.broken or compared.tampering:
         return compared
-    reason = f"not tested on Python {accepted[0]}, which the project needs; on {others[0]}: {compared.reason}"
+    reason = f"{NOT_TESTED} {accepted[0]}, which the project needs; on {others[0]}: {compared.reason}"
     return replace(compared, verdict="unverified", reason=reason, not_on=accepted[0])
 
 

@@ -68,9 +68,7 @@ def test_what_is_there_is_not_installed(
 def test_nothing_is_installed_over_this_machines_usr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    monkeypatch.setattr(
-        probing, "probe", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}})
-    )
+    monkeypatch.setattr(probing, "probe", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}}))
     said: list[str] = []
     assert equip(HOST, tmp_path, said, "golang", "cargo-web") == DEBIAN_BASE
     assert said == ["this machine's /usr lacks cargo-web for the tests: using Debian's base image"]
