@@ -32,6 +32,8 @@ NEXT = {
     "failed": "next: change the patch, and verify again",
 }
 """What to do after each verdict."""
+OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
+"""What to do if the tests ran on a Python that the project does not accept."""
 MANIFESTS = {".cfg", ".json", ".mod", ".toml", ".txt", ".xml"}
 """Ends of the names of files that declare packages."""
 
@@ -118,6 +120,7 @@ async def _verify(
     from m3agent.agent.errors import EXIT_CODES, Status
     from m3agent.agent.fix.entry import read_issue
     from m3agent.agent.ui.result import labelled, print_result, sign_of
+    from m3agent.agent.verify.verify import NOT_TESTED
     from m3agent.serving.client.daemon_thread import in_background
 
     if certificate is not None:
@@ -143,7 +146,8 @@ async def _verify(
     else:
         sign = f"{sign_of(found.predicate.verdict)} "
         print_result(labelled(table(found, columns_of(sys.stdout), sign), WIDTH))
-        say(NEXT[found.predicate.verdict])
+        other = found.predicate.reason.startswith(NOT_TESTED)
+        say(OTHER_PYTHON if other else NEXT[found.predicate.verdict])
         if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):
             say(
                 "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"

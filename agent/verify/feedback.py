@@ -97,7 +97,8 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         errors = {**errors, **evidence.repeats.errors}
         texts.append(_named("These tests are red in some runs with your change", sorted(unstable), errors))
     untimed = evidence.scope is not None and evidence.scope.untimed
-    if not kinds and evidence.verdict == "unverified" and evidence.after.ran and not untimed:
+    nothing_shown = evidence.after.ran and not untimed and not evidence.not_on
+    if not kinds and evidence.verdict == "unverified" and nothing_shown:
         kinds.append("no_red_test")
         texts.append("Write a test that fails without your change and passes with it.")
     if not kinds:

@@ -78,6 +78,7 @@ class TreeRuns:
         bytecode: This bytecode.
         made: The runs that were made.
         sides: Whether a tree that is compared has the code of the patch, by its id.
+        pythons: The versions of Python in the sandboxes that started.
     """
 
     store: TreeStore
@@ -93,6 +94,7 @@ class TreeRuns:
     bytecode: Bytecode = field(default_factory=Bytecode)
     made: list[MadeRun] = field(default_factory=list)
     sides: dict[str, bool] = field(default_factory=dict)
+    pythons: set[str] = field(default_factory=set)
 
     def start_ahead(self, tree: str, number: int) -> None:
         """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
@@ -124,7 +126,9 @@ class TreeRuns:
 
     async def _started(self, tree: str) -> Sandbox:
         async with self.starts:
-            return await self.new_sandbox(Workspace(self.store, tree)).__aenter__()
+            sandbox = await self.new_sandbox(Workspace(self.store, tree)).__aenter__()
+        self.pythons.add(sandbox.python)
+        return sandbox
 
     @contextlib.asynccontextmanager
     async def _sandbox(self, tree: str) -> AsyncIterator[Sandbox]:

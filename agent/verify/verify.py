@@ -39,6 +39,7 @@ A patch is not verified if there are reasons to distrust the results:
 - A red test stays red that the issue is about, and only the patch's own tests show a fix: the patch has failed.
 - Added code reaches for the insides of the interpreter or of the test runner (`m3agent.agent.verify.review`).
 - Tests near the change turn red in further runs (`m3agent.agent.verify.stability`).
+- The tests ran on a Python that the project does not accept: the patch is unverified, unless it broke a test.
 
 If the guard cannot see everything in the image's Python, the reason of the verdict says so.
 
@@ -77,12 +78,17 @@ from m3agent.agent.verify.trees import (
     trees_with_new_tests,
     with_changed_tests,
 )
+from m3agent.sandbox.declared.accepted_pythons import minor_of
+from m3agent.sandbox.declared.declared import read_required_pythons
+from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.tools.runners.python import CONFIGURATION
+from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, suite_of, suites_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 
+NOT_TESTED = "not tested on Python"
+"""Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
 KNOWN_SECONDS = 0.1
 """Seconds in which a result of the base tree's tests that is known arrives."""
 COPIES_SECONDS = 60.0
@@ -107,6 +113,7 @@ class Verification:
         own_only: Whether only tests that the patch adds or changes show the fix.
         tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
         review: Lines of the patch that a person must read before its verdict can be believed.
+        not_on: The minor version of Python that the project needs, if its tests ran on one that it does not accept.
         repeats: The additional runs of tests near the change, if the patch would be verified without them.
         runs: The test runs that the verdict rests on.
         before: The first test run on the old tree.
@@ -137,6 +144,7 @@ class Verification:
     own_only: bool = False
     tampering: tuple[str, ...] = ()
     review: tuple[Finding, ...] = ()
+    not_on: str = ""
     repeats: Repeats | None = None
     runs: tuple[MadeRun, ...] = ()
 
@@ -198,6 +206,8 @@ async def verify(
     if further.repeats is not None:
         found = _with_repeats(found, further.repeats)
     found = _for_review(found)
+    if any(suite.runner == PYTEST for suite in chosen):
+        found = await asyncio.to_thread(_on_accepted_python, found, workspace, patch, runs.pythons)
     if found.flaky:
         found = replace(found, reason=f"{found.reason}; {count(found.flaky, 'flaky test')} not counted")
     if found.verdict == "verified" and found.after.signs.blind:
@@ -342,6 +352,24 @@ def _for_review(compared: Verification) -> Verification:
         f"({compared.reason})"
     )
     return replace(compared, verdict="unverified", reason=reason)
+
+
+def _on_accepted_python(
+    compared: Verification, workspace: Workspace, patch: Patch, pythons: Collection[str]
+) -> Verification:
+    """Return the verdict if tests on some Pythons may not count.
+
+    Args:
+        compared: What the test runs say.
+        workspace, patch: As for `verify`.
+        pythons: The versions of the Pythons on which the tests ran.
+    """
+    accepted = read_required_pythons(files_of(Workspace(workspace.store, patch.base)))
+    others = [python for python in sorted(pythons) if minor_of(python) not in accepted]
+    if not accepted or not others or compared.broken or compared.tampering:
+        return compared
+    reason = f"{NOT_TESTED} {accepted[0]}, which the project needs; on {others[0]}: {compared.reason}"
+    return replace(compared, verdict="unverified", reason=reason, not_on=accepted[0])
 
 
 def _with_repeats(compared: Verification, repeats: Repeats) -> Verification:

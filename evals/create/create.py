@@ -22,7 +22,7 @@ from m3agent.evals.create.kind import KINDS, kind_of
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import cleaned_message, statement_of
-from m3agent.sandbox.images.debian import DEBIAN
+from m3agent.sandbox.images.debian import BASES
 
 WINDOW = 200
 """Number of commits to examine before the likeliest fixes among them are validated."""
@@ -162,7 +162,7 @@ async def _try(
 ) -> ValidatedCandidate:
     started = time.monotonic()
     recipe = await asyncio.to_thread(
-        recipe_of, history, candidate.base, candidate.commit, wish.python, tuple(DEBIAN)
+        recipe_of, history, candidate.base, candidate.commit, wish.python, tuple(BASES)
     )
     logs = made.path / "logs" / instance_id(made.repo, candidate.base)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=made.path) as scratch:

@@ -11,10 +11,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.evals.create.history import Commit, CommitHistory
-from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read_declared
 from m3agent.sandbox.declared.types import Files, ScanResult, table
 from m3agent.sandbox.images.debian import RELEASED
-from m3agent.sandbox.images.environment import acceptable_pythons, files_of
+from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Workspace
 
 SETTLED = timedelta(days=183)

@@ -64,6 +64,8 @@ class Grade(_Record):
         review: Lines of the patch that a person must read before the verdict can be believed.
         seconds: Wall time of the whole grading.
         test_seconds: Time of the processes that ran tests.
+        python: Version of the Python on which tests ran; empty if it is not known. If it is not the row's, the reason
+            says so.
     """
 
     verdict: Verdict
@@ -77,6 +79,7 @@ class Grade(_Record):
     review: tuple[str, ...] = ()
     seconds: float = 0.0
     test_seconds: float = 0.0
+    python: str = ""
 
 
 class OfficialGrade(_Record):

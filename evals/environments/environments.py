@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.code.code_image import code_image
@@ -47,6 +47,7 @@ DISK_BUDGET = 60 << 30
 """Limit for all images of the engine, in bytes. Beyond it, the least recently used ones are removed."""
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Environments:
@@ -73,9 +74,23 @@ class Environments:
             ImageMissing: The prebuilt image that the task names is not available.
             DataError, EnvironmentFault: The task's code is not available.
         """
-        image = await stoppable(lambda stop: self._image(task, stop))
+        image = await stoppable(lambda stop: self._built(lambda build: build.run(task), stop))
         self._used.add(image)
         return image
+
+    async def packages(self, task: Task) -> tuple[str, str]:
+        """Return the image with the task's packages, without its code, and the minor version of its Python.
+
+        Raises: as `image`, except for those about the code.
+        """
+
+        def work(build: _Build) -> tuple[str, str]:
+            image, python, _ = build.packages(task)
+            return image.name, python
+
+        image, python = await stoppable(lambda stop: self._built(work, stop))
+        self._used.add(image)
+        return image, python
 
     async def whole_image(self, task: Task) -> str:
         """Return an image that has the code and a Python of its own, for programs that have no sandboxes of m3agent.
@@ -87,11 +102,11 @@ class Environments:
             needs = needs.model_copy(update={"python": DEFAULT_PYTHON})
         return await self.image(task.model_copy(update={"environment": needs}))
 
-    def _image(self, task: Task, stop: threading.Event) -> str:
+    def _built(self, work: Callable[[_Build], T], stop: threading.Event) -> T:
         api = connect()
         build = _Build(api, self._state, self._say, stop)
         try:
-            return build.run(task)
+            return work(build)
         finally:
             if build.built:
                 make_room(api, self._state, self._budget, keep=self._used)
@@ -119,16 +134,21 @@ class _Build:
             return self._layer(prebuilt_layer(image.path, environment.folder), image, task.instance_id).name
         if environment.python is None and not environment.install and not environment.requirements:
             return self._of_code(task)
-        base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
-        era = era_of(task, base.python)
-        below = self._layer(python_layer(environment, base.python), base.image, task.instance_id)
-        below = self._layer(self._packages(environment, era, below), below, task.instance_id)
+        below, _, era = self.packages(task)
         code = codebase(task, self.state)
         layer = instance_layer(task, era, code.proof.head)
         image = self._layer(layer, below, task.instance_id, code.path)
         if name is not None:
             self.api.tag(image.name, *_split(name), force=True)
         return image.name
+
+    def packages(self, task: Task) -> tuple[Image, str, date | None]:
+        """Return the image with a task's packages, the minor version of its Python, and the date of the packages."""
+        environment = task.environment
+        base = base_image(self.api, environment.python, state=self.state, say=self.say, stop=self.stop)
+        era = era_of(task, base.python)
+        below = self._layer(python_layer(environment, base.python), base.image, task.instance_id)
+        return self._layer(self._packages(environment, era, below), below, task.instance_id), base.python, era
 
     def _with_code(self, task: Task) -> str:
         """Return the image with a task's code, in which sandboxes can work."""

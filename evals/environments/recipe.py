@@ -16,11 +16,15 @@ from m3agent.evals.data.instance import TESTBED, Environment, Task
 from m3agent.evals.environments.layer import WORK, Layer
 from m3agent.sandbox.backends.sandbox import BESIDE, EQUIPPED, ROOT
 from m3agent.sandbox.images.debian import RELEASED
+from m3agent.sandbox.images.env_script import PIPS
 
 CONDA = "/opt/miniconda3"
 VENV = f"{CONDA}/envs/testbed"
 PIP, SETUPTOOLS = "24.0", "68.0.0"
-"""Versions in the virtual environment. They are from mid 2023 and can build both old and new packages (tested)."""
+"""Versions in the virtual environment. They are from mid 2023 and can build both old and new packages (tested).
+
+`PIPS` has the last ones for Pythons that they do not support.
+"""
 STEPS = ("requirements.txt", "packages.txt")
 """Files of requirements, installed in this order as in official builds: the second may replace versions of the first."""
 RESOLVED = "/opt/m3agent-resolved"
@@ -46,16 +50,19 @@ def python_layer(environment: Environment, python: str) -> Layer:
     if environment.system_packages:
         names = shlex.join(environment.system_packages)
         apt = f"apt-get update -q\napt-get install -q -y --no-install-recommends {names}\n"
-    pinned = f"setuptools=={SETUPTOOLS}" if tuple(map(int, python.split("."))) < (3, 12) else "setuptools"
+    version = tuple(map(int, python.split(".")))
+    pip, setuptools = PIPS.get(version, (PIP, SETUPTOOLS))
+    pinned = f"setuptools=={setuptools}" if version < (3, 12) else "setuptools"
     script = f"""\
 {_head(None)}
 export DEBIAN_FRONTEND=noninteractive
-{apt}python3 -m venv {VENV}
+{apt}"$(command -v python{python} || command -v python3)" -m venv {VENV}
 mkdir -p {CONDA}/bin
 cat > {CONDA}/bin/activate <<'EOF'
 {ACTIVATE}EOF
 . {CONDA}/bin/activate
-python -m pip install -q pip=={PIP} {pinned} wheel
+env -u PIP_NO_CACHE_DIR python -m pip install -q pip=={pip} # pip 9 stumbles over the variable
+python -m pip install -q {pinned} wheel
 """
     env = {
         "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -247,7 +254,12 @@ export UV_COMPILE_BYTECODE=1 # else packages would be compiled during the tests,
 find_uv() {{
     UV={WORK}/uv
     [ -x "$UV" ] && "$UV" --version >/dev/null 2>&1 && return
-    python -m pip install -q --target {WORK}/lib uv && UV={WORK}/lib/bin/uv || UV=false
+    # uv cannot compile for older Pythons
+    python -c 'import sys; sys.exit(sys.version_info < (3, 7))' || unset UV_COMPILE_BYTECODE
+    # uv says which Python it needs, but uses none
+    python -m pip download -q --only-binary :all: --no-deps --python-version 3.11 -d {WORK}/lib uv &&
+        python -m zipfile -e {WORK}/lib/uv-*.whl {WORK}/lib &&
+        UV=$(ls {WORK}/lib/uv-*.data/scripts/uv) && chmod +x "$UV" || UV=false
 }}
 in_era() {{
     local what="$1"; shift

@@ -24,6 +24,7 @@ from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge
 from m3agent.evals.grade.suite_runs import run_suites_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.sandbox import SandboxLimits
+from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.tools.tampering import ORDINARY, Signs
 
 LIMITS = SandboxLimits(pids=512)
@@ -52,6 +53,15 @@ def grade_of(official: OfficialGrade, problem: str) -> Grade:
         reason=f"{official.reason} ({why})" if official.reason else why,
         seconds=official.seconds,
         test_seconds=official.test_seconds,
+    )
+
+
+def with_python(grade: Grade, python: str, wanted: str | None) -> Grade:
+    """Return a grade with the Python on which the tests ran; the reason says if the row wants another one."""
+    other = wanted and python and minor_of(python) != minor_of(wanted)
+    note = f"ran on Python {python}, not {wanted}" if other else ""
+    return grade.model_copy(
+        update={"python": python, "reason": "; ".join(filter(None, (grade.reason, note)))}
     )
 
 
@@ -108,7 +118,8 @@ class Grader:
         except InvalidInstance as error:
             return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
         (folder / "tests.log").write_text(run.output)
-        return judge(answer, run, trees, time.monotonic() - started)
+        grade = judge(answer, run, trees, time.monotonic() - started)
+        return with_python(grade, run.python, instance.task.environment.python)
 
     async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """Run an instance's tests on its code with a patch, which may be empty.

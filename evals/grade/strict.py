@@ -56,6 +56,7 @@ class TestRun:
         timed_out: Whether the run exceeded its time limit.
         test_seconds: Duration of the test process.
         output: The end of its standard error.
+        python: Version of the Python on which the tests ran; empty if it is not known.
     """
 
     __test__ = False
@@ -71,6 +72,7 @@ class TestRun:
     timed_out: bool = False
     test_seconds: float = 0.0
     output: str = ""
+    python: str = ""
 
     @property
     def found(self) -> Outcomes:
@@ -138,6 +140,7 @@ async def run_tests_of(
         timed_out=done.timed_out,
         test_seconds=done.seconds,
         output=done.stderr[-4000:].decode(errors="replace"),
+        python=sandbox.python,
     )
 
 

@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
+from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
 from m3agent.sandbox.declared.django import read_django
 from m3agent.sandbox.declared.import_folders import read_import_folders
 from m3agent.sandbox.declared.locks import read_locks
@@ -38,6 +39,7 @@ class Declared:
         django_settings: Module with the settings of Django for the tests.
         test_options: Words that pytest's command line needs beside the repository's settings.
         import_folders: Folders with its packages, besides the root and `src`.
+        python_ci: Minor versions of Python that its workflows name, best first.
     """
 
     requirements: tuple[str, ...]
@@ -50,6 +52,7 @@ class Declared:
     django_settings: str | None = None
     test_options: tuple[str, ...] = ()
     import_folders: tuple[str, ...] = ()
+    python_ci: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -66,22 +69,53 @@ def read_declared(files: Files) -> Declared:
     if found.requirements:
         read_locks(files, found)
         read_bounds(files, found)
-    first = ((files.text(".python-version", found) or "").split() or [""])[0]
-    pin = re.fullmatch(r"(?:cpython-)?(3\.\d+(?:\.\d+)?)", first)
-    if first and pin is None:
-        found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: ignored")
     return Declared(
         tuple(sorted(found.requirements)),
         tuple(sorted(found.requirements.keys() - sure.keys())),
         tuple(sorted(found.constraints)),
         found.python,
-        pin[1] if pin else None,
+        _pin(files, found),
         found.project,
         tuple(found.notices),
         django_settings,
         read_test_options(files),
         read_import_folders(files),
+        read_ci_pythons(files),
     )
+
+
+def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
+    """Return the minor versions of Python on which the tests should run, best first; empty if the repository names none.
+
+    A version that it pins comes before the range that it accepts, and this before what its workflows name.
+    """
+    return _minor(declared.python_pin) or pythons_in(declared.python or "") or declared.python_ci
+
+
+def read_required_pythons(files: Files) -> tuple[str, ...]:
+    """Return the minor versions of Python on which results count, best first; empty if the repository names none.
+
+    If it accepts a range, results on another version than the pinned one count as well.
+    """
+    found = ScanResult()
+    for read in (read_pyproject, read_setup_cfg, read_setup_py):
+        read(files, found)
+    if found.python is None:
+        read_locks(files, found)
+    return pythons_in(found.python or "") or _minor(_pin(files, found)) or read_ci_pythons(files)
+
+
+def _pin(files: Files, found: ScanResult) -> str | None:
+    """Return the version of Python that the repository requests."""
+    first = ((files.text(".python-version", found) or "").split() or [""])[0]
+    pin = re.fullmatch(r"(?:cpython-)?(3\.\d+(?:\.\d+)?)", first)
+    if first and pin is None:
+        found.notice(".python-version", f"'{first[:40]}' is not a version of CPython 3: ignored")
+    return pin[1] if pin else None
+
+
+def _minor(pin: str | None) -> tuple[str, ...]:
+    return () if pin is None else (minor_of(pin),)
 
 
 def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
 
 UV, PYLOCK = "uv.lock", "pylock.toml"
@@ -15,7 +17,12 @@ ELSEWHERE = {"git", "path", "url", "vcs", "directory", "archive"}
 def read_locks(files: Files, found: ScanResult) -> None:
     """Add the versions of the first lock file that is there."""
     name = next((name for name in LOCKS if name in files.paths), UV)
-    listed = files.toml(name, found).get("packages" if name == PYLOCK else "package")
+    lock = files.toml(name, found)
+    python = lock.get("requires-python") or table(lock, "metadata").get("python-versions")
+    if isinstance(python, str):
+        with contextlib.suppress(NotSimple):  # only Poetry offers alternatives
+            found.accept_python(specifier(python))
+    listed = lock.get("packages" if name == PYLOCK else "package")
     packages = [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
     by_name: dict[str, dict[str, dict[str, Any]]] = {}  # then by version
     for package in packages:

@@ -15,7 +15,7 @@ from typing import Any
 
 from m3agent.sandbox.backends.image import Image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import DEBIAN, base_image, just_built
+from m3agent.sandbox.images.debian import base_image, best_base, just_built
 from m3agent.sandbox.images.indexes import Indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
 from m3agent.sandbox.images.probe import probe
@@ -79,7 +79,7 @@ def with_compilers(
                 say(
                     f"this machine's /usr lacks {' and '.join(missing)} for the project's build: using Debian's"
                 )
-                python = next((python for python in pythons if python in DEBIAN), None)
+                python = best_base(pythons)
                 image = base_image(api, python, state=state, say=say, stop=stop).image
             if _missing(api, image, rust):
                 say(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,17 +70,40 @@ def build_environment(
     """Build the image and tag it. Blocking; takes minutes. Other arguments and errors are those of `build_image`."""
     django = {} if job.django_settings is None else {"DJANGO_SETTINGS_MODULE": job.django_settings}
     options = {"PYTEST_ADDOPTS": shlex.join(job.test_options)} if job.test_options else {}
-    build = Build(
-        what="the repository's environment",
+    image_env = {"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django, **options}
+    build = _build("the repository's environment", job, base, image_env)
+    build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)
+
+
+def install_python(
+    api: Any,
+    python: str,
+    base: Image,
+    tag: str,
+    indexes: Indexes,
+    *,
+    log: Path,
+    say: Callable[[str], None],
+    stop: threading.Event,
+) -> None:
+    """Build an image with a minor version of Python that uv installs. Otherwise like `build_environment`."""
+    job = Job((), (), pythons=(python,), indexes=indexes)
+    build = _build(f"an image with Python {python}", job, base, base.env, "python")
+    build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)
+
+
+def _build(what: str, job: Job, base: Image, env: Mapping[str, str], *arguments: str) -> Build:
+    """Return the run of `env_script.py` with these arguments; `env` are the variables of the new image."""
+    return Build(
+        what=what,
         base=base,
-        command=("python3", "-I", "-S", f"{WORK}/env_script.py"),
+        command=("python3", "-I", "-S", f"{WORK}/env_script.py", *arguments),
         user=USER,
         folder="/",
         indexes=job.indexes,
-        image_env={"PATH": f"{FOLDER}/bin:{base.path}", "VIRTUAL_ENV": FOLDER, **django, **options},
+        image_env=env,
         image_command="python3",
     )
-    build_image(api, build, tag, [_archive(job)], log=log, say=say, stop=stop)
 
 
 def _archive(job: Job) -> bytes:

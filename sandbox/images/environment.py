@@ -22,13 +22,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image, find_image, local_image
 from m3agent.sandbox.declared.build import ProjectBuild, read_build, version_of_tag
 from m3agent.sandbox.declared.container import MayBuild
-from m3agent.sandbox.declared.declared import Declared, read_declared, with_named
+from m3agent.sandbox.declared.declared import Declared, acceptable_pythons, read_declared, with_named
 from m3agent.sandbox.declared.dockerfile import Named
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
@@ -42,6 +40,7 @@ from m3agent.sandbox.images.indexes import Indexes, find_indexes
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
 from m3agent.sandbox.images.own_image import NOTHING, OwnImage
 from m3agent.sandbox.images.project_build import MADE_FROM, ProjectJob, build_project
+from m3agent.sandbox.images.pythons import with_python
 from m3agent.sandbox.images.suite_build import SuiteJob, build_suite, usable_folder
 from m3agent.sandbox.images.system_packages import with_system_packages
 from m3agent.sandbox.images.toolchains import toolchains_of, tools_of, with_toolchains
@@ -52,8 +51,6 @@ from m3agent.sandbox.threads import stoppable
 RECIPE = 1  # part of every hash; increase it if the same declarations must give another image
 PROJECT_RECIPE = 2  # the same for the project's own build
 SUITE_RECIPE = 1  # the same for the dependencies of a suite
-# Minor versions of Python 3; those for which most packages have wheels come first.
-MINORS = (12, 11, 13, 10, 9, 14, 8, 7, 6)
 
 
 async def find_environment(
@@ -192,19 +189,6 @@ def files_of(workspace: Workspace) -> Files:
     return Files(plain.keys(), lambda path: workspace.store.get_blob(plain[path].sha))
 
 
-def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
-    """Return the minor versions of Python that the repository accepts, best first; empty if it names none."""
-    if declared.python_pin is not None:
-        return (".".join(declared.python_pin.split(".")[:2]),)
-    try:
-        accepted = SpecifierSet(declared.python or "")
-    except InvalidSpecifier:
-        return ()
-    if not len(accepted):
-        return ()
-    return tuple(f"3.{n}" for n in MINORS if any(accepted.contains(f"3.{n}.{p}") for p in range(31)))
-
-
 class _Finder:
     """One search for an environment; its methods block."""
 
@@ -243,9 +227,11 @@ class _Finder:
             or build is not None
         )
         packages = tuple({name: None for suite in suites for name in suite.preparation.system_packages})
-        if image is None and (needed or packages):
+        if image is None and (needed or packages or acceptable_pythons(declared)):
             start = find_image(self.api, base, self.say)
-            below = self._with_toolchains(packages, start, declared, indexes)
+            below = self._with_python(start, declared, indexes, replaceable=base is None)
+            needed = needed or below != start
+            below = self._with_toolchains(packages, below, declared, indexes)
             image = below.name if below != start else named.image
             if needed:
                 image = self._python(declared, build, below, named, exclude_newer, indexes, suites) or image
@@ -308,6 +294,19 @@ class _Finder:
                 raise
             self.say(f"{error}; continuing without the Python dependencies")
             return None
+
+    def _with_python(self, image: Image, declared: Declared, indexes: Indexes, *, replaceable: bool) -> Image:
+        """Return an image with a Python that the repository accepts; `replaceable` as for `with_python`."""
+        return with_python(
+            self.api,
+            image,
+            acceptable_pythons(declared),
+            indexes,
+            replaceable=replaceable,
+            state=self.state,
+            say=self.say,
+            stop=self.stop,
+        )
 
     def _with_toolchains(
         self, packages: Sequence[str], image: Image, declared: Declared, indexes: Indexes

@@ -69,6 +69,8 @@ class Indexes:
         env = dict(VARIABLES)
         if self.default is not None:
             env |= {"UV_DEFAULT_INDEX": self.default, "PIP_INDEX_URL": self.default}
+        elif hosts := default_index_hosts():  # old pips have another default, which nobody serves any more
+            env["PIP_INDEX_URL"] = f"https://{hosts[0]}/simple"
         if self.extra:
             env |= {"UV_INDEX": " ".join(self.extra), "PIP_EXTRA_INDEX_URL": " ".join(self.extra)}
         if self.strategy is not None:

@@ -6,8 +6,6 @@ takes its place.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import shutil
 import threading
@@ -16,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.backends.image import DEFAULT_PATH, Image, installed_on_host
+from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import DEBIAN, base_image
+from m3agent.sandbox.images.debian import base_image, best_base
 from m3agent.sandbox.images.indexes import Indexes
-from m3agent.sandbox.images.kept import Say, folder
-from m3agent.sandbox.images.probe import probe
+from m3agent.sandbox.images.kept import Say
+from m3agent.sandbox.images.probe import kept_probe
 from m3agent.sandbox.images.system_packages import with_system_packages
 
 PROGRAMS = {
@@ -128,15 +126,7 @@ def toolchains_of(api: Any, image: Image, packages: Collection[str], state: Path
     Raises:
         EnvironmentBuildFailed: The engine failed.
     """
-    questions = _questions(packages)
-    made_from = [image.ident, installed_on_host() if image.binds else "", PROBE, questions]
-    digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
-    kept = folder(state) / f"toolchains-{digest}.json"
-    try:
-        lines = [str(line) for line in json.loads(kept.read_text())]
-    except (OSError, ValueError, TypeError):
-        lines = probe(api, image, PROBE, questions, "the search for toolchains")
-        kept.write_text(json.dumps(lines))
+    lines = kept_probe(api, image, PROBE, _questions(packages), "the search for toolchains", state)
     return read_answers(lines)
 
 
@@ -216,7 +206,7 @@ def with_toolchains(
         missing = toolchains_of(api, image, packages, state).missing
         if missing and image.binds:
             say(f"this machine's /usr lacks {', '.join(missing)} for the tests: using Debian's base image")
-            python = next((python for python in pythons if python in DEBIAN), None)
+            python = best_base(pythons)
             image = base_image(api, python, state=state, say=say, stop=stop).image
             missing = toolchains_of(api, image, packages, state).missing
     except EnvironmentBuildFailed as error:

@@ -366,3 +366,16 @@ def test_a_patch_that_declares_a_package_is_told_how_it_can_be_verified(repo: Pa
     assert done.returncode == 1
     assert "the patch's changes to pyproject.toml do not count" in done.stdout
     assert done.stderr.endswith("verify with an image that has it: --image NAME\n")
+
+
+def test_a_patch_tested_on_a_python_that_the_project_excludes_is_unverified(
+    make_repo: MakeRepo, tmp_path: Path
+) -> None:
+    repo = make_repo({**BUGGY, ".python-version": "3.4"})
+    fix(repo)
+    done = verify(repo, "--environment", "off", "--certificate", str(tmp_path / "certificate.json"))
+    assert done.returncode == 1, done.stderr
+    said = predicate(tmp_path / "certificate.json")
+    assert said["verdict"] == "unverified"
+    assert said["reason"].startswith("not tested on Python 3.4, which the project needs; on 3.")
+    assert done.stderr.endswith("next: name an image that has this Python with --image, and verify again\n")

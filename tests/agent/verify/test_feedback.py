@@ -50,6 +50,7 @@ def test_a_red_test_is_asked_for_only_where_tests_ran() -> None:
     assert told.kinds == ("no_red_test",)
     empty = dataclasses.replace(RUN, passed=())
     assert feedback_on(evidence(UNVERIFIED, after=empty), 1, 2) is None, "there are no tests"
+    assert feedback_on(evidence(UNVERIFIED, not_on="3.7"), 1, 2) is None, "no test can show it here"
     assert feedback_on(FAILED, 1, 2) is None, "the run did not finish: the model cannot mend that"
 
 

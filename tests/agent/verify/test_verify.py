@@ -424,6 +424,37 @@ async def test_copies_of_the_patchs_own_tests_run_while_the_old_tests_run(
     assert len(runs_of_copies) == len({frozenset(idents) for idents in runs_of_copies}) >= 1
 
 
+@pytest.mark.parametrize(
+    ("specifier", "new", "verdict", "reason"),
+    [
+        (">=3.12", FIXED, "verified", STEADY),
+        (
+            "==3.7.*",
+            FIXED,
+            "unverified",
+            f"not tested on Python 3.7, which the project needs; on 3.12.4: {STEADY}",
+        ),
+        (
+            ">=3.13",
+            CODE + " ",
+            "unverified",
+            (
+                "not tested on Python 3.13, which the project needs; on 3.12.4: no test turned green: 1 test red before and "
+                "after the patch"
+            ),
+        ),
+        ("==3.7.*", "a+b", "failed", "1 test passed before the patch and not after it"),
+    ],
+    ids=["accepted", "not accepted", "red on another Python", "broken on another Python"],
+)
+async def test_only_results_on_a_python_that_the_project_accepts_verify(
+    trial: Trial, specifier: str, new: str, verdict: str, reason: str
+) -> None:
+    project = f'[project]\nname = "calc"\nrequires-python = "{specifier}"\n'
+    result = await trial({"calc.py": new}, reruns=0, more={"pyproject.toml": project})
+    assert (result.verdict, result.reason) == (verdict, reason)
+
+
 async def test_the_runs_that_the_verdict_rests_on_are_recorded(trial: Trial) -> None:
     """A test is counted once for each run that had it, on the side of the run."""
     result = await trial({"calc.py": FIXED}, reruns=2)

@@ -89,7 +89,7 @@ def test_requested_python_is_used(repo: Repo, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("day", "available", "python"),
     [
-        (date(2010, 1, 1), (), "3.6"),
+        (date(2010, 1, 1), (), "3.5"),
         (date(2010, 1, 1), ("3.9", "3.11"), "3.9"),
         (date(2023, 4, 24), (), "3.10"),
         (date(2023, 4, 25), (), "3.11"),

@@ -27,6 +27,7 @@ from m3agent.evals.environments.recipe import (
     instance_layer,
     packages_layer,
     prebuilt_layer,
+    python_layer,
     resolution,
 )
 from m3agent.evals.grade.grader import Grader
@@ -36,7 +37,7 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import DEBIAN, RELEASED, BaseImage, just_built, nearest
+from m3agent.sandbox.images.debian import BaseImage, just_built
 from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
 from tests.evals.calc_instance import FILES, TO_FIX, TO_KEEP, small_instance
@@ -54,15 +55,18 @@ def task(**environment: object) -> Task:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
-    [("3.9", "3.9"), ("3.10", "3.9"), ("3.6", "3.9"), ("3.11", "3.11"), ("3.12", "3.11"), ("3.15", "3.13")],
+    ("python", "pip", "setuptools"),
+    [
+        ("3.5", "20.3.4", "setuptools==50.3.2"),
+        ("3.6", "21.3.1", "setuptools==59.6.0"),
+        ("3.7", "24.0", "setuptools==68.0.0"),
+        ("3.12", "24.0", "setuptools"),
+    ],
 )
-def test_the_nearest_python_is_the_newest_that_is_not_newer(wanted: str, found: str) -> None:
-    assert nearest(wanted) == found
-
-
-def test_every_python_of_a_base_has_its_day() -> None:
-    assert set(DEBIAN) <= set(RELEASED)
+def test_the_virtual_environment_has_what_its_python_supports(python: str, pip: str, setuptools: str) -> None:
+    script = python_layer(Environment(python=python), python).script
+    assert f"command -v python{python} || command -v python3" in script
+    assert f"pip install -q pip=={pip} " in script and f"pip install -q {setuptools} wheel\n" in script
 
 
 def test_a_prebuilt_image_keeps_its_toolchains() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.evals.data.results import Grade, Verdict
 from m3agent.evals.grade.command import RowCommand, parse_command
+from m3agent.evals.grade.grader import with_python
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from tests.abuse.forgeries import FORGERIES
 
@@ -110,3 +112,19 @@ def test_the_documented_forgeries_are_those_of_the_tests() -> None:
     assert lucky == [name for name, forged in FORGERIES.items() if forged.kind == "instability"]
     assert rows == [name for name in FORGERIES if name not in lucky]
     assert f"none of {len(rows)} kinds" in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("python", "wanted", "reason"),
+    [
+        ("3.9.2", "3.9", "two tests failed"),
+        ("3.9.2", None, "two tests failed"),
+        ("3.9.2", "3.6", "two tests failed; ran on Python 3.9.2, not 3.6"),
+        ("", "3.6", "two tests failed"),
+    ],
+)
+def test_a_grade_says_if_another_python_than_the_rows_ran_the_tests(
+    python: str, wanted: str | None, reason: str
+) -> None:
+    grade = with_python(Grade(verdict=Verdict.UNRESOLVED, reason="two tests failed"), python, wanted)
+    assert (grade.python, grade.reason) == (python, reason)

@@ -31,6 +31,7 @@ async def test_the_reference_patch_resolves_it_and_an_empty_patch_does_not(tmp_p
     grade = await graded(tmp_path, instance, instance.answer.patch.encode())
     assert (grade.verdict, grade.reason, grade.forged) == (Verdict.RESOLVED, "", ())
     assert (grade.fail_to_pass.passed, grade.pass_to_pass.passed) == (2, 1)
+    assert grade.python.startswith("3.")
     assert (await graded(tmp_path, instance, b"")).verdict is Verdict.EMPTY
     harmless = await graded(tmp_path, instance, HARMLESS)
     assert harmless.verdict is Verdict.UNRESOLVED

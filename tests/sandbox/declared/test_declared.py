@@ -12,11 +12,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from m3agent.sandbox.declared.container import Container, read_containers, without_comments
-from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.declared import (
+    Declared,
+    acceptable_pythons,
+    read_declared,
+)
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
 from m3agent.sandbox.declared.types import Files, ScanResult
-from m3agent.sandbox.images.environment import acceptable_pythons
 from m3agent.sandbox.images.indexes import find_indexes
 
 

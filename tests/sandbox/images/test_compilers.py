@@ -105,7 +105,7 @@ def test_what_is_missing_is_installed_once(
     api: Any, image: Image, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacks(monkeypatch, "Rust")
-    script = tmp_path / "script.py"
+    script = tmp_path / "compilers_script.py"
     script.write_text("import sys\nprint('notice: asked for', sys.argv[1])\n")
     monkeypatch.setattr(system_packages, "compilers_script", SimpleNamespace(__file__=str(script)))
     monkeypatch.setattr(compilers, "base_image", lambda *_, **__: BaseImage(image, "3.11"))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.images import probe as probing
 from m3agent.sandbox.images import toolchains
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.indexes import Indexes
@@ -56,7 +57,7 @@ def test_what_is_there_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     probe = Probe({"skeleton": set()})
-    monkeypatch.setattr(toolchains, "probe", probe)
+    monkeypatch.setattr(probing, "probe", probe)
     said: list[str] = []
     assert equip(HOST, tmp_path, said, "golang", "own-package") == HOST
     assert (said, installed) == ([], [("skeleton", ())])
@@ -67,9 +68,7 @@ def test_what_is_there_is_not_installed(
 def test_nothing_is_installed_over_this_machines_usr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    monkeypatch.setattr(
-        toolchains, "probe", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}})
-    )
+    monkeypatch.setattr(probing, "probe", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}}))
     said: list[str] = []
     assert equip(HOST, tmp_path, said, "golang", "cargo-web") == DEBIAN_BASE
     assert said == ["this machine's /usr lacks cargo-web for the tests: using Debian's base image"]
@@ -88,5 +87,5 @@ def test_answers_name_packages_and_versions(tmp_path: Path, monkeypatch: pytest.
     assert found.missing == ("php-cli",)
     assert found.versions == {"Node.js": "20.20.2", "Java": "17.0.15"}
     assert tools_of(["golang", "libx-dev", "cargo-web", "npm"]) == {"Go", "Rust"}
-    monkeypatch.setattr(toolchains, "probe", Probe({"base": set()}))
+    monkeypatch.setattr(probing, "probe", Probe({"base": set()}))
     assert toolchains_of(None, DEBIAN_BASE, (), tmp_path).versions == {"Go": "1.19.8"}

@@ -1,0 +1,141 @@
+"""The Python of an image: the image's own, one that uv installs, or that of another base image."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import Image, local_image
+from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images import pythons
+from m3agent.sandbox.images.debian import BaseImage
+from m3agent.sandbox.images.environment import find_environment
+from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.pythons import with_python
+from m3agent.sandbox.store.workspace import Workspace
+from tests.evals.bases import needs_base, needs_docker
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+@dataclass
+class Machine:
+    """What can be had: Pythons of the image, bases that are here, those of uv, and bases that can be made."""
+
+    own: tuple[str, ...] = ("3.11",)
+    here: tuple[str, ...] = ()
+    uv: tuple[str, ...] = ()
+    makes: tuple[str, ...] = ()
+
+    def fake(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def base_here(_: object, python: str, **__: object) -> BaseImage | None:
+            return BaseImage(Image(f"here-{python}"), python) if python in self.here else None
+
+        def exact_base(_: object, python: str, **__: object) -> BaseImage:
+            if python not in self.makes:
+                raise EnvironmentBuildFailed("no mirror")
+            return BaseImage(Image(f"made-{python}"), python)
+
+        def install(_: object, python: str, image: Image, tag: str, *__: object, **___: object) -> None:
+            if python not in self.uv:
+                raise EnvironmentBuildFailed("no Python")
+
+        monkeypatch.setattr(pythons, "pythons_of", lambda *_: self.own)
+        monkeypatch.setattr(pythons, "base_here", base_here)
+        monkeypatch.setattr(pythons, "exact_base", exact_base)
+        monkeypatch.setattr(pythons, "install_python", install)
+        monkeypatch.setattr(pythons, "local_image", lambda *_: None)
+        monkeypatch.setattr(pythons, "just_built", lambda *_: Image("of uv"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "accepted", "replaceable", "name", "notes"),
+    [
+        (Machine(), (), True, "start", []),
+        (Machine(), ("3.12", "3.11"), True, "start", []),
+        (Machine(own=("3.8", "3.7")), ("3.7",), True, "start", []),
+        (Machine(here=("3.13",), uv=("3.12",)), ("3.12", "3.13"), True, "here-3.13", []),
+        (Machine(here=("3.12",), uv=("3.12",)), ("3.12",), False, "of uv", []),
+        (Machine(uv=("3.12",), makes=("3.12",)), ("3.12",), True, "of uv", []),
+        (Machine(makes=("3.12", "3.13")), ("3.12", "3.13"), True, "made-3.13", []),
+        (
+            Machine(makes=("3.12",)),
+            ("3.12",),
+            False,
+            "start",
+            ["Python 3.12 is not available here: using 3.11"],
+        ),
+        (Machine(), ("3.4",), True, "start", ["Python 3.4 is not available here: using 3.11"]),
+        (Machine(), ("3.12",), True, "start", ["no mirror", "Python 3.12 is not available here: using 3.11"]),
+        (Machine(own=()), ("3.12",), True, "start", []),
+    ],
+    ids=[
+        "any Python will do",
+        "the image has one",
+        "the image has one under another name",
+        "another base is here",
+        "the image stays",
+        "uv before a new base",
+        "a new base, Debian's first",
+        "no Python for an image that stays",
+        "no base has it",
+        "the base cannot be made",
+        "an image without Python",
+    ],
+)
+def test_an_image_gets_a_python_that_the_project_accepts(
+    machine: Machine,
+    accepted: tuple[str, ...],
+    replaceable: bool,
+    name: str,
+    notes: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine.fake(monkeypatch)
+    told: list[str] = []
+    image = with_python(
+        None,
+        Image("start"),
+        accepted,
+        Indexes(),
+        replaceable=replaceable,
+        state=tmp_path,
+        say=told.append,
+        stop=threading.Event(),
+    )
+    assert (image.name, told) == (name, notes)
+
+
+def test_a_stop_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Machine(makes=("3.12",)).fake(monkeypatch)
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(EnvironmentBuildFailed):
+        with_python(
+            None, Image("start"), ("3.12",), Indexes(), replaceable=True, state=tmp_path, say=print, stop=stop
+        )
+
+
+@pytest.mark.docker
+@needs_docker
+@needs_base
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+async def test_a_repository_that_excludes_the_default_python_gets_a_base_with_another(
+    workspace_of: WorkspaceOf, tmp_path: Path
+) -> None:
+    workspace = workspace_of({"pyproject.toml": '[project]\nname = "own"\nrequires-python = "==3.9.*"\n'})
+    image = await find_environment(workspace, tmp_path, print)
+    assert image is not None
+    api = connect()
+    try:
+        there = local_image(api, image)
+        assert there is not None and pythons.pythons_of(api, there, tmp_path) == ("3.9",)
+    finally:
+        api.close()
