@@ -118,7 +118,7 @@ def test_links_lead_to_the_packages(package: str) -> None:
 
 def test_there_is_nothing_else_beside_the_links() -> None:
     names = {path.name for path in (ROOT / "src" / "m3agent").iterdir()} - {"__pycache__"}
-    assert names == {*PACKAGES, "__init__.py", "py.typed"}
+    assert names == {*PACKAGES, "__init__.py", "__main__.py", "py.typed"}
 
 
 def test_version_is_printed_once() -> None:

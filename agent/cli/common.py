@@ -230,7 +230,7 @@ def print_bytes(data: bytes, *, err: bool = False) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """Exit at once and print nothing more: standard output may be closed already."""
-    with contextlib.suppress(BrokenPipeError):
+    """Exit at once and print nothing more: standard output may be closed or full already."""
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)

@@ -152,7 +152,7 @@ def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subproc
         (stage.folder / f"stdout-{number}").open("wb") as stdout,
         (stage.folder / f"stderr-{number}").open("wb") as stderr,
     ):
-        command = [sys.executable, "-m", "m3agent.agent.cli.app", *arguments]
+        command = [sys.executable, "-m", "m3agent", *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env)
     try:
         yield process
