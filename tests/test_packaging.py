@@ -51,11 +51,13 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == {
         *sources(),
         "m3agent/__init__.py",
+        "m3agent/__main__.py",
         "m3agent_verifiers.py",
     }
     assert {name.split("/")[1] for name in names if name.startswith("m3agent/")} == {
         *PACKAGES,
         "__init__.py",
+        "__main__.py",
         "py.typed",
     }
     assert f"{metadata}/licenses/LICENSE" in names

@@ -156,7 +156,7 @@ def fix(
         if follow and not pr:
             raise UsageError("--follow is for pull requests: give --pr too")
         hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
-        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
+        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
         ask(repo, flags)
         fixing = _fix(issue, attach or [], repo, flags, hand_over, screen, certificate, as_json)
         if follow:

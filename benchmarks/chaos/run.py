@@ -95,7 +95,7 @@ def play(plan: Plan, folder: Path) -> Result:
         options = [*hand_over, *(["--json"] if plan.as_json else [])]
         fix = ["fix", ISSUE, "--repo", str(stage.repo), "--endpoint", stage.model.url]
         fix += ["--sandbox", plan.backend, *options]
-        resume = ["sessions", "resume", "last", *options]
+        resume = ["sessions", "resume", "last", "--repo", str(stage.repo), *options]
         struck: float | None = None
         command = fix
         try:
