@@ -14,7 +14,6 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
-from m3agent.agent.util import append_only
 from tests.tools.small_disk import fill, small_disk
 
 
@@ -153,7 +152,7 @@ def test_a_process_that_only_asks_does_not_hinder_an_opening(
             asking.close()
             raise
 
-    monkeypatch.setattr(append_only.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     again = Session(first.folder, [])
     assert len(refused) == 1
     with pytest.raises(UsageError, match="is in use by another process"):
