@@ -78,7 +78,7 @@ def say(text: str) -> None:
 
 def run_fix(issue: Path, repo: Path, seconds: float) -> Fixed:
     """Run `m3agent fix ISSUE --engine embedded`; a patch printed after `seconds` of wall time does not count."""
-    command = [sys.executable, "-m", "m3agent.agent.cli.app", "fix", str(issue), "--repo", str(repo)]
+    command = [sys.executable, "-m", "m3agent", "fix", str(issue), "--repo", str(repo)]
     started = time.monotonic()
     process = subprocess.Popen(
         [*command, "--engine", "embedded"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

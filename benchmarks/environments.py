@@ -37,7 +37,7 @@ from benchmarks.common import git, say
 INDEX_VARIABLES = ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")
 """Variables of uv and pip; the first that is set has the address of the package index."""
 PAGE = "{}/{}/"
-M3AGENT = (sys.executable, "-m", "m3agent.agent.cli.app")
+M3AGENT = (sys.executable, "-m", "m3agent")
 TRIAL = (
     *("attrs", "flask", "rich", "asgiref", "build", "poetry-core", "structlog", "marshmallow", "pluggy"),
     *("llm", "boltons", "humanize", "yarl", "orjson", "django-debug-toolbar", "black", "httpx"),

@@ -205,7 +205,7 @@ def _ends(stream: Stream, its: contextlib.ExitStack, number: int) -> tuple[IO[by
 
 def command(*arguments: str) -> list[str]:
     """Return the command line that starts m3agent in a new interpreter."""
-    return [sys.executable, "-m", "m3agent.agent.cli.app", *arguments]
+    return [sys.executable, "-m", "m3agent", *arguments]
 
 
 def run(

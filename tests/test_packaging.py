@@ -52,11 +52,13 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".py")} == {
         *sources(),
         "m3agent/__init__.py",
+        "m3agent/__main__.py",
         "m3agent_verifiers.py",
     }
     assert {name.split("/")[1] for name in names if name.startswith("m3agent/")} == {
         *PACKAGES,
         "__init__.py",
+        "__main__.py",
         "py.typed",
     }
     assert f"{metadata}/licenses/LICENSE" in names
@@ -119,7 +121,7 @@ def test_links_lead_to_the_packages(package: str) -> None:
 
 def test_there_is_nothing_else_beside_the_links() -> None:
     names = {path.name for path in (ROOT / "src" / "m3agent").iterdir()} - {"__pycache__"}
-    assert names == {*PACKAGES, "__init__.py", "py.typed"}
+    assert names == {*PACKAGES, "__init__.py", "__main__.py", "py.typed"}
 
 
 def test_version_is_printed_once() -> None:

@@ -51,6 +51,7 @@ class ToolResult:
     Attributes:
         content: The text for the model.
         is_error: Whether the call failed or was refused.
+        is_refused: Whether it was refused: nothing ran.
         exit_code: Exit status of the program that the call ran; None if it ran none.
         digest: SHA-256 of the complete output, before it is cut.
         truncated: Whether `content` is cut.
@@ -60,6 +61,7 @@ class ToolResult:
 
     content: str
     is_error: bool = False
+    is_refused: bool = False
     exit_code: int | None = None
     digest: str = ""
     truncated: bool = False
@@ -69,7 +71,7 @@ class ToolResult:
 
 def refusal(text: str) -> ToolResult:
     """Return the result of a refused call. The text may quote the call, which may be long, so it is cut."""
-    return ToolResult(f"error: {cut(text, MOST_REFUSAL)}", is_error=True)
+    return ToolResult(f"error: {cut(text, MOST_REFUSAL)}", is_error=True, is_refused=True)
 
 
 @dataclass

@@ -58,43 +58,43 @@ class FileEditArguments(Arguments):
     new: str = Field(description="The text to put in its place.")
 
 
-def plain(path: str) -> str:
-    """Return the path relative to the work tree, without `./` or `/ws/`.
+def plain(path: str, root: str) -> str:
+    """Return the path relative to the work tree in the folder `root`, without `./` and without that folder.
 
     Raises:
         PathEscapes: The path is in git's own folder.
     """
-    path = path.removeprefix("/ws/").removeprefix("./")
+    path = path.removeprefix(f"{root}/").removeprefix("./")
     if inside_git(path):
         raise PathEscapes(f"{path}: git's own folder cannot be touched")
     return path
 
 
-def file_path(path: str) -> str:
+def file_path(path: str, root: str) -> str:
     """Return the path as `plain` does; refuse the work tree itself.
 
     Raises:
         PathEscapes: The path is the work tree, or is in git's own folder.
     """
-    if not (wanted := plain(path)).strip("./"):
+    if not (wanted := plain(path, root)).strip("./"):
         raise PathEscapes(f"'{path}' is not a file path: give one relative to the repository's root")
     return wanted
 
 
-def path_to_write(path: str) -> str:
+def path_to_write(path: str, root: str) -> str:
     """Return the path as `file_path` does; refuse files that git itself reads, which no patch may contain.
 
     Raises:
         PathEscapes: The path is the work tree, in git's own folder, or a file that git itself reads.
     """
-    wanted = file_path(path)
+    wanted = file_path(path, root)
     refuse_git_files(wanted)
     return wanted
 
 
 async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult:
     """Return lines of a file, with their numbers."""
-    path = file_path(arguments.path)
+    path = file_path(arguments.path, context.sandbox.folders.work_tree)
     content = await context.sandbox.read(path)
     if b"\0" in content:
         return refusal(f"{path} is a binary file of {len(content):,} bytes")
@@ -122,7 +122,7 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
     """Write a complete file."""
-    path = path_to_write(arguments.path)
+    path = path_to_write(arguments.path, context.sandbox.folders.work_tree)
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
@@ -131,7 +131,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
-    path = path_to_write(arguments.path)
+    path = path_to_write(arguments.path, context.sandbox.folders.work_tree)
     if not arguments.old:
         return refusal("old is empty: name the text to replace, or use file_write for a new file")
     if arguments.old == arguments.new:

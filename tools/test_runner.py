@@ -150,7 +150,7 @@ async def _run(
 
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
-    target = plain(arguments.test_file) or "."
+    target = plain(arguments.test_file, context.sandbox.folders.work_tree) or "."
     if target.startswith("-"):
         return refusal(f"test_file takes a path or node id, not options: {target}")
     suites = await _suites(context.sandbox)

@@ -41,7 +41,7 @@ class Pipe:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MOST)
         # Python found no stream at a closed descriptor; the event loop may have taken its number since.
-        if sys.stdin is None or sys.stdout is None:
+        if sys.stdin is None or sys.__stdout__ is None:
             raise UsageError(
                 "Standard input or output of m3agent acp is closed: start it with both open, as an editor does."
             )

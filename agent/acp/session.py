@@ -117,12 +117,14 @@ class ClientSession:
         else:
             session, lines = await asyncio.to_thread(fork, self.state, earlier, None)
         with contextlib.closing(session):
-            point = None
+            point, notes = None, list[str]()
             if lines:
-                now = (await asyncio.to_thread(workspace_of, repository, session.folder)).base
+                now = (await asyncio.to_thread(workspace_of, repository, session.folder, notes.append)).base
                 point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
+            for note in notes:
+                updates.note(note)
             if point is not None and asked.images:
                 updates.note("images are accepted only with the first prompt: these are left out")
             session.listen(updates.see)

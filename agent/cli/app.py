@@ -181,7 +181,7 @@ def fix(
 
         def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
             by_id = each is not None
-            screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
+            screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
             return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate, as_json), screen
 
         ask(repo, flags)
@@ -357,21 +357,14 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
 arrange(app)
 
 
-def main() -> None:
-    """Entry point of the console script."""
+def main() -> int:
+    """Run the command line and return its exit status. `m3agent.agent.__main__` handles what no command expects."""
     try:
-        code = app(
-            prog_name=PROGRAM, standalone_mode=False
-        )  # typer would print errors in another style, on three lines
-    except KeyboardInterrupt:
-        end(130)
+        # typer itself would print errors in another style, on three lines
+        code = app(prog_name=PROGRAM, standalone_mode=False)
     except TyperException as error:
         say(usage_error(error))
         code = error.exit_code
     except Abort:  # Ctrl-C or Ctrl-D at a question
         end(130)
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-if __name__ == "__main__":
-    main()
+    return code if isinstance(code, int) else 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import faults, say, session_names
+from m3agent.agent.cli.common import Repo, faults, say, session_names, sessions_here
 
 if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
@@ -23,6 +23,7 @@ def apply(
             autocompletion=session_names,
         ),
     ] = "last",
+    repo: Repo = Path(),
 ) -> None:
     """Write the patch of a fix into the work tree, as `fix --apply` does.
 
@@ -34,7 +35,7 @@ def apply(
         from m3agent.agent.errors import PermissionRefused, UsageError
         from m3agent.agent.fix.entry import opened
         from m3agent.agent.repo.snapshot import TREES
-        from m3agent.agent.session.catalog import LAST, find_session, summary_of
+        from m3agent.agent.session.catalog import summary_of
         from m3agent.agent.session.record import read_session
         from m3agent.agent.settings.loader import settings_of
         from m3agent.agent.settings.settings import state_dir
@@ -42,17 +43,9 @@ def apply(
         from m3agent.sandbox.store.workspace import Workspace
 
         state = state_dir(os.environ)
-        folder = find_session(state, session)
+        folder = sessions_here(repo).find(session)
         summary = summary_of(folder)
         root = Path(summary.repository)
-        if session == LAST and summary.repository and (other := _other_repository(root)) is not None:
-            last = _last_of(other, state)
-            which = (
-                f"use m3agent apply {last}, its last patch"
-                if last
-                else f"name the session, as in m3agent apply {summary.id}"
-            )
-            raise UsageError(f"the last session is about {root}, and this is {other}: {which}")
         path = _patch_of(summary)
         if not (folder / TREES).is_dir():
             raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
@@ -92,27 +85,3 @@ def _patch_of(summary: Summary) -> Path:
     if not summary.repository:
         raise UsageError("a bare repository has no work tree to apply a patch to: use 'git apply' elsewhere")
     return Path(summary.patch)
-
-
-def _last_of(repository: Path, state: Path) -> str | None:
-    """Return the id of a repository's last session with a patch that can be applied; None without one."""
-    from m3agent.agent.errors import HANDED_OVER
-    from m3agent.agent.session.catalog import list_sessions
-
-    for summary in list_sessions(state):
-        fits = summary.patch and summary.status in HANDED_OVER
-        if fits and summary.repository and Path(summary.repository).resolve() == repository.resolve():
-            return summary.id
-    return None
-
-
-def _other_repository(root: Path) -> Path | None:
-    """Return the repository of the current folder if it is another one than `root`."""
-    from m3agent.agent.errors import M3AgentError
-    from m3agent.agent.repo.repository import open_repository
-
-    try:
-        here = open_repository(Path()).root
-    except M3AgentError:
-        return None  # there is none here, so the session's repository cannot be confused with it
-    return here if here is not None and here.resolve() != root.resolve() else None

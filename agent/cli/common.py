@@ -16,6 +16,7 @@ from m3agent.agent.util.token_count import some_tokens
 if TYPE_CHECKING:
     from m3agent.agent.delivery.apply import HandOver
     from m3agent.agent.fix.finalize import FixResult
+    from m3agent.agent.session.catalog import Sessions
     from m3agent.agent.session.log_reader import Line
     from m3agent.agent.ui.event_printer import Screen
 
@@ -40,12 +41,40 @@ PullRequest = Annotated[
 ]
 
 
-def session_names(incomplete: str) -> list[str]:
-    """Return the names of sessions that begin with a text, for the completion of a shell: `last`, then the newest first."""
-    from m3agent.agent.session.catalog import LAST, session_folders
+All = Annotated[bool, typer.Option("--all", help="Sessions of all repositories, not of this one only.")]
+
+
+def sessions_here(repo: Path, *, every: bool = False, shows: bool = False) -> Sessions:
+    """Return the sessions that a command means: those of the repository that it is about.
+
+    Args:
+        repo: The value of --repo.
+        every: The value of --all.
+        shows: The command only shows sessions. Outside a git repository, it then shows those of all, and says so.
+
+    Raises:
+        UsageError: There is no such folder.
+        EnvironmentFault: The repository cannot be read.
+    """
+    from m3agent.agent.session.catalog import Sessions, sessions_of
     from m3agent.agent.settings.settings import state_dir
 
-    names = [LAST, *(folder.name for folder in session_folders(state_dir(os.environ)))]
+    sessions = sessions_of(state_dir(os.environ), repo, every=every)
+    if shows and not every and sessions.any_by_name and not sessions.folders():
+        say(f"{sessions.where} is in no git repository: the sessions of all repositories count")
+        return Sessions(sessions.state)
+    return sessions
+
+
+def session_names(incomplete: str) -> list[str]:
+    """Return the names of this repository's sessions that begin with a text, for the completion of a shell.
+
+    `last` comes first, then the newest.
+    """
+    from m3agent.agent.session.catalog import LAST, sessions_of
+    from m3agent.agent.settings.settings import state_dir
+
+    names = [LAST, *(folder.name for folder in sessions_of(state_dir(os.environ), Path()).folders())]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -85,7 +114,7 @@ def say(text: str) -> None:
 
 
 def screen_for(
-    hand_over: HandOver, *, quiet: bool, verbose: bool, as_json: bool, by_id: bool = False
+    hand_over: HandOver, repo: Path, *, quiet: bool, verbose: bool, as_json: bool, by_id: bool = False
 ) -> Screen:
     """Return the screen for a fix. Raises UsageError if it shall be both quiet and verbose."""
     from m3agent.agent.errors import UsageError
@@ -100,6 +129,7 @@ def screen_for(
         state=state_dir(os.environ),
         shown_by=hand_over.shown_by,
         by_id=by_id,
+        repo="" if repo == Path() else str(repo),
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
     )
 
@@ -235,7 +265,7 @@ def print_bytes(data: bytes, *, err: bool = False) -> None:
 
 
 def end(code: int) -> NoReturn:
-    """Exit at once and print nothing more: standard output may be closed already."""
-    with contextlib.suppress(BrokenPipeError):
+    """Exit at once and print nothing more: standard output may be closed or full already."""
+    with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)

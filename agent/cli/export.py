@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes, say, session_names
+from m3agent.agent.cli.common import All, Repo, faults, print_bytes, say, session_names, sessions_here
 from m3agent.agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def export(
     sessions: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Ids, beginnings of ids, or 'last'; sft exports all if none is named.",
+            help="Ids, beginnings of ids, or 'last'; sft exports all of the repository if none is named.",
             metavar="SESSION...",
             autocompletion=session_names,
         ),
@@ -41,20 +40,20 @@ def export(
         str,
         typer.Option("--output", "-o", help="Write to this file; - is standard output.", metavar="FILE"),
     ] = "-",
+    repo: Repo = Path(),
+    every: All = False,
 ) -> None:
     """Write sessions as trajectories: ATIF for viewers and benchmarks, chat-format JSONL to train on."""
     with faults():
         from m3agent.agent.report.write import check_target, write_page
-        from m3agent.agent.session.catalog import find_session, list_sessions
-        from m3agent.agent.settings.settings import state_dir
 
-        state = state_dir(os.environ)
         if output != "-":
             check_target(Path(output))
+        known = sessions_here(repo, every=every, shows=True)
         if format is Format.sft and not sessions:
-            folders = [Path(summary.folder) for summary in list_sessions(state) if not summary.problem]
+            folders = [Path(summary.folder) for summary in known.list() if not summary.problem]
         else:
-            folders = [find_session(state, name) for name in sessions or ()]
+            folders = [known.find(name) for name in sessions or ()]
         if format is Format.atif and len(folders) != 1:
             raise UsageError("--format atif writes one session: give one")
         if format is Format.atif:

@@ -45,7 +45,7 @@ EXAMPLES = {
         ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
     ),
     "m3agent apply": (
-        ("m3agent apply", "the last fix"),
+        ("m3agent apply", "the last fix of this repository"),
         ("m3agent apply 20260131-12", "the beginning of a session's id"),
     ),
     "m3agent verify": (

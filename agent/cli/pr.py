@@ -73,7 +73,7 @@ def follow(
     with faults():
         from m3agent.agent.delivery.apply import HandOver
 
-        screen = screen_for(HandOver(), quiet=quiet, verbose=verbose, as_json=as_json)
+        screen = screen_for(HandOver(), repo, quiet=quiet, verbose=verbose, as_json=as_json)
         try:
             ended = run(
                 _entered(
@@ -123,7 +123,7 @@ async def _follow(
     from m3agent.agent.follow.follow import follow as follow_pull
     from m3agent.agent.patches.pull import pull_of_origin
     from m3agent.agent.repo.repository import open_repository
-    from m3agent.agent.session.catalog import find_session
+    from m3agent.agent.session.catalog import sessions_of
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import state_dir
 
@@ -132,7 +132,7 @@ async def _follow(
     repository = await asyncio.to_thread(open_repository, repo)
     pull = pull_of_origin(url, repository, github_api=api, env=os.environ)
     folder = (
-        find_session(state, session)
+        sessions_of(state, repo).find(session)
         if session is not None
         else session_of(state, pull, github_api=api, env=os.environ)
     )

@@ -17,11 +17,13 @@ from m3agent.agent.cli.common import (
     Branch,
     PullRequest,
     Quiet,
+    Repo,
     Verbose,
     faults,
     finish,
     screen_for,
     session_names,
+    sessions_here,
     sinks,
 )
 from m3agent.agent.settings.options import Flags, takes_settings
@@ -58,6 +60,7 @@ Which = Annotated[
 )
 def resume(
     session: Which,
+    repo: Repo = Path(),
     *,
     flags: Flags,
     apply: Apply = False,
@@ -74,14 +77,12 @@ def resume(
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver
-        from m3agent.agent.session.catalog import find_session
         from m3agent.agent.session.session import Session
-        from m3agent.agent.settings.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)
-        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
+        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
         _ask(flags)
-        resumed, lines = Session.open(find_session(state_dir(os.environ), session))
+        resumed, lines = Session.open(sessions_here(repo).find(session))
         _go_on(resumed, lines, "", flags, hand_over, screen, as_json)
 
 
@@ -99,6 +100,7 @@ def fork(
         typer.Option(help="Continue from the end of this turn; by default the last one.", metavar="N"),
     ] = None,
     tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
+    repo: Repo = Path(),
     *,
     flags: Flags,
     apply: Apply = False,
@@ -115,16 +117,15 @@ def fork(
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver
-        from m3agent.agent.session.catalog import find_session
         from m3agent.agent.session.fork import fork as fork_session
         from m3agent.agent.session.log_reader import LOG, read_log
         from m3agent.agent.settings.settings import state_dir
 
         hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
-        screen = screen_for(hand_over, quiet=quiet, verbose=verbose, as_json=as_json)
-        state = state_dir(os.environ)
+        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
         _ask(flags)
-        forked, lines = fork_session(state, read_log(find_session(state, session) / LOG), turn)
+        log = read_log(sessions_here(repo).find(session) / LOG)
+        forked, lines = fork_session(state_dir(os.environ), log, turn)
         _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
 
 

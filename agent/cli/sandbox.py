@@ -194,7 +194,7 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
     state = state_dir(os.environ)
     may = may_build(repository, settings, state, say)
     with scratch_folder(state) as folder:
-        workspace = await asyncio.to_thread(workspace_of, repository, folder)
+        workspace = await asyncio.to_thread(workspace_of, repository, folder, say)
         tag = await asyncio.to_thread(last_tag, repository)
         suites = await asyncio.to_thread(suites_of, workspace)
         if [suite.language for suite in suites] != ["Python"]:
@@ -286,7 +286,7 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     state = state_dir(os.environ)
     may = may_build(repository, settings, state, say)
     with scratch_folder(state) as folder:
-        workspace = await asyncio.to_thread(workspace_of, repository, folder)
+        workspace = await asyncio.to_thread(workspace_of, repository, folder, say)
         tag = await asyncio.to_thread(last_tag, repository)
         spec = await with_environment(spec, backend, workspace, settings, state, say, tag, may)
         async with new_sandbox(backend, spec, workspace, say, tell) as sandbox:

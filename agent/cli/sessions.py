@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, say, session_names
+from m3agent.agent.cli.common import (
+    All,
+    AsJson,
+    Repo,
+    faults,
+    print_bytes,
+    say,
+    session_names,
+    sessions_here,
+)
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.as_typed import as_typed
 from m3agent.agent.util.sanitize import columns_of, printable_line
@@ -23,7 +33,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from m3agent.agent.report.model import SessionReport
-    from m3agent.agent.session.catalog import Summary
+    from m3agent.agent.session.catalog import Sessions, Summary
 
 sessions_app = typer.Typer(
     help="List earlier fixes, show their results, and resume, fork or export them.", no_args_is_help=True
@@ -53,14 +63,14 @@ def sessions_list(
             metavar="N",
         ),
     ] = None,
+    repo: Repo = Path(),
+    every: All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last sessions, the newest at the end. JSON has the newest first."""
+    """Print the last sessions of this repository, the newest at the end. JSON has the newest first."""
     with faults():
-        from m3agent.agent.session.catalog import list_sessions
-        from m3agent.agent.settings.settings import state_dir
-
-        found = list_sessions(state_dir(os.environ))
+        sessions = sessions_here(repo, every=every, shows=True)
+        found = sessions.list()
         wanted = number if number is not None else 0 if as_json else SHOWN
         shown = found[:wanted] if wanted else found
         if as_json:
@@ -68,7 +78,7 @@ def sessions_list(
         elif shown:
             _print_list(shown[::-1], len(found) - len(shown))
         else:
-            say("there are no sessions yet")
+            say("there are no sessions yet" + (f" about {sessions.where}" if sessions.where else ""))
 
 
 def _print_list(shown: Sequence[Summary], earlier: int) -> None:
@@ -119,14 +129,17 @@ def sessions_show(
     session: Annotated[
         str, typer.Argument(help=f"{WHICH}.", metavar="[SESSION]", autocompletion=session_names)
     ] = "last",
+    repo: Repo = Path(),
+    every: All = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the result of one session."""
     with faults():
-        from m3agent.agent.session.catalog import find_session, summary_of
-        from m3agent.agent.settings.settings import state_dir
+        from m3agent.agent.session.catalog import summary_of
 
-        summary = summary_of(find_session(state_dir(os.environ), session))
+        summary = summary_of(sessions_here(repo, every=every, shows=True).find(session))
+        named = summary.repository and (every or repo != Path())
+        there = f" --repo {shlex.quote(summary.repository)}" if named else ""
         if as_json:
             _print_json(_fields(summary))
         elif summary.problem:
@@ -134,7 +147,7 @@ def sessions_show(
         else:
             from m3agent.agent.ui.result import labelled, print_result
 
-            print_result(labelled(_details(summary, columns_of(sys.stdout)), NAMES))
+            print_result(labelled(_details(summary, columns_of(sys.stdout), there), NAMES))
 
 
 def report(
@@ -152,18 +165,19 @@ def report(
             "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
         ),
     ] = PAGE,
+    repo: Repo = Path(),
+    every: All = False,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
         from m3agent.agent.report.page import render
         from m3agent.agent.report.write import check_target, write_page, written
         from m3agent.agent.session.catalog import LAST
-        from m3agent.agent.settings.settings import state_dir
 
         if output != "-":
             check_target(Path(output))
-        state = state_dir(os.environ)
-        page = render([_read(state, name) for name in dict.fromkeys(sessions or [LAST])]).encode()
+        here = partial(sessions_here, repo, every=every, shows=True)
+        page = render([_read(here, name) for name in dict.fromkeys(sessions or [LAST])]).encode()
         if output == "-":
             print_bytes(page)
         else:
@@ -171,15 +185,14 @@ def report(
             say(written(Path(output), page))
 
 
-def _read(state: Path, name: str) -> SessionReport:
-    """Return the report of a session. Its name is a path if it looks like one, else an id."""
+def _read(here: Callable[[], Sessions], name: str) -> SessionReport:
+    """Return the report of a session. Its name is a path if it looks like one, else one of the sessions `here`."""
     from m3agent.agent.report.reader import report_of
-    from m3agent.agent.session.catalog import find_session
     from m3agent.agent.session.log_reader import LOG, read_log
 
     path = Path(name)
     if "/" not in name and path.suffix != ".jsonl":
-        path = find_session(state, name)
+        path = here().find(name)
     if path.name == LOG:
         path = path.parent
     path = path.resolve()
@@ -204,8 +217,11 @@ def _row(summary: Summary, now: datetime) -> tuple[str, ...]:
     return tuple(printable_line(cell, width) for cell, width in zip(cells, WIDTHS, strict=True))
 
 
-def _details(summary: Summary, width: int) -> str:
-    """Return a session for people, one detail a line; lines wrap on a terminal of `width` columns, if it is not 0."""
+def _details(summary: Summary, width: int, there: str = "") -> str:
+    """Return a session for people, one detail a line; lines wrap on a terminal of `width` columns, if it is not 0.
+
+    `there` is the option that names the session's repository in the next command, if it is not the present one.
+    """
     from m3agent.agent.report import text
 
     asks_a_model = summary.engine.partition(":")[0] != "embedded"
@@ -236,7 +252,7 @@ def _details(summary: Summary, width: int) -> str:
         "notes": "; ".join(summary.notes),
         "folder": f"{summary.folder} ({text.size(summary.bytes)})",
     }
-    known["next"] = as_typed(_next(summary), summary.repository)
+    known["next"] = as_typed(_next(summary, there), summary.repository)
     lines: list[str] = []
     for name, value in known.items():
         if value:
@@ -245,17 +261,17 @@ def _details(summary: Summary, width: int) -> str:
     return "".join(lines)
 
 
-def _next(summary: Summary) -> str:
+def _next(summary: Summary, there: str) -> str:
     from m3agent.agent.errors import HANDED_OVER
     from m3agent.agent.loop.resume import RESUMABLE
 
     if summary.patch and summary.repository and summary.status in HANDED_OVER:
         if summary.uncommitted:
             return f"git apply {shlex.quote(summary.patch)} (m3agent apply does not write over uncommitted changes)"
-        return f"m3agent apply {summary.id} (writes the patch into the work tree, unless it is there)"
+        return f"m3agent apply {summary.id}{there} (writes the patch into the work tree, unless it is there)"
     if summary.turns and summary.status in RESUMABLE:
-        return f"m3agent sessions resume {summary.id}"
-    return f"m3agent report {summary.id}"
+        return f"m3agent sessions resume {summary.id}{there}"
+    return f"m3agent report {summary.id}{there}"
 
 
 def _fields(summary: Summary) -> dict[str, object]:

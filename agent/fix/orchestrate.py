@@ -194,7 +194,7 @@ async def _prepare(
         first.go_on(request.resume)
     else:
         dirty = len(await asyncio.to_thread(repository.dirty_paths))
-        first.workspace = await asyncio.to_thread(workspace_of, repository, first.session.folder)
+        first.workspace = await asyncio.to_thread(workspace_of, repository, first.session.folder, say)
     assert first.workspace is not None
     workspace, shared = first.workspace, list[events.Event]()
 

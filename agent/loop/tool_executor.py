@@ -90,15 +90,14 @@ class Calls:
         except asyncio.CancelledError:
             finish(ToolResult("interrupted", is_error=True), "interrupted", before)
             raise
-        refused = result.is_error and result.content.startswith("error: ")
-        finish(result, "refused" if refused else "done", after)
+        finish(result, "refused" if result.is_refused else "done", after)
         if after != before:
             changes = self.sandbox.workspace.store.changed_paths(before, after)
             self.session.write(events.FileChanged(turn=turn, call=number, changes=changes, tree=after))
         if "passed" in result.data:
             self.tests.add_run(result.data, after)
             self.session.write(turn_events.tests_finished(number, result, after))
-        elif not refused and traits.mentions_tests(call.arguments):
+        elif not result.is_refused and traits.mentions_tests(call.arguments):
             # the model may run tests with another tool than the test tool; they run on the current tree
             self.tests.add_command(result.exit_code, after)
         return result

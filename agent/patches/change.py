@@ -263,7 +263,7 @@ class _Reader:
         }
         for path in sorted(changed & repository.submodules()):
             raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
-        now = workspace_of(repository, folder)
+        now = workspace_of(repository, folder, say)
         found, after = now.entries(now.base), now.base
         tracked = {entry.path for entry in self.store.list_tree(repository.head)}
         if own := {path for path in changed - tracked if path in found and self._is_own(found[path])}:

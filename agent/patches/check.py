@@ -124,7 +124,7 @@ def _others(stated: Predicate, now: Predicate) -> Iterator[Difference]:
         ("still red", _ids(stated.tests.still_red), _ids(now.tests.still_red)),
         ("flaky", _ids(stated.tests.flaky), _ids(now.tests.flaky)),
         ("packages", {*stated.environment.packages}, {*now.environment.packages}),
-        ("suites", {str(one) for one in stated.suites}, {str(one) for one in now.suites}),
+        ("suites", _names(stated), _names(now)),
     ):
         yield from _sets(what, before, after, decides=False)
     before_values, after_values = (

@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from m3agent.agent.errors import EnvironmentFault
@@ -22,41 +22,53 @@ TREES = "trees.git"
 """A folder in a session's folder. It holds the states of the session's work tree."""
 MOST_BYTES = 16 << 30
 """The most bytes of a work tree. A sandbox has less room, unless its memory is larger than 32 GiB."""
+LARGEST_FILE = 1 << 30
+"""The most bytes of one file. Larger ones do not go into sandboxes: reading them takes minutes, even if they are sparse."""
 SCRATCH = "scratch"
 """A folder in the state folder. It holds one folder for each command that needs one."""
 
 _MOST_BOUNDARY = 16 << 20  # bytes; 400,000 commits
 
 
-def workspace_of(repository: Repository, folder: Path) -> Workspace:
+def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None]) -> Workspace:
     """Return the tree to start from.
 
-    It has the current files of the work tree, or those of HEAD for a bare repository.
+    It has the current files of the work tree, or those of HEAD for a bare repository. Files that are too large are left out.
+
+    Args:
+        repository: The repository.
+        folder: Gets the trees.
+        say: Names each file that is left out.
 
     Raises:
         EnvironmentFault: The work tree is too large, or has a file that git cannot read.
     """
     store = TreeStore(folder / TREES, objects_of(repository))
     if repository.root is not None:
-        paths = repository.list_files()
-        _refuse_unreadable(repository.root, paths)
+        paths = _readable(repository.root, repository.list_files(), say)
         return Workspace.from_folder(store, repository.root, paths)
     wanted = set(repository.list_files())
     return Workspace(store, store.write_tree(e for e in store.list_tree(repository.head) if e.path in wanted))
 
 
-def _refuse_unreadable(root: Path, paths: Sequence[str]) -> None:
-    """Refuse a work tree that git could not read in reasonable time."""
+def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Return the paths without those of files that are too large; refuse a work tree that git could not read in time."""
     folders = {root, *(root / parent for path in paths for parent in PurePosixPath(path).parents)}
     if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
     sizes = {path: (root / path).lstat().st_size for path in paths}
+    for path in [path for path, size in sizes.items() if size > LARGEST_FILE]:
+        size = sizes.pop(path)
+        say(
+            f"left out: {path} has {size:,} bytes, and files of more than {LARGEST_FILE >> 30} GiB are not copied"
+        )
     if sum(sizes.values()) > MOST_BYTES:
         largest = max(sizes, key=lambda path: sizes[path])
         raise EnvironmentFault(
             f"The files of {root} are larger than {MOST_BYTES >> 30} GiB together, the largest is {largest}: leave them out "
             "with .gitignore."
         )
+    return list(sizes)
 
 
 def borrowing_store(repository: Repository, git_dir: Path) -> TreeStore:

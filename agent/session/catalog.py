@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import stat
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.errors import UsageError, reason_of
+from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import LOG, Line, items, number, read_ends, read_last, text, whole
 from m3agent.agent.session.record import SessionRecord, read_session, record_of
@@ -63,37 +65,120 @@ class Summary:
     forked_turn: int | None = None
 
 
-def list_sessions(state: Path) -> list[Summary]:
-    """Return summaries of all sessions in the state folder, newest first. Damaged sessions are included."""
-    return [summary_of(folder) for folder in session_folders(state)]
+@dataclass(frozen=True)
+class Sessions:
+    """The sessions that a command may mean.
+
+    Attributes:
+        state: The state folder.
+        places: The git folder and the work tree of the present repository; None for the sessions of all repositories.
+        where: What the command is about, for people: a repository or a folder.
+        any_by_name: Whether an id may be that of another repository's session.
+    """
+
+    state: Path
+    places: frozenset[Path] | None = None
+    where: Path | None = None
+    any_by_name: bool = True
+
+    def folders(self) -> list[Path]:
+        """Return the folders of the sessions, newest first. Raises UsageError if they cannot be listed."""
+        return [folder for folder in session_folders(self.state) if self._has(folder)]
+
+    def list(self) -> list[Summary]:
+        """Return summaries of the sessions, newest first. Damaged sessions are included."""
+        return [summary_of(folder) for folder in self.folders()]
+
+    def find(self, name: str) -> Path:
+        """Return the folder of the session that `name` means.
+
+        Args:
+            name: An id, the unique beginning of an id, or "last" for the newest session. If the newest session is one of
+                several attempts, "last" is the chosen attempt.
+
+        Raises:
+            UsageError: `name` matches no session, several, or one of another repository.
+        """
+        folders = session_folders(self.state)
+        if not folders:
+            raise UsageError(
+                f"there are no sessions in {self.state / 'sessions'}: `m3agent fix` creates them"
+            )
+        if name == LAST:
+            newest = next(filter(self._has, folders), None)
+            if newest is None:
+                raise UsageError(
+                    f"there is no session about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
+                    "repository, and `m3agent sessions list --all` shows the sessions of all"
+                )
+            return _chosen(newest)
+        exact = [folder for folder in folders if folder.name == name]
+        matching = exact or [folder for folder in folders if name and folder.name.startswith(name)]
+        own = matching if self.any_by_name else [folder for folder in matching if self._has(folder)]
+        if not own and matching:
+            other = repository_of(matching[0]).get("root") or "a bare repository"
+            raise UsageError(
+                f"session {matching[0].name} is about {other}, and this is {self.where}: name its repository with --repo"
+            )
+        if not own:
+            raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
+        if len(own) > 1:
+            raise UsageError(
+                f"'{name}' is the beginning of {len(own)} sessions, {own[0].name} and {own[1].name} among "
+                "them: give a longer part"
+            )
+        return own[0]
+
+    def _has(self, folder: Path) -> bool:
+        """Return whether a session is about the repository. One whose log cannot be read may be."""
+        if self.places is None:
+            return True
+        about = repository_of(folder)
+        names = [about[name] for name in ("git_dir", "root") if about.get(name)]
+        return not names or any(_shared(Path(name)) in self.places for name in names)
 
 
-def find_session(state: Path, name: str) -> Path:
-    """Return the folder of the session that `name` means.
+def sessions_of(state: Path, repo: Path, *, every: bool = False) -> Sessions:
+    """Return the sessions that a command means in a folder: those of its repository.
+
+    Linked work trees and folders of one repository have the same sessions. Outside a repository, the sessions of the folder
+    itself are meant, and an id may be any session's: nothing can be confused with it.
 
     Args:
         state: The state folder.
-        name: An id, the unique beginning of an id, or "last" for the newest session. If the newest session is one of
-            several attempts, "last" is the chosen attempt.
+        repo: A folder of the repository.
+        every: The sessions of all repositories are meant.
 
     Raises:
-        UsageError: `name` matches no session, or several.
+        UsageError: There is no such folder.
+        EnvironmentFault: The repository is damaged or belongs to another user.
     """
-    folders = session_folders(state)
-    if not folders:
-        raise UsageError(f"there are no sessions in {state / 'sessions'}: `m3agent fix` creates them")
-    if name == LAST:
-        return _chosen(folders[0])
-    exact = [folder for folder in folders if folder.name == name]
-    found = exact or [folder for folder in folders if name and folder.name.startswith(name)]
-    if not found:
-        raise UsageError(f"there is no session '{name}': `m3agent sessions list` shows them")
-    if len(found) > 1:
-        raise UsageError(
-            f"'{name}' is the beginning of {len(found)} sessions, {found[0].name} and {found[1].name} among "
-            "them: give a longer part"
-        )
-    return found[0]
+    if every:
+        return Sessions(state)
+    if not repo.is_dir():
+        raise UsageError(f"There is no folder {repo}: give the repository's folder.")
+    where = repo.resolve()
+    repository = find_repository(str(where))
+    if repository is None:
+        return Sessions(state, frozenset({where}), where)
+    places = {_shared(Path(repository.git_dir)), *(Path(top) for top in (repository.root,) if top)}
+    return Sessions(state, frozenset(places), Path(repository.root or repository.git_dir), any_by_name=False)
+
+
+def repository_of(folder: Path) -> Line:
+    """Return what a session's log says about its repository; nothing if it cannot be read. Only its first line is read."""
+    try:
+        with (folder / LOG).open("rb") as file:
+            about = json.loads(file.readline())["repository"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def _shared(git_dir: Path) -> Path:
+    """Return the git folder that linked work trees share: theirs is below its `worktrees`."""
+    resolved = git_dir.resolve()
+    return resolved.parent.parent if resolved.parent.name == "worktrees" else resolved
 
 
 def _chosen(folder: Path) -> Path:

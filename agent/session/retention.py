@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import shutil
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from m3agent.agent.repo.snapshot import TREES
-from m3agent.agent.session.catalog import disk_use, session_folders
+from m3agent.agent.session.catalog import disk_use, repository_of, session_folders
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.session import CALLS
+from m3agent.agent.util.append_only import is_locked
 
 MOST_BYTES = 4 << 30
 """The most bytes for all sessions together. Above it, the oldest sessions lose the files that only resuming
@@ -38,7 +37,7 @@ def at_work_on(state: Path, root: str, own: Collection[str]) -> list[str]:
     """
     found = []
     for folder in _newest(state)[:LOOKED_AT]:
-        if folder.name not in own and _is_open(folder / LOG) and _root(folder / LOG) == root:
+        if folder.name not in own and is_locked(folder / LOG) and repository_of(folder).get("root") == root:
             found.append(folder.name)
     return found
 
@@ -73,7 +72,7 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
         if total <= most:
             break
         bulk = [folder / name for name in BULKY if (folder / name).exists()]
-        if not bulk or _is_open(folder / LOG):
+        if not bulk or is_locked(folder / LOG):
             continue
         for path in bulk:
             if path.is_dir():
@@ -87,26 +86,3 @@ def trim(state: Path, most: int = MOST_BYTES, pause: float = PAUSE) -> list[str]
 
 def _newest(state: Path) -> list[Path]:
     return [folder for folder in session_folders(state) if (folder / LOG).is_file()]
-
-
-def _is_open(log: Path) -> bool:
-    """Return whether a process holds the session's lock.
-
-    The kernel releases the lock when the process ends for any reason.
-    """
-    try:
-        with log.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _root(log: Path) -> str | None:
-    try:
-        with log.open("rb") as file:
-            return str(json.loads(file.readline())["repository"]["root"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -35,10 +35,14 @@ def cached_share(usage: Usage) -> float | None:
     return usage.cached / usage.prompt if usage.cached is not None and usage.prompt else None
 
 
+LEAST_STREAM = 0.02
+"""Fewest seconds from the first token to the last. In less time, an answer was not made token by token."""
+
+
 def tokens_per_second(turn: Turn) -> float | None:
-    """Return the speed of an answer after its first token; None if unknown."""
+    """Return the speed of an answer after its first token; None if unknown, or if the answer came in one piece."""
     tokens, first = turn.usage.completion, turn.first_token_seconds
-    if tokens is None or tokens < 2 or first is None or turn.seconds <= first:
+    if tokens is None or tokens < 2 or first is None or turn.seconds - first < LEAST_STREAM:
         return None
     return (tokens - 1) / (turn.seconds - first)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,6 +132,7 @@ class End:
         facts: What earlier lines said.
         name: What the user calls the session in a command.
         is_told: Whether the reason was printed before, as an error.
+        repo: The repository's folder, for the next commands; empty if they find it from where the user is.
         shown_by: The command that shows the patch where it was handed over; None if it was not, empty without a command.
         is_refused: Whether the patch was to be handed over and was not.
     """
@@ -139,6 +141,7 @@ class End:
     facts: Facts
     name: str
     is_told: bool
+    repo: str = ""
     shown_by: str | None = None
     is_refused: bool = False
 
@@ -197,6 +200,7 @@ class End:
             return
         status, name = self.line["status"], printable_line(self.name)
         which = "" if name == "last" else f" {name}"
+        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
         if status in HANDED_OVER and self.line["patch"]:
             # the engine finds edits, not reasons
             is_sure = status == Status.VERIFIED and not self.facts.is_embedded
@@ -205,12 +209,12 @@ class End:
             if self.line.get("uncommitted"):
                 yield by_git, f"{first}writes it into your work tree, beside your uncommitted changes"
             else:
-                yield f"m3agent apply{which}", f"{first}writes it into your work tree"
+                yield f"m3agent apply{which}{there}", f"{first}writes it into your work tree"
         elif status in RESUMABLE and self.line["turns"]:
-            yield f"m3agent sessions resume {name}{self._higher_limit()}", "continues here"
+            yield f"m3agent sessions resume {name}{there}{self._higher_limit()}", "continues here"
         unsolved = status in (Status.UNVERIFIED, Status.FAILED, Status.EMPTY, Status.STALLED)
         if not self.facts.is_embedded and (unsolved or (status == Status.VERIFIED and self.line["patch"])):
-            yield f"m3agent sessions fork {name} --tell TEXT", "continues with your advice"
+            yield f"m3agent sessions fork {name}{there} --tell TEXT", "continues with your advice"
         if unsolved:
             if self.facts.is_embedded:  # it takes no advice
                 if self.facts.has_red is False:
@@ -219,7 +223,7 @@ class End:
                     "m3agent fix ISSUE --endpoint URL",
                     "asks a language model; this engine makes small repairs only",
                 )
-            yield f"m3agent report{which}", "shows each step"
+            yield f"m3agent report{which}{there}", "shows each step"
 
     def _higher_limit(self) -> str:
         """Return the option that raises the limit which ended the session; empty if none did."""

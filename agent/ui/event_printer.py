@@ -70,6 +70,7 @@ class Screen:
         state: The state folder. With it, changes of files are shown as diffs; they are read from the session's trees.
         shown_by: The command that shows the patch after it was applied or committed; None if the user asked for neither.
             Empty if there is no such command.
+        repo: The repository's folder, for the next commands; empty if they find it from where the user is.
         by_id: Whether the next steps name the session by its id, because it is not the last one of this command.
         hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
     """
@@ -82,6 +83,7 @@ class Screen:
         state: Path | None = None,
         shown_by: str | None = None,
         by_id: bool = False,
+        repo: str = "",
         hold_end: bool = False,
     ) -> None:
         self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
@@ -90,6 +92,7 @@ class Screen:
         self._state = state
         self._shown_by = shown_by
         self._by_id = by_id
+        self._repo = repo
         self._hold_end = hold_end
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
@@ -347,6 +350,7 @@ class Screen:
             shown.facts,
             name="last" if shown.row.of == 1 and not self._by_id else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
+            repo=self._repo,
             shown_by=self._shown_by if line["status"] in HANDED_OVER and line["exit"] < 2 else None,
             is_refused=self._shown_by is not None and line["status"] in HANDED_OVER and line["exit"] >= 2,
         )

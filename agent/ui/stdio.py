@@ -34,7 +34,7 @@ class Output:
     def __init__(self) -> None:
         self.taken = 0
         self._queue: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        self._open = {fd for fd, stream in ((1, sys.stdout), (2, sys.stderr)) if stream is not None}
+        self._open = {fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__)) if stream is not None}
 
     def put(self, fd: int, data: bytes) -> None:
         """Queue a piece of output for stdout (`fd` 1) or stderr (2)."""

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 from pathlib import Path
+from typing import IO
 
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 
@@ -26,7 +27,7 @@ class AppendOnlyFile:
         with contextlib.ExitStack() as on_failure:
             try:
                 self._file = on_failure.enter_context(path.open("a+b", buffering=0))
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(self._file)
                 self._drop_torn_line()
             except BlockingIOError:
                 raise UsageError(
@@ -67,6 +68,38 @@ class AppendOnlyFile:
         end = raw.rfind(b"\n") + 1
         if end < len(raw):
             self._file.truncate(end)
+
+
+def lock(file: IO[bytes]) -> None:
+    """Lock a file for one writer.
+
+    A process that only asks whether there is a writer (`is_locked`) holds a shared lock for that moment. It is waited for.
+
+    Raises:
+        BlockingIOError: There is another writer.
+    """
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(
+                file, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # fails beside a writer, and not beside one that asks
+            fcntl.flock(file, fcntl.LOCK_UN)
+        else:
+            return
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a file has a writer. The kernel releases its lock when the process ends for any reason."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def fault(error: OSError, folder: Path) -> EnvironmentFault:

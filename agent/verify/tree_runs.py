@@ -119,10 +119,7 @@ class TreeRuns:
         """Close the sandboxes that no run has used."""
         waiting = [task for tasks in self.ahead.values() for task in tasks]
         self.ahead.clear()
-        for task in waiting:
-            task.cancel()
-        started = await asyncio.gather(*waiting, return_exceptions=True)
-        await asyncio.gather(*(sandbox.close() for sandbox in started if isinstance(sandbox, Sandbox)))
+        await _close(waiting)
 
     async def _started(self, tree: str) -> Sandbox:
         async with self.starts:
@@ -133,7 +130,14 @@ class TreeRuns:
     @contextlib.asynccontextmanager
     async def _sandbox(self, tree: str) -> AsyncIterator[Sandbox]:
         waiting = self.ahead.get(tree)
-        sandbox = await (waiting.pop(0) if waiting else self._started(tree))
+        start = waiting.pop(0) if waiting else asyncio.create_task(self._started(tree))
+        try:
+            sandbox = await asyncio.shield(start)
+        except (
+            asyncio.CancelledError
+        ):  # the start may have ended at the same moment, and nobody else knows of it
+            await _close([start])
+            raise
         try:
             yield sandbox
         finally:
@@ -266,3 +270,11 @@ class TreeRuns:
         if imports.executed is None:  # it is not known what runs at import: then nothing can be left out
             return replace(report, executed=None)
         return replace(report, executed=replace(report.executed, imports=imports.executed))
+
+
+async def _close(starts: Sequence[asyncio.Task[Sandbox]]) -> None:
+    """End the starts of sandboxes, and close those that have started."""
+    for start in starts:
+        start.cancel()
+    started = await asyncio.gather(*starts, return_exceptions=True)
+    await asyncio.gather(*(sandbox.close() for sandbox in started if isinstance(sandbox, Sandbox)))

@@ -95,7 +95,7 @@ def play(plan: Plan, folder: Path) -> Result:
         options = [*hand_over, *(["--json"] if plan.as_json else [])]
         fix = ["fix", ISSUE, "--repo", str(stage.repo), "--endpoint", stage.model.url]
         fix += ["--sandbox", plan.backend, *options]
-        resume = ["sessions", "resume", "last", *options]
+        resume = ["sessions", "resume", "last", "--repo", str(stage.repo), *options]
         struck: float | None = None
         command = fix
         try:
@@ -152,7 +152,7 @@ def running(stage: Stage, arguments: list[str], number: int) -> Iterator[subproc
         (stage.folder / f"stdout-{number}").open("wb") as stdout,
         (stage.folder / f"stderr-{number}").open("wb") as stderr,
     ):
-        command = [sys.executable, "-m", "m3agent.agent.cli.app", *arguments]
+        command = [sys.executable, "-m", "m3agent", *arguments]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env)
     try:
         yield process

@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 from benchmarks.gpu.planted import FAULTS, PlantingProxy
 
-M3AGENT = (sys.executable, "-m", "m3agent.agent.cli.app")
+M3AGENT = (sys.executable, "-m", "m3agent")
 SOUND = ("reasoning end", "partial prefix", "sparse attention", "draft")
 """Checks that must not fail on a sound engine, whatever its weights are; those that it does not have are not counted."""
 DECIDED = ("reasoning end", "partial prefix")

@@ -95,7 +95,7 @@ def run_fix(repo: Path, url: str, *more: str) -> tuple[int, list[dict[str, Any]]
     command = [
         sys.executable,
         "-m",
-        "m3agent.agent.cli.app",
+        "m3agent",
         "fix",
         str(repo / "ISSUE.md"),
         "--repo",

@@ -208,7 +208,7 @@ def run_sessions(
     """Run all sessions at once; return their events, and the number of the killed server."""
     processes = []
     for repo in repos:
-        command = [sys.executable, "-m", "m3agent.agent.cli.app", "fix", str(repo / "ISSUE.md")]
+        command = [sys.executable, "-m", "m3agent", "fix", str(repo / "ISSUE.md")]
         command += ["--repo", str(repo), "--endpoint", url, "--thinking", "adaptive", "--json", *more]
         out, log = repo.with_suffix(".events"), repo.with_suffix(".log")
         env = {**os.environ, "M3AGENT_STATE": str(repo.with_suffix(".state"))}

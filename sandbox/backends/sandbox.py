@@ -670,7 +670,12 @@ class Sandbox:
                 _, frame = await asyncio.gather(self.channel.drain(), asyncio.to_thread(next, frames, None))
             if frame is None or len(sent) >= PUT_AHEAD:
                 with sent.popleft() as request:
-                    header, _ = await asyncio.wait_for(request.next(), PUT_TIMEOUT)
+                    try:
+                        header, _ = await asyncio.wait_for(request.next(), PUT_TIMEOUT)
+                    except TimeoutError:
+                        raise SandboxTimeout(
+                            f"the sandbox did not write its files within {PUT_TIMEOUT:.0f} s"
+                        ) from None
                 if header["ev"] == "error":
                     raise _typed(header["code"], header["text"], "")
         return size

@@ -263,7 +263,7 @@ async def do_everything(where: Path, out: Path, origins: list[str], config: Path
     pack_request = command.PackRequest(output=str(out / "context.txt"))
     command.run(pack_request, Checkout.of(repository), None)
     shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
-    workspace = workspace_of(repository, out)
+    workspace = workspace_of(repository, out, lambda _: None)
     new = [(changed, REGULAR, b"x = 2\n"), ("new.py", REGULAR, b"")]
     patch = workspace.patch(workspace.commit_changes(workspace.base, new, []))
     workspace.wanted(["new.py", "x.pyc"], set())

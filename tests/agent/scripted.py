@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from m3agent.agent.session.catalog import repository_of, session_folders
+from m3agent.agent.settings.settings import state_dir
 from tests.command_line import Process, run
 from tests.servers.misbehaving import Stream
 
@@ -74,6 +77,13 @@ def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
 
 def git(folder: Path, *args: str) -> str:
     return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def run_there(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command in the repository of the newest session: `last` means that of the present repository."""
+    newest = next(iter(session_folders(state_dir(os.environ))), Path())
+    root = repository_of(newest).get("root")
+    return run(*arguments, cwd=Path(root) if root else None, env=env)
 
 
 def one_sentence(done: subprocess.CompletedProcess[str]) -> str:

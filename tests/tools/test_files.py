@@ -176,7 +176,13 @@ async def test_split_is_by_line_feeds_alone(lines: list[str], end: str) -> None:
     [("a/b.py", "a/b.py"), ("./a.py", "a.py"), ("/ws/a.py", "a.py"), ("/ws/", ""), ("/etc/x", "/etc/x")],
 )
 async def test_plain_paths(path: str, result: str) -> None:
-    assert plain(path) == result
+    assert plain(path, "/ws") == result
+
+
+async def test_an_absolute_path_below_another_work_tree() -> None:
+    """With `--sandbox here`, the work tree is below /tmp, and a repository may ignore `tmp/`."""
+    assert plain("/tmp/m3agent-1/ws/tmp/a.py", "/tmp/m3agent-1/ws") == "tmp/a.py"
+    assert plain("/ws/a.py", "/tmp/m3agent-1/ws") == "/ws/a.py"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +190,7 @@ async def test_plain_paths(path: str, result: str) -> None:
 )
 async def test_git_s_own_folder_is_not_named(path: str) -> None:
     with pytest.raises(PathEscapes):
-        plain(path)
+        plain(path, "/ws")
 
 
 @pytest.mark.parametrize("path", [".gitattributes", "a/.GitModules", "./.gitattributes."])

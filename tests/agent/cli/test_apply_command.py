@@ -39,9 +39,9 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
     assert done.returncode == 1
     [session] = (own_state / "state" / "sessions").glob("*-*")
     assert done.stderr.splitlines()[-3:] == [
-        "next       m3agent apply  read the patch first; then this writes it into your work tree",
-        "           m3agent sessions fork last --tell TEXT  continues with your advice",
-        "           m3agent report  shows each step",
+        f"next       m3agent apply --repo {repo}  read the patch first; then this writes it into your work tree",
+        f"           m3agent sessions fork last --repo {repo} --tell TEXT  continues with your advice",
+        f"           m3agent report --repo {repo}  shows each step",
     ]
     return repo, session
 
@@ -71,26 +71,24 @@ def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> No
     assert (repo / "calc.py").read_text() == "mine\n"
 
 
-def test_the_last_session_may_belong_to_another_repository(
-    fixed: tuple[Path, Path], make_repo: MakeRepo, tmp_path: Path
+def test_last_means_this_repository(
+    fixed: tuple[Path, Path], make_repo: MakeRepo, tmp_path: Path, own_state: Path
 ) -> None:
     repo, session = fixed
     other = shutil.copytree(repo, tmp_path / "other")
-    done = run("apply", cwd=other)
-    assert done.returncode == 2
-    assert one_sentence(done) == (
-        f"m3agent: the last session is about {repo}, and this is {other}: name the session, as in m3agent apply {session.name}"
-    )
-    later = shutil.copytree(session, session.with_name(f"{session.name[:-1]}z"))
-    first, *lines = (session / "events.jsonl").read_text().splitlines()
-    started = json.loads(first)
-    moved = json.dumps({**started, "repository": {**started["repository"], "root": str(other)}})
-    (session / "events.jsonl").write_text("".join(f"{line}\n" for line in (moved, *lines)))
-    assert one_sentence(run("apply", cwd=other)) == (
-        f"m3agent: the last session is about {repo}, and this is {other}: use m3agent apply {session.name}, its last patch"
-    )
-    assert run("apply", later.name, cwd=other).returncode == 0
+    for name, said in (
+        ("last", f"there is no session about {other}: "),
+        (
+            session.name,
+            f"session {session.name} is about {repo}, and this is {other}: name its repository with --repo",
+        ),
+    ):
+        done = run("apply", name, cwd=other)
+        assert (done.returncode, said in one_sentence(done)) == (2, True), done.stderr
+    assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
+    assert run("apply", "--repo", str(repo), cwd=other).returncode == 0
     assert (repo / "calc.py").read_text() == FIXED
+    assert (other / "calc.py").read_text() == UNTESTED["calc.py"]
 
 
 def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, one_sentence
-from tests.command_line import run
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, one_sentence, run_there
 from tests.servers.misbehaving import MisbehavingServer
 
 
@@ -22,13 +21,13 @@ def session(server: MisbehavingServer, make_repo: MakeRepo) -> MisbehavingServer
 
 @pytest.mark.slow  # quick: test_trajectory.py
 def test_both_formats(session: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
-    atif = json.loads(run("sessions", "export", "last").stdout)
+    atif = json.loads(run_there("sessions", "export", "last").stdout)
     assert atif["schema_version"] == "ATIF-v1.8"
     assert [step["step_id"] for step in atif["steps"]] == list(range(1, len(atif["steps"]) + 1))
     session.answers = [DONE]
     assert fix(make_repo(BUGGY, "second"), session.url).returncode == 1
     target = tmp_path / "sft.jsonl"
-    done = run("sessions", "export", "--format", "sft", "-o", str(target))
+    done = run_there("sessions", "export", "--all", "--format", "sft", "-o", str(target))
     assert done.returncode == 0, done.stderr
     assert "left out 1" in done.stderr
     [row] = [json.loads(line) for line in target.read_text().splitlines()]
@@ -45,6 +44,6 @@ def test_wrong_use(server: MisbehavingServer, make_repo: MakeRepo, tmp_path: Pat
         (["last", "-o", str(tmp_path)], "folder"),
         (["last", "-o", str(tmp_path / "no" / "x")], "no folder"),
     ):
-        done = run("sessions", "export", *arguments)
+        done = run_there("sessions", "export", *arguments)
         assert done.returncode == 2, done.stderr
         assert word in one_sentence(done)

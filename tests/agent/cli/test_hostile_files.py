@@ -14,7 +14,7 @@ import pytest
 from m3agent.agent.errors import EnvironmentFault
 from m3agent.agent.repo import git_spawn
 from m3agent.agent.repo.repository import open_repository
-from m3agent.agent.repo.snapshot import workspace_of
+from m3agent.agent.repo.snapshot import LARGEST_FILE, workspace_of
 from m3agent.agent.util.plain_file import read_first, read_inside
 from tests.command_line import run
 from tests.conftest import git
@@ -215,7 +215,7 @@ def test_git_does_not_wait_for_a_pipe(repository: Path, name: str, monkeypatch: 
     with pytest.raises(EnvironmentFault, match=sentence):
         git_spawn.GitProcess(opened.host_git, "status").output()
     with pytest.raises(EnvironmentFault, match=sentence):
-        workspace_of(opened, repository.parent)
+        workspace_of(opened, repository.parent, lambda _: None)
 
 
 @pytest.mark.integration
@@ -243,8 +243,11 @@ def test_a_slow_git_is_waited_for(repository: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_work_tree_that_is_too_large(repository: Path) -> None:
-    replaced(repository, "src/data.bin", huge)
+    for number in range(17):
+        path = repository / "src" / f"data{number:02}.bin"
+        path.touch()
+        os.truncate(path, LARGEST_FILE)
     with pytest.raises(
-        EnvironmentFault, match=r"larger than 16 GiB together, the largest is src/data\.bin: leave"
+        EnvironmentFault, match=r"larger than 16 GiB together, the largest is src/data00\.bin: leave"
     ):
-        workspace_of(open_repository(repository), repository.parent)
+        workspace_of(open_repository(repository), repository.parent, lambda _: None)

@@ -36,7 +36,7 @@ needs_docker = pytest.mark.skipif(not docker_here(), reason="no Docker engine an
 
 
 def command(*arguments: str | bytes) -> list[str | bytes]:
-    return [sys.executable, "-m", "m3agent.agent.cli.app", "sandbox", *arguments]
+    return [sys.executable, "-m", "m3agent", "sandbox", *arguments]
 
 
 def started(*arguments: str | bytes, stdin: Stream = subprocess.DEVNULL) -> Process:

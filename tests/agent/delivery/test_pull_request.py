@@ -29,7 +29,19 @@ from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.verify.verify import Verification
 from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.agent.delivery.test_pr_text import evidence
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, events, git, of_type, one_sentence, says
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    TEST,
+    calls,
+    events,
+    git,
+    of_type,
+    one_sentence,
+    run_there,
+    says,
+)
 from tests.command_line import Process, run
 from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer
@@ -253,7 +265,7 @@ def test_ended_between_push_and_pull_request(
     untested.pages[f"POST {PULLS}"] = good
     server.answers = [says("Not tested: there are no tests.")]
     session = events(own_state)[0]["session"]
-    done = run("sessions", "resume", session, "--pr")
+    done = run_there("sessions", "resume", session, "--pr")
     assert done.returncode == 1, done.stderr
     assert untested.pushed == ["m3agent/12", "m3agent/12-2"], "the first stays as it is"
     assert [asked["head"] for asked in untested.opened] == ["m3agent/12", "m3agent/12-2"]

@@ -35,6 +35,7 @@ from tests.agent.scripted import (
     MakeRepo,
     events,
     of_type,
+    run_there,
 )
 from tests.command_line import run
 from tests.conftest import later
@@ -256,7 +257,7 @@ def test_old_log_resumes_with_the_embedded_engine(make_repo: MakeRepo, own_state
     assert stopped.returncode == 6, stopped.stderr
     assert events(own_state)[0]["endpoint"]["source"] == "embedded"
     written_by_an_older_version(own_state, "embedded")
-    done = run("sessions", "resume", "last", "--max-turns", "2")
+    done = run_there("sessions", "resume", "last", "--max-turns", "2")
     assert done.returncode == 6, done.stderr
     assert [event["flavour"] for event in of_type(own_state, "endpoint.probed")] == ["embedded"] * 2
 
@@ -275,7 +276,7 @@ def test_resumed_session_uses_the_same_server_and_its_key(
         written_by_an_older_version(own_state, "running")
     server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer server
     model.answers = [FIX, NOT_TESTED]
-    done = run("sessions", "resume", "last", "--max-turns", "9")
+    done = run_there("sessions", "resume", "last", "--max-turns", "9")
     assert done.returncode == 1, done.stderr
     assert events(own_state)[-1]["status"] == "unverified"
     assert {request.headers["authorization"] for request in model.chats} == {"Bearer sesame"}

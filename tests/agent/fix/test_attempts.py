@@ -25,6 +25,7 @@ from tests.agent.scripted import (
     kill,
     of_type,
     one_sentence,
+    run_there,
     start,
 )
 from tests.command_line import run
@@ -96,7 +97,7 @@ def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, 
         assert choice["chosen"] == 2
         assert choice["ranking"][0]["session"] == found[2][0]["session"]
         assert history_faults([chat.body for chat in chats_of(model, number)]) == []
-    last = run("sessions", "show", "last", "--json")
+    last = run_there("sessions", "show", "last", "--json")
     assert json.loads(last.stdout)["id"] == found[2][0]["session"], "the last session is the chosen one"
 
 
@@ -180,7 +181,7 @@ def test_where_all_fail_the_exit_code_says_how(
 def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Path) -> None:
     done = fix(make_repo(BUGGY), "http://127.0.0.1:9/v1", "--attempts", "8")
     assert done.returncode == 4
-    [listed] = json.loads(run("sessions", "list", "--json").stdout)
+    [listed] = json.loads(run_there("sessions", "list", "--json").stdout)
     assert (listed["status"], listed["exit"]) == ("error", 4)
     [lines] = logs(own_state).values()
     assert lines[0]["attempt"]["of"] == 8
@@ -214,7 +215,7 @@ def test_killed_attempt_resumes_with_its_parameters(
     before = chats_of(model, 2)[-1]
     model.answers = [scripted([FIX, NOT_TESTED], [FIX, NOT_TESTED])]
     second = logs(own_state)[2][0]["session"]
-    done = run("sessions", "resume", second)
+    done = run_there("sessions", "resume", second)
     assert done.returncode == 1, done.stderr
     assert logs(own_state)[2][-1]["status"] == "unverified"
     again = chats_of(model, 2)[-1]

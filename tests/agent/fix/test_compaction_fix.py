@@ -23,9 +23,9 @@ from tests.agent.scripted import (
     fix,
     kill,
     of_type,
+    run_there,
     start,
 )
-from tests.command_line import run
 from tests.servers.misbehaving import (
     MODEL,
     MisbehavingServer,
@@ -163,16 +163,16 @@ def test_a_summarised_session_is_resumed_and_exported(
     model.wait_for_chats(11)
     kill(process)
     model.answers = [at(3100, TEST), at(3200, DONE)]
-    done = run("sessions", "resume", "last")
+    done = run_there("sessions", "resume", "last")
     assert done.returncode == 0, done.stderr
     assert model.chats[11].body == model.chats[10].body, "the same bytes"
-    exported = run("sessions", "export", "last", "--format", "sft")
+    exported = run_there("sessions", "export", "last", "--format", "sft")
     row = json.loads(exported.stdout)
     assert NOTES in row["messages"][FIRST]["content"], (
         "the example is the conversation as the model had it at the end"
     )
     assert [m["role"] for m in row["messages"][:3]] == ["system", "user", "user"]
-    atif = json.loads(run("sessions", "export", "last").stdout)
+    atif = json.loads(run_there("sessions", "export", "last").stdout)
     kinds = [step.get("extra", {}).get("kind") for step in atif["steps"]]
     assert kinds.count("summary") == 1
     assert sum(step["source"] == "agent" for step in atif["steps"]) == 12, "all that was said is there"
@@ -187,7 +187,7 @@ def test_killed_while_it_summarises(
     model.wait_for_chats(9)
     kill(process)
     model.answers = [at(3000, FIX), at(3100, TEST), at(3200, DONE)]
-    done = run("sessions", "resume", "last")
+    done = run_there("sessions", "resume", "last")
     assert done.returncode == 0, done.stderr
     assert bodies(model)[9]["tool_choice"] == "auto"
     assert "continues now" in bodies(model)[9]["messages"][-1]["content"]

@@ -83,7 +83,7 @@ def test_a_person_at_a_terminal_is_asked_once(answer: str, make_repo: MakeRepo) 
     command = [
         sys.executable,
         "-m",
-        "m3agent.agent.cli.app",
+        "m3agent",
         "sandbox",
         "build",
         "--repo",

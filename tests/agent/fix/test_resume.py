@@ -26,16 +26,17 @@ from tests.agent.scripted import (
     kill,
     of_type,
     one_sentence,
+    run_there,
     start,
 )
-from tests.command_line import Process, run
+from tests.command_line import Process
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
 LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\ntime.sleep(600)", timeout=600)
 
 
 def resume(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run("sessions", "resume", "last", *more, env=env)
+    return run_there("sessions", "resume", "last", *more, env=env)
 
 
 def history_of(model: MisbehavingServer) -> list[bytes]:

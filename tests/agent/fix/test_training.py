@@ -11,8 +11,7 @@ import pytest
 
 from m3agent.agent.session.token_log import read_tokens
 from m3agent.serving.client.messages import TurnTokens
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, events, fix, of_type
-from tests.command_line import run
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, events, fix, of_type, run_there
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stream
 
 
@@ -62,7 +61,7 @@ def test_requests_only_grow_and_tokens_are_kept(
     [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
     folder = log.parent
     assert read_tokens(folder) == dict(enumerate(TURNS, 1))
-    exported = json.loads(run("sessions", "export", folder.name, "--output", "-").stdout)
+    exported = json.loads(run_there("sessions", "export", folder.name, "--output", "-").stdout)
     metrics = [step["metrics"] for step in exported["steps"] if step["source"] == "agent"]
     assert [(m["prompt_token_ids"], m["completion_token_ids"], m["logprobs"]) for m in metrics] == [
         ([*turn.prompt], [*turn.completion], [*turn.logprobs]) for turn in TURNS

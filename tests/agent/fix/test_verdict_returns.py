@@ -10,8 +10,20 @@ from typing import Any
 
 import pytest
 
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, calls, events, fix, kill, of_type, start
-from tests.command_line import run
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    TEST,
+    MakeRepo,
+    calls,
+    events,
+    fix,
+    kill,
+    of_type,
+    run_there,
+    start,
+)
 from tests.conftest import one_kind
 from tests.servers.misbehaving import MisbehavingServer, history_faults
 
@@ -75,10 +87,10 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
     ]
     assert "; this goes back to the model (message 1)" in done.stderr
     for kind in ("atif", "sft"):
-        exported = run("sessions", "export", "last", "--format", kind)
+        exported = run_there("sessions", "export", "last", "--format", kind)
         assert exported.returncode == 0
         assert json.dumps(told["text"])[1:40] in exported.stdout
-    assert run("report", "last", "-o", str(own_state / "page.html")).returncode == 0
+    assert run_there("report", "last", "-o", str(own_state / "page.html")).returncode == 0
     assert "goes back to the model" in (own_state / "page.html").read_text()
 
 
@@ -149,7 +161,7 @@ def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRep
 def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
     """Resume the session, and check that its requests form one conversation with one message for the verdict."""
     model.answers = [MEND, TEST, DONE]
-    done = run("sessions", "resume", "last")
+    done = run_there("sessions", "resume", "last")
     assert done.returncode == 0, done.stderr
     [told] = of_type(home, "feedback")
     messages = model.chats[-1].json["messages"]

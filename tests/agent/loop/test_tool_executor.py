@@ -116,6 +116,17 @@ async def test_the_work_tree_is_looked_through_after_what_may_change_it(
         assert await scans(it, made) == looks
 
 
+async def test_a_failure_that_reads_like_a_refusal_is_none(tmp_path: Path) -> None:
+    class Failing(Others):
+        async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
+            return ToolResult("error: it broke", is_error=True)
+
+    async with core(tmp_path, others=Failing()) as it:
+        await it.calls.run(call("1", "mcp__look"), 1)
+        await it.calls.run(call("2", "nothing"), 1)
+        assert [line["status"] for line in it.lines if line["type"] == "call.finished"] == ["done", "refused"]
+
+
 async def test_tools_of_others(tmp_path: Path) -> None:
     async with core(tmp_path, others=Others()) as it:
         result = await it.calls.run(call("o", "mcp__look", at="it"), 1)

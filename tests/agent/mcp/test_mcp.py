@@ -26,6 +26,7 @@ from tests.agent.scripted import (
     events,
     fix,
     of_type,
+    run_there,
     start,
     wait_until_gone,
 )
@@ -77,7 +78,7 @@ def test_a_tool_of_the_users_servers_is_called(
     assert len({json.dumps(request.json["tools"]) for request in model.chats}) == 1
     (line,) = of_type(own_state, "tools.offered")
     assert [tool["function"]["name"] for tool in line["tools"]] == expected[len(own_names()) :]
-    exported = json.loads(run("sessions", "export", "last", "--format", "sft").stdout)
+    exported = json.loads(run_there("sessions", "export", "last", "--format", "sft").stdout)
     assert [tool["function"]["name"] for tool in json.loads(exported["tools"])] == expected
 
 
@@ -159,7 +160,7 @@ def test_resumed_session_is_offered_the_same_tools(
     before = model.chats[0].json["tools"]
     model.reset()
     model.answers = [calls(ECHO, text="after"), FIX, NOT_TESTED]
-    done = run("sessions", "resume", "last")
+    done = run_there("sessions", "resume", "last")
     assert done.returncode == 1, done.stderr
     assert events(own_state)[-1]["status"] == "unverified"
     assert all(request.json["tools"] == before for request in model.chats)

@@ -17,14 +17,17 @@ from typer.testing import CliRunner, Result
 from m3agent.agent.cli import sessions
 from m3agent.agent.cli.sessions import report, sessions_app
 from m3agent.agent.errors import EnvironmentFault, UsageError
+from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.report.write import write_page
-from m3agent.agent.session import events
-from m3agent.agent.session.catalog import find_session, list_sessions, summary_of
+from m3agent.agent.session import catalog, events
+from m3agent.agent.session.catalog import Sessions, sessions_of, summary_of
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.session import Session
 from m3agent.agent.ui import result as results
 from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
+from tests.agent.scripted import MakeRepo
+from tests.conftest import git
 from tests.tools.small_disk import fill, small_disk
 
 app = typer.Typer()
@@ -39,6 +42,14 @@ def run(*arguments: str) -> Result:
 @pytest.fixture
 def state(own_state: Path) -> Path:
     return own_state / "state"
+
+
+@pytest.fixture(autouse=True)
+def ferry(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands run in the repository that the sessions of these tests are about."""
+    if "make_repo" not in request.fixturenames:
+        there = HostGit("/home/dev/ferry", "/home/dev/ferry/.git", "/home/dev/ferry/.git", "/home/dev/ferry")
+        monkeypatch.setattr(catalog, "find_repository", lambda _: there)
 
 
 def put(state: Path, name: str, *written: Event, patch: str = "") -> Path:
@@ -176,7 +187,11 @@ def test_notes_on_the_patch_are_shown(state: Path) -> None:
 
 def test_without_sessions_there_is_a_sentence_and_no_table(state: Path) -> None:
     result = run("sessions", "list")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "m3agent: there are no sessions yet\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        0,
+        "",
+        "m3agent: there are no sessions yet about /home/dev/ferry\n",
+    )
     assert json.loads(run("sessions", "list", "--json").stdout) == []
     assert run("sessions", "show", "last").exit_code == 2
 
@@ -245,7 +260,7 @@ def test_a_name_that_means_none_or_several_is_refused(three: Path, name: str, wh
 def test_a_whole_id_counts_before_those_it_begins(state: Path) -> None:
     put(state, "20260101-100000-aa", started())
     put(state, "20260101-100000-aaaa", started())
-    assert find_session(state, "20260101-100000-aa").name == "20260101-100000-aa"
+    assert Sessions(state).find("20260101-100000-aa").name == "20260101-100000-aa"
 
 
 def test_session_resumed_after_its_end_is_not_finished(state: Path) -> None:
@@ -365,7 +380,7 @@ def test_unreadable_sessions_are_reported(state: Path) -> None:
     state.mkdir()
     (state / "sessions").write_text("in the way")
     with pytest.raises(UsageError, match="sessions cannot be read: not a directory"):
-        list_sessions(state)
+        Sessions(state).list()
 
 
 def test_json_stays_json_whatever_the_issue_says(state: Path) -> None:
@@ -373,3 +388,77 @@ def test_json_stays_json_whatever_the_issue_says(state: Path) -> None:
     put(state, "20260101-100000-aaaaaa", started(odd), finished())
     (summary,) = json.loads(run("sessions", "list", "--json").stdout)
     assert summary["issue"] == odd
+
+
+def about(root: Path, git_dir: Path | None = None) -> events.SessionStarted:
+    return started(repository={"root": str(root), "git_dir": str(git_dir or root / ".git")})
+
+
+MINE, OTHERS = "20260101-100000-aaaaaa", "20260102-100000-bbbbbb"
+
+
+@pytest.fixture
+def two(state: Path, make_repo: MakeRepo, tmp_path: Path) -> Path:
+    """Return a repository with the older of two sessions. The newer one is about another repository."""
+    repo = make_repo({"pkg/a.py": "a = 1\n"})
+    put(state, MINE, about(repo), finished("failed"))
+    put(state, OTHERS, about(tmp_path / "other"), finished("failed"))
+    return repo
+
+
+def test_last_is_the_last_session_of_this_repository(two: Path, state: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    git(two, "worktree", "add", "-q", str(linked))
+    for folder in (two, two / "pkg", linked):
+        assert sessions_of(state, folder).find("last").name == MINE
+        assert [each.name for each in sessions_of(state, folder).folders()] == [MINE]
+    there = put(state, "20260103-100000-cccccc", about(linked, two / ".git" / "worktrees" / "linked"))
+    assert sessions_of(state, two).find("last") == there
+    assert sessions_of(state, two, every=True).find(OTHERS).name == OTHERS
+
+
+def test_an_id_of_another_repository_is_refused_unless_it_is_named(
+    two: Path, state: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    refusal = f"session {OTHERS} is about {other}, and this is {two}: name its repository with --repo"
+    for name in (OTHERS, OTHERS[:8]):
+        with pytest.raises(UsageError) as refused:
+            sessions_of(state, two).find(name)
+        assert str(refused.value) == refusal
+    other.mkdir()
+    git(other, "init", "-q")
+    assert sessions_of(state, other).find(OTHERS).name == OTHERS
+
+
+def test_outside_a_repository_any_id_but_no_last_is_meant(two: Path, state: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    assert sessions_of(state, outside).find(OTHERS).name == OTHERS
+    with pytest.raises(UsageError, match=f"there is no session about {outside}: "):
+        sessions_of(state, outside).find("last")
+    plain = put(state, "20260103-100000-cccccc", about(outside, state / "plain-folders" / "x.git"))
+    assert sessions_of(state, outside).find("last") == plain
+
+
+def test_views_outside_a_repository_show_all_and_say_so(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = run("sessions", "list")
+    assert (MINE in listed.stdout, OTHERS in listed.stdout) == (True, True)
+    assert listed.stderr == (
+        f"m3agent: {tmp_path} is in no git repository: the sessions of all repositories count\n"
+    )
+    monkeypatch.chdir(two)
+    assert OTHERS not in run("sessions", "list").stdout
+    assert OTHERS in run("sessions", "list", "--all").stdout
+    assert run("sessions", "show", OTHERS).exit_code == 2
+    assert (
+        f"report {OTHERS} --repo {tmp_path / 'other'} -o" in run("sessions", "show", OTHERS, "--all").stdout
+    )
+
+
+def test_a_folder_that_does_not_exist_is_refused(state: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no folder"):
+        sessions_of(state, tmp_path / "nowhere")

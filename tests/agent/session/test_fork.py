@@ -23,9 +23,9 @@ from tests.agent.scripted import (
     git,
     kill,
     one_sentence,
+    run_there,
     start,
 )
-from tests.command_line import run
 from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults, messages_bytes
 
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
@@ -52,7 +52,7 @@ def log_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def fork(source: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    return run("sessions", "fork", source.name, *more)
+    return run_there("sessions", "fork", source.name, *more)
 
 
 @pytest.mark.slow
@@ -84,8 +84,8 @@ def test_a_fork_goes_another_way_from_the_end_of_a_turn(
     assert log[-1]["status"] == "verified"
     assert log[-1]["completion_tokens"] == 30, "what the turns before used is not this session's"
     for kind in ("atif", "sft"):
-        assert run("sessions", "export", second.name, "--format", kind).returncode == 0
-    assert run("report", second.name, "-o", str(own_state / "page.html")).returncode == 0
+        assert run_there("sessions", "export", second.name, "--format", kind).returncode == 0
+    assert run_there("report", second.name, "-o", str(own_state / "page.html")).returncode == 0
 
 
 @pytest.mark.slow  # quick: the fork from the end of a turn
@@ -119,7 +119,7 @@ def test_a_fork_of_a_session_that_was_resumed_has_its_tree(
     kill(process)
     more = calls("file_write", path="more.py", content="x = 1\n")
     model.answers = [more, TEST, DONE]
-    assert run("sessions", "resume", first.name).returncode == 0
+    assert run_there("sessions", "resume", first.name).returncode == 0
     model.answers = [DONE]
     numbers = [line["turn"] for line in log_of(first) if line["type"] == "message"]
     done = fork(first, "--turn", str(numbers[1]))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault
+from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
@@ -131,6 +132,32 @@ def test_reopened_session_appends_at_the_end(tmp_path: Path) -> None:
     again.write(retry(2))
     again.close()
     assert [line["attempt"] for line in read_log(again)] == [1, 2]
+
+
+def test_a_process_that_only_asks_does_not_hinder_an_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Session.create(tmp_path, [])
+    first.write(retry(1))
+    first.close()
+    asking = (first.folder / "events.jsonl").open("rb")
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    real, refused = fcntl.flock, []
+
+    def flock(file: IO[bytes], how: int) -> None:
+        try:
+            real(file, how)
+        except BlockingIOError:
+            refused.append(how)
+            asking.close()
+            raise
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    again = Session(first.folder, [])
+    assert len(refused) == 1
+    with pytest.raises(UsageError, match="is in use by another process"):
+        Session(first.folder, [])
+    again.close()
 
 
 def test_an_opened_session_has_no_unfinished_files_of_a_killed_process(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_the_cached_share_is_of_the_turns_that_tell() -> None:
         (turn(completion=None), None),
         (turn(completion=50, first=None), None),
         (turn(completion=50, first=2.0), None),
+        (turn(completion=50, first=1.9999), None),
     ],
 )
 def test_speed(made: Turn, speed: float | None) -> None:

@@ -125,3 +125,15 @@ async def test_a_start_that_is_under_way_is_ended(runs: TreeRuns, tree: str, see
     await asyncio.sleep(0)
     await runs.close_unused()
     assert seen.count("end") == seen.count("start")
+
+
+async def test_a_sandbox_that_starts_while_its_run_is_cancelled_is_closed(
+    runs: TreeRuns, tree: str, seen: list[str]
+) -> None:
+    runs.start_ahead(tree, 1)
+    [start] = runs.ahead[tree]
+    start.add_done_callback(lambda _: run.cancel())  # it has ended, and the run has not seen it yet
+    run = asyncio.create_task(runs.run(tree, "a"))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert seen == ["start", "end"]
