@@ -50,7 +50,7 @@ def text_of(module: ModuleType) -> str:
 
 @functools.cache
 def _text(path: str) -> str:
-    return Path(path).read_text()
+    return Path(path).read_text("utf-8")
 
 
 def standard_input(

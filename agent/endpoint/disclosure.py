@@ -22,8 +22,8 @@ def announce(url: str, state: Path, say: Callable[[str], None], what: str, *, ke
         return
     host = host_of(url)
     known = state / "known-hosts"
-    hosts = known.read_text().splitlines() if known.exists() else []
+    hosts = known.read_text("utf-8").splitlines() if known.exists() else []
     if host not in hosts:
         with_key = "" if key is None else ", with its key"
         say(f"{what} to {host}{with_key}, which is not this machine (shown once; --yes hides it)")
-        known.write_text("\n".join([*hosts, host]) + "\n")
+        known.write_text("\n".join([*hosts, host]) + "\n", "utf-8")

@@ -102,7 +102,7 @@ def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
     env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(git_dir.parent)}
     run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target), env=env)
     (git_dir / "info").mkdir(exist_ok=True)
-    (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+    (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES, "utf-8")
     _fetch(git_dir, mirror.resolve().as_uri(), f"{commit}:{BRANCH}")
     run_git("checkout", "--quiet", "--force", cwd=target, env=env)
 

@@ -84,7 +84,7 @@ def _built(
             workspace = Workspace.from_folder(store, files, files_in(files))
             container = Container(DOCKERFILE, dockerfile=DOCKERFILE)
             try:
-                stages = read_stages(read_instructions((files / DOCKERFILE).read_text()), None, {})
+                stages = read_stages(read_instructions((files / DOCKERFILE).read_text("utf-8")), None, {})
             except (OSError, ValueError) as error:
                 raise EnvironmentBuildFailed(f"the Dockerfile cannot be built: {error}") from None
             DockerfileBuild(

@@ -107,7 +107,7 @@ class Grader:
             return Grade(verdict=Verdict.ERROR, reason=str(error), seconds=time.monotonic() - started)
         except InvalidInstance as error:
             return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
-        (folder / "tests.log").write_text(run.output)
+        (folder / "tests.log").write_text(run.output, "utf-8")
         return judge(answer, run, trees, time.monotonic() - started)
 
     async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:

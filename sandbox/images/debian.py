@@ -142,7 +142,7 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
         say(f"making a base image with Python {python} (Debian {release}), once (one or two minutes)")
         argv = [program, "--variant=minbase", f"--include={','.join(PACKAGES)}", release, str(root)]
         if _run(argv, output, stop, env):
-            last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+            last = (log.read_text("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
             raise EnvironmentBuildFailed(
                 f"debootstrap could not make a base of Debian {release}: {last}; the log is {log}"
             )

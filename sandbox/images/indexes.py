@@ -145,7 +145,7 @@ def _mirrors(folder: Path) -> list[str]:
     """Return the addresses in apt's lists of sources."""
     lists = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
     found = [
-        url for path in lists if path.is_file() for url in MIRROR.findall(path.read_text(errors="replace"))
+        url for path in lists if path.is_file() for url in MIRROR.findall(path.read_text("utf-8", "replace"))
     ]
     return list(dict.fromkeys(found))
 
@@ -179,7 +179,7 @@ def _pip_file(path: Path) -> dict[str, str]:
 
 def _uv_file(path: Path) -> dict[str, str]:
     try:
-        whole = tomllib.loads(path.read_text())
+        whole = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}  # uv itself will report the error
     whole = {**whole, **(whole["pip"] if isinstance(whole.get("pip"), dict) else {})}

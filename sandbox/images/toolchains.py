@@ -133,10 +133,10 @@ def toolchains_of(api: Any, image: Image, packages: Collection[str], state: Path
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
     kept = folder(state) / f"toolchains-{digest}.json"
     try:
-        lines = [str(line) for line in json.loads(kept.read_text())]
+        lines = [str(line) for line in json.loads(kept.read_text("utf-8"))]
     except (OSError, ValueError, TypeError):
         lines = probe(api, image, PROBE, questions, "the search for toolchains")
-        kept.write_text(json.dumps(lines))
+        kept.write_text(json.dumps(lines), "utf-8")
     return read_answers(lines)
 
 

@@ -263,7 +263,7 @@ class Server:
         if file is None:
             return True
         try:
-            url = file.read_text().strip()
+            url = file.read_text("utf-8").strip()
         except OSError:
             return False
         if url and url != self._record.url:
