@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import tempfile
 import threading
@@ -24,7 +23,7 @@ from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
 from m3agent.evals.data.folder_base import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
-from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -112,7 +111,7 @@ def _fetch(git_dir: Path, url: str, refspec: str) -> None:
     scheme = urlsplit(url).scheme
     env = {"GIT_DIR": str(git_dir), "GIT_ALLOW_PROTOCOL": scheme}
     if scheme != "file":
-        indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and certificate authorities
+        indexes = indexes_here()  # this machine's proxy and certificate authorities
         env |= indexes.proxies
         if indexes.certificates:
             env["GIT_SSL_CAINFO"] = str(indexes.certificates)

@@ -8,6 +8,7 @@ No secret is passed on: an address with a user name or password is left out.
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import ssl
 import tomllib
@@ -86,6 +87,15 @@ class Indexes:
             registries = [*registries, npm]
         named = (_named_host(url) for url in (*default, *self.extra, *self.mirrors, *registries))
         return (EVERY_HOST, *filter(None, named))
+
+
+def indexes_here() -> Indexes:
+    """Read the settings of this process's user, who may have no home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path("/nonexistent")
+    return find_indexes(os.environ, home)
 
 
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
