@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
@@ -128,7 +128,7 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
     """Yield a local repository that has the source's commit, and the ref to fetch from it."""
     parts = urlsplit(source.location)
     if source.kind == "git" and parts.scheme != "https":
-        path = Path(parts.path if parts.scheme == "file" else source.location)
+        path = Path(unquote(parts.path) if parts.scheme == "file" else source.location)
         if not path.is_dir():
             raise EnvironmentFault(
                 f"{source.location} is neither a repository's folder nor an address that begins with https."

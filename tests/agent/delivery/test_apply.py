@@ -472,7 +472,7 @@ def test_no_hook_of_the_repository_runs(make: MakePatch, tmp_path: Path) -> None
     for name in hooks:
         hook = made.root / ".git/hooks" / name
         hook.parent.mkdir(exist_ok=True)
-        hook.write_text(f"#!/bin/sh\necho {name} >> {ran}\n")
+        hook.write_text(f"#!/bin/sh\necho {name} >> '{ran}'\n")
         hook.chmod(0o755)
     git(made.root, "config", "core.fsmonitor", str(made.root / ".git/hooks/pre-commit"))
     made.commit("fix")

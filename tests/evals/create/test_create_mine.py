@@ -219,7 +219,7 @@ def test_commit_with_missing_base_file_is_rejected(repo: Repo, tmp_path: Path) -
 def test_nothing_of_a_hostile_repository_runs(repo: Repo, tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ntouch {witness}\ncat\n")
+    program.write_text(f"#!/bin/sh\ntouch '{witness}'\ncat\n")
     program.chmod(0o755)
     repo.commit({".gitattributes": "*.py diff=evil filter=evil merge=evil\n"}, "Attributes")
     repo.commit(FIX)
