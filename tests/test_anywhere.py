@@ -6,6 +6,7 @@ import ast
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -39,7 +40,6 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each program be installed, and the user be root."""
     monkeypatch.setattr(anywhere, "program", lambda name, package: name)
-    monkeypatch.setattr(anywhere, "faketime", lambda: "/lib/libfaketime.so.1")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
@@ -87,9 +87,8 @@ def test_the_variables(tmp_path: Path) -> None:
     )
     assert environ_of(one, tmp_path, NOW) == {
         "TZ": "UTC",
-        "LD_PRELOAD": "/lib/libfaketime.so.1",
-        "FAKETIME": "+60",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "LD_PRELOAD": str(tmp_path / "shifted_date"),
+        "DATE_AHEAD": "60",
         "LOCPATH": str(tmp_path),
         "HOME": str(tmp_path / "h"),
         "TEST_ORDER_SEED": "3",
@@ -176,6 +175,20 @@ def test_the_clock_is_shifted_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
     if done.returncode:
         pytest.skip(f"no time namespace here: {done.stderr.strip()}")
     assert 1e9 - 1 <= float(done.stdout) < 1e9 + 100
+
+
+@pytest.mark.linux
+@pytest.mark.integration
+def test_the_date_is_shifted_in_each_program(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler")
+    one = Surrounding("leap day", moment="2028-02-29T00:00:00")
+    prepare(one, tmp_path)
+    environ = os.environ | environ_of(one, tmp_path, datetime.now(UTC))
+    asks = "import time; print(time.strftime('%F', time.gmtime())); time.sleep(0.01)"
+    for command in ([sys.executable, "-c", asks], ["date", "-u", "+%F"]):
+        done = subprocess.run(command, env=environ, check=True, capture_output=True, text=True)
+        assert done.stdout == "2028-02-29\n"
 
 
 @pytest.mark.integration

@@ -29,6 +29,8 @@ from scripts.quality.portable import QUICK, unshare
 from scripts.quality.shuffled import SEED
 
 ROOT = Path(__file__).parents[2]
+DATE = "shifted_date"
+"""A library that shifts the date. Debian's libfaketime makes Python's `time.sleep` fail, and waits for locks hang."""
 YEARS = 20 * 365 * 86_400.0
 NO_TESTS = 5  # pytest's exit status if its arguments select no test
 
@@ -107,13 +109,6 @@ def program(name: str, package: str) -> str:
     return path
 
 
-def faketime() -> str:
-    """Return the library that shifts the date. Raises `NotHere`."""
-    for path in Path("/usr/lib").glob("*/faketime/libfaketime.so.1"):
-        return str(path)
-    raise NotHere("libfaketime is not installed: apt-get install faketime")
-
-
 def command_of(one: Surrounding, uptime: float) -> list[str]:
     """Return the words that stand before pytest's command. Raises `NotHere`.
 
@@ -131,7 +126,7 @@ def command_of(one: Surrounding, uptime: float) -> list[str]:
 
 
 def environ_of(one: Surrounding, scratch: Path, now: datetime) -> dict[str, str]:
-    """Return the variables that differ. Raises `NotHere`.
+    """Return the variables that differ.
 
     Args:
         one: The surrounding.
@@ -141,11 +136,7 @@ def environ_of(one: Surrounding, scratch: Path, now: datetime) -> dict[str, str]
     environ = dict(one.environ)
     if one.moment:
         ahead = datetime.fromisoformat(one.moment).replace(tzinfo=UTC) - now
-        environ |= {
-            "LD_PRELOAD": faketime(),
-            "FAKETIME": f"{ahead.total_seconds():+.0f}",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
+        environ |= {"LD_PRELOAD": str(scratch / DATE), "DATE_AHEAD": f"{ahead.total_seconds():.0f}"}
     if one.locale:
         environ["LOCPATH"] = str(scratch)
     if one.home:
@@ -159,6 +150,10 @@ def prepare(one: Surrounding, scratch: Path) -> Path:
     """Make what the surrounding needs on disk, and return the checkout. Raises `NotHere`."""
     if one.home:
         (scratch / one.home).mkdir(mode=0o755 if one.writable else 0o555)
+    if one.moment:
+        source = Path(__file__).with_name(f"{DATE}.c")
+        compile_it = [program("cc", "gcc"), "-shared", "-fPIC", "-O2", "-o", str(scratch / DATE), str(source)]
+        subprocess.run(compile_it, check=True)
     if one.locale:
         localedef = program("localedef", "libc-bin")
         language, charset = one.locale
