@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -83,7 +84,13 @@ def test_without_root_a_clock_is_shifted_in_a_user_namespace(monkeypatch: pytest
 def test_the_variables(tmp_path: Path) -> None:
     assert environ_of(Surrounding("as it is"), tmp_path, NOW) == {}
     one = Surrounding(
-        "all", {"TZ": "UTC"}, moment="2026-11-01T00:01:00", locale=("xx", "UTF-8"), home="h", seed=3
+        "all",
+        {"TZ": "UTC"},
+        moment="2026-11-01T00:01:00",
+        locale=("xx", "UTF-8"),
+        home="h",
+        temporary="t",
+        seed=3,
     )
     assert environ_of(one, tmp_path, NOW) == {
         "TZ": "UTC",
@@ -91,16 +98,17 @@ def test_the_variables(tmp_path: Path) -> None:
         "DATE_AHEAD": "60",
         "LOCPATH": str(tmp_path),
         "HOME": str(tmp_path / "h"),
+        "TMPDIR": str(tmp_path / "t"),
         "TEST_ORDER_SEED": "3",
         "PYTHONHASHSEED": "3",
     }
 
 
-def test_a_home_folder_is_made(tmp_path: Path) -> None:
-    assert prepare(Surrounding("one", home="my home"), tmp_path) == ROOT
+def test_folders_are_made(tmp_path: Path) -> None:
+    assert prepare(Surrounding("one", home="my home", temporary="my files"), tmp_path) == ROOT
     prepare(Surrounding("other", home="closed", writable=False), tmp_path)
-    modes = {folder.name: folder.stat().st_mode & 0o777 for folder in tmp_path.iterdir()}
-    assert modes == {"my home": 0o755, "closed": 0o555}
+    writable = {folder.name: bool(folder.stat().st_mode & stat.S_IWUSR) for folder in tmp_path.iterdir()}
+    assert writable == {"my home": True, "my files": True, "closed": False}
 
 
 def test_only_takes_names_and_their_beginnings() -> None:

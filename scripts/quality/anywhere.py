@@ -37,7 +37,7 @@ NO_TESTS = 5  # pytest's exit status if its arguments select no test
 
 @dataclass(frozen=True)
 class Surrounding:
-    """What differs from the machine. In the values of `environ`, `{scratch}` is an empty folder.
+    """What differs from the machine. Folders are made in a folder that is removed afterwards.
 
     Attributes:
         name: `--only` takes it or its beginning.
@@ -47,8 +47,9 @@ class Surrounding:
         locale: A locale that the machine may lack, as language and character set.
         umask: The mask of new files' permissions.
         user: Whether the user is another one than root, and has no name.
-        home: Name of the home folder, relative to `{scratch}`.
+        home: Name of the home folder.
         writable: Whether the home folder is writable.
+        temporary: Name of the folder for temporary files.
         checkout: Name of the folder with the checkout.
         seed: The seed of a random order of the tests and of Python's hashes.
         cores: The processors that may be used, as for `taskset`.
@@ -65,6 +66,7 @@ class Surrounding:
     user: bool = False
     home: str = ""
     writable: bool = True
+    temporary: str = ""
     checkout: str = ""
     seed: int | None = None
     cores: str = ""
@@ -88,6 +90,7 @@ SURROUNDINGS = (
     Surrounding("user", user=True),
     Surrounding("home-spaces", home="my home é"),
     Surrounding("home-read-only", home="home", writable=False, user=True),
+    Surrounding("temporary", temporary="my files é"),
     Surrounding("path", checkout="my checkout é", is_whole=True),
     Surrounding("order-1", seed=1),
     Surrounding("order-2", seed=2),
@@ -141,6 +144,8 @@ def environ_of(one: Surrounding, scratch: Path, now: datetime) -> dict[str, str]
         environ["LOCPATH"] = str(scratch)
     if one.home:
         environ["HOME"] = str(scratch / one.home)
+    if one.temporary:
+        environ["TMPDIR"] = str(scratch / one.temporary)
     if one.seed is not None:
         environ |= {SEED: str(one.seed), "PYTHONHASHSEED": str(one.seed)}
     return environ
@@ -150,6 +155,8 @@ def prepare(one: Surrounding, scratch: Path) -> Path:
     """Make what the surrounding needs on disk, and return the checkout. Raises `NotHere`."""
     if one.home:
         (scratch / one.home).mkdir(mode=0o755 if one.writable else 0o555)
+    if one.temporary:
+        (scratch / one.temporary).mkdir()
     if one.moment:
         source = Path(__file__).with_name(f"{DATE}.c")
         compile_it = [program("cc", "gcc"), "-shared", "-fPIC", "-O2", "-o", str(scratch / DATE), str(source)]
