@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install test test-unit test-slow test-languages setup-languages test-frameworks test-portable fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
+.PHONY: help setup demo install test test-unit test-slow test-languages setup-languages test-frameworks test-portable test-anywhere fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -54,6 +54,9 @@ test-frameworks: setup ## run m3agent in the runners of others: Harbor, Verifier
 
 test-portable: setup ## run the tests of the host's side without /proc and without calls that only Linux has (ARGS="tests/agent/fix")
 	@$(in_venv) python scripts/quality/portable.py -n $(workers) --dist worksteal $(ARGS)
+
+test-anywhere: setup ## run the tests with other clocks, dates, locales, users, paths and orders (ARGS="--unit --only clock,locale")
+	@$(in_memory) $(in_venv) python -m scripts.quality.anywhere -n $(workers) --dist worksteal $(ARGS)
 
 fuzz: setup ## run the property tests with fresh random examples and print each finding (MINUTES=10, ARGS="-k wire")
 	@$(in_venv) python scripts/quality/fuzz.py --minutes $(or $(MINUTES),10) -n $(workers) $(ARGS)

@@ -108,7 +108,7 @@ class M3Agent(BaseInstalledAgent):
             self.logger.warning("m3agent left no session in %s", self.logs_dir / STATE)
             return
         trajectory, tokens = read
-        (self.logs_dir / "trajectory.json").write_text(json.dumps(trajectory, allow_nan=False))
+        (self.logs_dir / "trajectory.json").write_text(json.dumps(trajectory, allow_nan=False), "utf-8")
         totals = trajectory.get("final_metrics") or {}
         context.n_input_tokens = totals.get("total_prompt_tokens")
         context.n_cache_tokens = totals.get("total_cached_tokens")
@@ -124,5 +124,5 @@ class M3Agent(BaseInstalledAgent):
                 )
             ]
         result = self.logs_dir / RESULT
-        found = in_container.read_result(result.read_text()) if result.is_file() else None
+        found = in_container.read_result(result.read_text("utf-8")) if result.is_file() else None
         context.metadata = found.model_dump(mode="json") if found else None

@@ -54,9 +54,9 @@ def _sentence(url: str, what: str, key: str | None) -> str:
 
 def _known(state: Path) -> list[str]:
     path = state / "known-hosts"
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text("utf-8").splitlines() if path.exists() else []
 
 
 def _remember(url: str, state: Path) -> None:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (state / "known-hosts").write_text("\n".join([*_known(state), host_of(url)]) + "\n")
+    (state / "known-hosts").write_text("\n".join([*_known(state), host_of(url)]) + "\n", "utf-8")

@@ -54,7 +54,7 @@ def _adopted(folder: Path, state: Path, *, again: bool) -> Repository:
         if made.returncode:
             said = made.stderr.decode(errors="replace").strip()
             raise EnvironmentFault(f"git cannot make a repository in {git_dir}: {said}")
-        (git_dir / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n")
+        (git_dir / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = false\n", "utf-8")
         listed = git(found, ["ls-files", "-z", "--others", "--exclude-standard"]).split(b"\0")
         files = b"".join(path + b"\0" for path in listed if path and not path.endswith(b"/"))
         git(found, ["update-index", "--add", "-z", "--stdin"], stdin=files)

@@ -71,7 +71,7 @@ def page_environment(folder: Path | None = None) -> Environment:
         "one_line": text.one_line,
         "moment": text.moment,
     }
-    css = "".join((one / "style.css").read_text() for one in reversed(folders))
+    css = "".join((one / "style.css").read_text("utf-8") for one in reversed(folders))
     environment.globals |= {
         "css": Markup(css),  # noqa: S704  # files of this package
         "version": __version__,

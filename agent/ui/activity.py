@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from rich.text import Text
@@ -21,12 +21,13 @@ class Activity:
 
     Args:
         doing: What is done, such as "verifying the patch".
+        clock: Returns the time on the monotonic clock, in seconds.
     """
 
-    def __init__(self, doing: str) -> None:
+    def __init__(self, doing: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._live = LiveView(self._row, self._still)
         self._doing = doing
-        self._since = time.monotonic()
+        self._since = clock()
 
     def __enter__(self) -> Self:
         self._live.start(rows=True)

@@ -6,7 +6,7 @@ A row uses only the lines of the session's log and the model's stream. It never 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +24,8 @@ from m3agent.sandbox.backends.kinds import is_isolated
 from m3agent.serving.client.messages import Delta
 
 NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
-SILENT = 5.0  # seconds without a delta in the middle of an answer after which the silence is shown
-LASTING = 2.0  # seconds after which the duration of an activity is shown
+SILENT = 5  # seconds without a delta in the middle of an answer after which the silence is shown
+LASTING = 2  # seconds after which the duration of an activity is shown
 TAIL = 300  # characters kept of the model's stream: more than a row has cells
 MOST = 6  # most attempts shown at once
 LEAST_TAIL = 12  # cells; a shorter end of the stream tells nothing
@@ -44,24 +44,29 @@ class StatusRow:
     Attributes:
         number: Number of the attempt, from 1.
         of: Number of attempts.
+        clock: Returns the time on the monotonic clock, in seconds.
     """
 
     number: int = 1
     of: int = 1
+    clock: Callable[[], float] = time.monotonic
     _turn: int = 0
     _used: Totals = field(default_factory=Totals)
     _speed: float | None = None  # of a language model's last answer, in tokens per second
     _is_embedded: bool = False
     _verifying: str = f"verifying in {words.fresh_places(isolated=True)}"
     _limits: Mapping[str, Any] = field(default_factory=dict)
-    _started: float = field(default_factory=time.monotonic)
+    _started: float = field(init=False)
     _doing: str = "starting"
-    _since: float = field(default_factory=time.monotonic)
+    _since: float = field(init=False)
     _calls: int = 0  # calls in the last answer
     _speaking: str = ""  # kind of the deltas that arrive now; empty if none do
     _streamed: int = 0  # characters of this answer
     _tail: str = ""
     _heard: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._started = self._since = self.clock()
 
     @property
     def prefix(self) -> str:
@@ -119,7 +124,7 @@ class StatusRow:
             self._speaking, self._tail = delta.kind, ""
         self._streamed += len(delta.text)
         self._tail = (self._tail + delta.text)[-TAIL:]
-        self._heard = time.monotonic()
+        self._heard = self.clock()
 
     def lines(self, width: int, now: float) -> list[Text]:
         """Render two rows: the activity with the end of the stream, and the usage, once it is known.
@@ -155,10 +160,10 @@ class StatusRow:
         return Text.assemble((self.prefix, "cyan"), ("… ", "dim"), (said, "dim"))
 
     def _do(self, what: str) -> None:
-        self._doing, self._since, self._speaking = what, time.monotonic(), ""
+        self._doing, self._since, self._speaking = what, self.clock(), ""
 
     def _head(self, now: float) -> Text:
-        seconds, most = now - self._started, (self._limits.get("max_minutes") or 0) * 60
+        seconds, most = round(now - self._started), (self._limits.get("max_minutes") or 0) * 60
         clock = _clock(seconds) + (f" of {_clock(most)}" if _near(seconds, most) else "")
         turns = self._limits.get("max_turns")
         turn = f"turn {self._turn}" + (f" of {turns}" if _near(self._turn, turns) else "")
@@ -168,9 +173,11 @@ class StatusRow:
 
     def _what(self, now: float) -> str:
         if self._speaking:
-            silence = f", silent for {_clock(now - self._heard)}" if now - self._heard >= SILENT else ""
+            silent = round(now - self._heard)
+            silence = f", silent for {_clock(silent)}" if silent >= SILENT else ""
             return f"{self._doing}, {self._streamed:,} chars{silence}"
-        lasting = f", {_clock(now - self._since)}" if now - self._since >= LASTING else ""
+        seconds = round(now - self._since)
+        lasting = f", {_clock(seconds)}" if seconds >= LASTING else ""
         return f"{printable_line(self._doing, 100)}{lasting}"
 
     def _figures(self) -> Iterable[str]:
@@ -225,8 +232,8 @@ def _near(value: float, limit: float | None) -> bool:
 
 
 def _clock(seconds: float) -> str:
-    """Format a duration in seconds: `0:07`, `12:34`, `1:02:03`."""
-    minutes, rest = divmod(int(seconds), 60)
+    """Format a duration, rounded to whole seconds: `0:07`, `12:34`, `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
     return f"{minutes}:{rest:02}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
 
 

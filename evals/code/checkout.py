@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
@@ -24,7 +23,7 @@ from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
 from m3agent.evals.data.folder_base import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
-from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -102,7 +101,7 @@ def _fetch_into(target: Path, mirror: Path, commit: str) -> None:
     env = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(git_dir.parent)}
     run_git("init", "--quiet", "--template=", f"--object-format={kind}", branch, str(target), env=env)
     (git_dir / "info").mkdir(exist_ok=True)
-    (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
+    (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES, "utf-8")
     _fetch(git_dir, mirror.resolve().as_uri(), f"{commit}:{BRANCH}")
     run_git("checkout", "--quiet", "--force", cwd=target, env=env)
 
@@ -112,7 +111,7 @@ def _fetch(git_dir: Path, url: str, refspec: str) -> None:
     scheme = urlsplit(url).scheme
     env = {"GIT_DIR": str(git_dir), "GIT_ALLOW_PROTOCOL": scheme}
     if scheme != "file":
-        indexes = find_indexes(os.environ, Path.home())  # this machine's proxy and certificate authorities
+        indexes = indexes_here()  # this machine's proxy and certificate authorities
         env |= indexes.proxies
         if indexes.certificates:
             env["GIT_SSL_CAINFO"] = str(indexes.certificates)
@@ -129,7 +128,7 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
     """Yield a local repository that has the source's commit, and the ref to fetch from it."""
     parts = urlsplit(source.location)
     if source.kind == "git" and parts.scheme != "https":
-        path = Path(parts.path if parts.scheme == "file" else source.location)
+        path = Path(unquote(parts.path) if parts.scheme == "file" else source.location)
         if not path.is_dir():
             raise EnvironmentFault(
                 f"{source.location} is neither a repository's folder nor an address that begins with https."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tarfile
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
 from m3agent.sandbox.images.container_build import build_context, find_named
 from m3agent.sandbox.images.dockerfile_build import DockerfileBuild
 from m3agent.sandbox.images.image_build import engine_failures, remove_container
-from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -84,7 +83,7 @@ def _built(
             workspace = Workspace.from_folder(store, files, files_in(files))
             container = Container(DOCKERFILE, dockerfile=DOCKERFILE)
             try:
-                stages = read_stages(read_instructions((files / DOCKERFILE).read_text()), None, {})
+                stages = read_stages(read_instructions((files / DOCKERFILE).read_text("utf-8")), None, {})
             except (OSError, ValueError) as error:
                 raise EnvironmentBuildFailed(f"the Dockerfile cannot be built: {error}") from None
             DockerfileBuild(
@@ -92,7 +91,7 @@ def _built(
                 {},
                 lambda: build_context(workspace, container),
                 lambda name: find_named(api, name, say),
-                find_indexes(os.environ, Path.home()),
+                indexes_here(),
                 log=folder(kept) / f"{key}.log",
                 say=say,
                 stop=stop,

@@ -54,7 +54,7 @@ def codebase(task: Task, state: Path) -> Codebase:
                 new = Path(temporary) / "new"
                 new.mkdir()
                 proof = checkout(task, new / WORK, cache=kept)
-                (new / PROOF).write_text(proof.model_dump_json())
+                (new / PROOF).write_text(proof.model_dump_json(), "utf-8")
                 new.rename(folder)
             found = Codebase(folder / WORK, proof)
     if not found.proof.clean:

@@ -42,7 +42,7 @@ class GradedValidator:
         except (DataError, EnvironmentBuildFailed, DoesNotApply, InvalidInstance) as error:
             return Validated(reason=str(error))
         for number, run in enumerate(runs):
-            (folder / f"run-{number}.log").write_text(run.output)
+            (folder / f"run-{number}.log").write_text(run.output, "utf-8")
         return compared(runs[0], runs[1:])
 
 

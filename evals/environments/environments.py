@@ -176,7 +176,7 @@ class _Build:
                 texts = {name: content.decode(errors="replace") for name, content in found.items()}
                 write_whole(kept, json.dumps(texts).encode())
                 log.unlink()
-        resolved = {name: text.encode() for name, text in json.loads(kept.read_text()).items()}
+        resolved = {name: text.encode() for name, text in json.loads(kept.read_text("utf-8")).items()}
         return packages_layer(environment, era, resolved)
 
     def _of_code(self, task: Task) -> str:

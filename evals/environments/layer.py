@@ -6,7 +6,6 @@ The container has the capabilities that installing needs; its other limits are t
 from __future__ import annotations
 
 import contextlib
-import os
 import tarfile
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from typing import IO, Any
 from m3agent.sandbox.backends.image import Image
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.images.image_build import INSTALLING, Build, build_files, build_image, files_as_tar
-from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.images.installers import installers
 
 WORK = "/opt/m3agent-layer"
@@ -98,7 +97,7 @@ def _inputs(
     layer: Layer, below: Image, work_tree: Path | None
 ) -> Iterator[tuple[Build, list[bytes | IO[bytes]]]]:
     """Yield the layer's build, and the archives of its files and of the work tree."""
-    indexes = find_indexes(os.environ, Path.home())
+    indexes = indexes_here()
     files = {**installers(), **layer.files, "layer.sh": layer.script.encode()}
     if indexes.certificates is not None:
         files["certificates.pem"] = indexes.certificates.read_bytes()

@@ -117,7 +117,7 @@ class Grader:
             return Grade(verdict=Verdict.ERROR, reason=str(error), seconds=time.monotonic() - started)
         except InvalidInstance as error:
             return Grade(verdict=Verdict.INVALID, reason=str(error), seconds=time.monotonic() - started)
-        (folder / "tests.log").write_text(run.output)
+        (folder / "tests.log").write_text(run.output, "utf-8")
         grade = judge(answer, run, trees, time.monotonic() - started)
         return with_python(grade, run.python, instance.task.environment.python)
 

@@ -126,7 +126,7 @@ def by_program(scratch: Path) -> dict[str, str]:
     done = subprocess.run([sys.executable, "parser.py", "out", "err", str(result)], stdout=2, check=False)
     if not result.exists():
         raise LookupError(f"it wrote no result, and its exit status is {done.returncode}")
-    return {test["name"]: test["status"] for test in json.loads(result.read_text())["tests"]}
+    return {test["name"]: test["status"] for test in json.loads(result.read_text("utf-8"))["tests"]}
 
 
 def main() -> None:
@@ -139,7 +139,7 @@ def main() -> None:
     else:
         provide_all()
         source = {"__name__": "parser"}
-        exec(compile(Path("parser.py").read_text(), "parser.py", "exec"), source)  # noqa: S102 - its purpose
+        exec(compile(Path("parser.py").read_text("utf-8"), "parser.py", "exec"), source)  # noqa: S102 - its purpose
         log = Path("out").read_bytes() + Path("err").read_bytes()
         read = by_function if asked["form"] == "function" else by_class
         found = read(source, asked["entry"], log.decode("utf-8", "replace"))

@@ -219,7 +219,7 @@ async def official_grade(instance: Instance, patch: bytes, image: str, folder: P
     )
     output, seconds, timed_out = done.output, done.seconds(STARTED), done.timed_out
     before, _, log = output.partition(f"{STARTED}\n")
-    (folder / LOG).write_text(log)
+    (folder / LOG).write_text(log, "utf-8")
     took = {"seconds": round(time.monotonic() - started, 3), "test_seconds": round(seconds, 3)}
     if timed_out:
         return OfficialGrade(resolved=False, reason="the tests took too long", **took)

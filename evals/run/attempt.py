@@ -79,7 +79,7 @@ class EvalAttempt:
         try:
             async with self._phase("environment", self.parts.seconds["environment"]):
                 proof = await asyncio.to_thread(self.parts.checkout, task, checkout)
-                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n")
+                (self.folder / LEAK_PROOF).write_text(proof.model_dump_json(indent=2) + "\n", "utf-8")
                 if not proof.clean:
                     return (
                         Verdict.INVALID,

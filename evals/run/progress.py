@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from rich.text import Text
@@ -34,10 +34,18 @@ class RunProgress:
         total: Number of attempts of the whole run.
         done: Results that already exist.
         workers: Number of attempts at a time.
+        clock: Returns the time on the monotonic clock, in seconds.
     """
 
-    def __init__(self, total: int, done: Sequence[AttemptRecord], workers: int) -> None:
-        self.view = WorkView(DOING, workers, self._head)
+    def __init__(
+        self,
+        total: int,
+        done: Sequence[AttemptRecord],
+        workers: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.view = WorkView(DOING, workers, self._head, clock)
+        self._clock = clock
         self._total = total
         self._attempts = f"{total} {'attempt' if total == 1 else 'attempts'}"
         self._workers = workers
@@ -82,7 +90,7 @@ class RunProgress:
             f"  {printable_line(result.reason, 300)}" if result.reason else "",
             (f"  ({duration(spent)}{cost})", "dim"),
         )
-        so_far = Text(f"; {self._so_far(time.monotonic())}", "dim")
+        so_far = Text(f"; {self._so_far(self._clock())}", "dim")
         # a terminal has this in its row
         self.view.print(lambda width: beside(head, body if width else body + so_far)(width))
 

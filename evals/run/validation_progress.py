@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Self
 
 from rich.text import Text
@@ -24,10 +25,12 @@ class ValidationProgress:
     Args:
         total: Number of instances.
         workers: Number of instances at a time.
+        clock: Returns the time on the monotonic clock, in seconds.
     """
 
-    def __init__(self, total: int, workers: int) -> None:
-        self.view = WorkView(PHASES, workers, self._head)
+    def __init__(self, total: int, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.view = WorkView(PHASES, workers, self._head, clock)
+        self._clock = clock
         self._total = total
         self._found: Counter[str] = Counter()
 
@@ -68,7 +71,7 @@ class ValidationProgress:
             f"  {printable_line(found.reason, 300)}" if found.reason else "",
             ("  (known already)" if known else f"  ({duration(found.seconds)})", "dim"),
         )
-        so_far = Text(f"; {self._so_far(time.monotonic())}", "dim")
+        so_far = Text(f"; {self._so_far(self._clock())}", "dim")
         # a terminal has this in its row
         self.view.print(lambda width: beside(head, body if width else body + so_far)(width))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
@@ -28,13 +27,21 @@ class WorkView:
         doing: What a piece does in each phase, by the phase's name, in the order of the phases.
         workers: Number of pieces at a time.
         head: Returns the line above the pieces.
+        clock: Returns the time on the monotonic clock, in seconds.
     """
 
-    def __init__(self, doing: Mapping[str, str], workers: int, head: Callable[[float], Text]) -> None:
+    def __init__(
+        self,
+        doing: Mapping[str, str],
+        workers: int,
+        head: Callable[[float], Text],
+        clock: Callable[[], float],
+    ) -> None:
         self._live = LiveView(self._rows, self.still)
         self._doing = doing
         self._workers = workers
         self._head = head
+        self._clock = clock
         self._estimate = Estimate(tuple(doing))
         self._running: dict[str, tuple[str, float, float]] = {}  # phase, its begin, the piece's
 
@@ -55,7 +62,7 @@ class WorkView:
 
     def phase(self, piece: str, name: str) -> None:
         """Record that a piece of work begins a phase."""
-        now = time.monotonic()
+        now = self._clock()
         _, _, began = self._running.get(piece, ("", now, now))
         self._running[piece] = (name, now, began)
 

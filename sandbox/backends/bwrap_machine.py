@@ -50,7 +50,7 @@ def barred_by() -> str | None:
     """Return the kernel setting that prevents bubblewrap, as `name=value`, or None."""
     for name, (bad, _) in SYSCTLS.items():
         try:
-            value = Path("/proc/sys", name.replace(".", "/")).read_text().strip()
+            value = Path("/proc/sys", name.replace(".", "/")).read_text("utf-8").strip()
         except OSError:
             continue
         if value == bad and not _works():  # an AppArmor profile may allow it in spite of the setting

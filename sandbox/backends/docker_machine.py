@@ -260,7 +260,7 @@ def describe_process(pid: int) -> str | None:
     The text holds boot id, pid namespace, pid and start time, so a later process with the same pid differs.
     """
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
         namespace = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return None
@@ -271,7 +271,7 @@ def describe_process(pid: int) -> str | None:
 def _start_time(pid: int) -> str | None:
     """Return when a process of this machine began, in clock ticks since boot; None if it cannot be found."""
     try:
-        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[19]
+        return Path("/proc", str(pid), "stat").read_text("utf-8").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return None
 

@@ -53,7 +53,7 @@ def in_container() -> bool:
     if any(map(os.path.exists, MARKS)) or {"KUBERNETES_SERVICE_HOST", "container"} & os.environ.keys():
         return True
     try:
-        group = CGROUP.read_text()
+        group = CGROUP.read_text("utf-8")
     except OSError:
         return False
     return any(engine in group for engine in ENGINES)

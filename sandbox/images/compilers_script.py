@@ -60,12 +60,14 @@ def updates_of(sources: str, release: dict[str, str]) -> str | None:
 
 def add_updates() -> None:
     """Let apt see Debian's security updates, which have newer compilers; an image of debootstrap lacks them."""
-    release = dict(re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text(), re.MULTILINE))
+    release = dict(
+        re.findall(r'^(\w+)="?([^"\n]*)', Path("/etc/os-release").read_text("utf-8"), re.MULTILINE)
+    )
     files = [Path("/etc/apt/sources.list"), *SOURCES.glob("*")]
-    line = updates_of("\n".join(file.read_text() for file in files if file.is_file()), release)
+    line = updates_of("\n".join(file.read_text("utf-8") for file in files if file.is_file()), release)
     if line is not None:
         SOURCES.mkdir(parents=True, exist_ok=True)
-        (SOURCES / "m3agent-security.list").write_text(line)
+        (SOURCES / "m3agent-security.list").write_text(line, "utf-8")
 
 
 def compilers(rust: bool) -> bool:

@@ -267,7 +267,7 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
         if _run(argv, output, stop, env) or (
             release.distribution.updates and _run(with_updates, output, stop, {})
         ):
-            last = (log.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+            last = (log.read_text("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
             raise EnvironmentBuildFailed(
                 f"debootstrap could not make a base of {called}: {last}; the log is {log}"
             )
@@ -299,7 +299,7 @@ def _options(
         return options
     package, suite, name = distribution.keys
     keyring = KEYRINGS / name
-    mirror = MIRROR.search(Path(program).read_text())
+    mirror = MIRROR.search(Path(program).read_text("utf-8"))
     if not keyring.exists() and mirror is not None:
         sources = scratch / "keys.list"
         trusted = KEYRINGS / "debian-archive-keyring.gpg"

@@ -247,7 +247,7 @@ class DockerfileBuild:
 
     def _note(self, line: str) -> None:
         if line:
-            with self._log.open("a", errors="replace") as file:
+            with self._log.open("a", encoding="utf-8", errors="replace") as file:
                 file.write(f"{line}\n")
 
     def _failure(self, reason: str) -> EnvironmentBuildFailed:

@@ -154,19 +154,21 @@ def describe_project(packages: Path, folder: Path, project: dict[str, Any]) -> N
     info = packages / f"{name}-{version}.dist-info"
     info.mkdir(exist_ok=True)
     metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (info / "METADATA").write_text(metadata)
-    (info / "INSTALLER").write_text("m3agent\n")
+    (info / "METADATA").write_text(metadata, "utf-8")
+    (info / "INSTALLER").write_text("m3agent\n", "utf-8")
     lines = []
     for group, points in sorted(project["entry_points"].items()):
         lines += [f"[{group}]\n", *(f"{key} = {value}\n" for key, value in sorted(points.items()))]
-    (info / "entry_points.txt").write_text("".join(lines))
+    (info / "entry_points.txt").write_text("".join(lines), "utf-8")
     for command, target in project["entry_points"].get("console_scripts", {}).items():
         module, _, attribute = target.split("[")[0].strip().partition(":")
         script = folder / "bin" / Path(command).name
         if attribute and not script.exists():
             first = attribute.split(".")[0]
             python = folder / "bin" / "python3"
-            script.write_text(SCRIPT.format(python=python, module=module, first=first, object=attribute))
+            script.write_text(
+                SCRIPT.format(python=python, module=module, first=first, object=attribute), "utf-8"
+            )
             script.chmod(0o755)
 
 
@@ -204,7 +206,7 @@ def install(command: list[str], env: dict[str, str]) -> bool:
         if run([*first, "-r", str(optional)], env):
             return True
         if optional.stat().st_size and run(first, env):
-            install_possible([*command, *more], optional.read_text().splitlines(), env)
+            install_possible([*command, *more], optional.read_text("utf-8").splitlines(), env)
             return True
     return False
 
@@ -214,7 +216,7 @@ def install_possible(command: list[str], lines: list[str], env: dict[str, str]) 
     middle = len(lines) // 2
     for half in (lines[:middle], lines[middle:]):
         part = HERE / "part.txt"
-        part.write_text("".join(line + "\n" for line in half))
+        part.write_text("".join(line + "\n" for line in half), "utf-8")
         if not half or run([*command, "-r", str(part)], env):
             continue
         if len(half) > 1:
@@ -225,7 +227,7 @@ def install_possible(command: list[str], lines: list[str], env: dict[str, str]) 
 
 def main() -> None:
     """Build the environment that `job.json` describes."""
-    job = json.loads((HERE / "job.json").read_text())
+    job = json.loads((HERE / "job.json").read_text("utf-8"))
     env = environment(job["env"])
     uv = find_uv(env)
     if sys.argv[1:] == ["python"]:
@@ -248,7 +250,9 @@ def describe(job: dict[str, Any]) -> None:
     if job["project"]:
         describe_project(packages, Path(job["folder"]), job["project"])
     if job["import_folders"]:
-        (packages / "m3agent-project.pth").write_text("".join(line + "\n" for line in job["import_folders"]))
+        (packages / "m3agent-project.pth").write_text(
+            "".join(line + "\n" for line in job["import_folders"]), "utf-8"
+        )
 
 
 if __name__ == "__main__":

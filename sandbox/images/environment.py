@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -36,7 +35,7 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.compilers import with_compilers
 from m3agent.sandbox.images.debian import just_built
 from m3agent.sandbox.images.env_build import Job, build_environment
-from m3agent.sandbox.images.indexes import Indexes, find_indexes
+from m3agent.sandbox.images.indexes import Indexes, indexes_here
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
 from m3agent.sandbox.images.own_image import NOTHING, OwnImage
 from m3agent.sandbox.images.project_build import MADE_FROM, ProjectJob, build_project
@@ -215,7 +214,7 @@ class _Finder:
         elif declared.project is not None and version is not None:
             declared = replace(declared, project=replace(declared.project, version=version))
         build = self._build()
-        indexes = find_indexes(os.environ, Path.home())
+        indexes = indexes_here()
         image, named = (None, NOTHING) if base is not None else self._own(indexes, may_build)
         declared = with_named(declared, named.requirements)
         base = base or named.image
@@ -256,7 +255,7 @@ class _Finder:
         return self._with_suites(suites, image, base, indexes)
 
     def with_suites(self, suites: Sequence[SuiteNeeds], start: Image) -> str:
-        indexes = find_indexes(os.environ, Path.home())
+        indexes = indexes_here()
         packages = tuple({name: None for suite in suites for name in suite.preparation.system_packages})
         below = self._with_toolchains(packages, start, read_declared(self.files), indexes)
         return self._with_suites(suites, below.name, None, indexes) or below.name
@@ -403,7 +402,7 @@ class _Finder:
         if inputs == job.inputs:
             return image
         # the cache of downloads holds them by the address of their index
-        indexes = find_indexes(os.environ, Path.home())
+        indexes = indexes_here()
         job = replace(job, inputs=inputs, extensions=build.extensions, indexes=indexes)
         return self._with_build(job, image, again=True)
 

@@ -8,6 +8,7 @@ No secret is passed on: an address with a user name or password is left out.
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import ssl
 import tomllib
@@ -90,6 +91,15 @@ class Indexes:
         return (EVERY_HOST, *filter(None, named))
 
 
+def indexes_here() -> Indexes:
+    """Read the settings of this process's user, who may have no home folder."""
+    try:
+        home = Path.home()
+    except RuntimeError:
+        home = Path("/nonexistent")
+    return find_indexes(os.environ, home)
+
+
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
     """Read the settings of uv, pip and apt: the environment overrides files, and uv's settings override pip's."""
     found = Indexes(mirrors=_mirrors(system / "apt"))
@@ -147,7 +157,7 @@ def _mirrors(folder: Path) -> list[str]:
     """Return the addresses in apt's lists of sources."""
     lists = [folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))]
     found = [
-        url for path in lists if path.is_file() for url in MIRROR.findall(path.read_text(errors="replace"))
+        url for path in lists if path.is_file() for url in MIRROR.findall(path.read_text("utf-8", "replace"))
     ]
     return list(dict.fromkeys(found))
 
@@ -181,7 +191,7 @@ def _pip_file(path: Path) -> dict[str, str]:
 
 def _uv_file(path: Path) -> dict[str, str]:
     try:
-        whole = tomllib.loads(path.read_text())
+        whole = tomllib.loads(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}  # uv itself will report the error
     whole = {**whole, **(whole["pip"] if isinstance(whole.get("pip"), dict) else {})}

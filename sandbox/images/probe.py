@@ -26,10 +26,10 @@ def kept_probe(
     digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
     kept = folder(state) / f"probe-{digest}.json"
     try:
-        lines = [str(line) for line in json.loads(kept.read_text())]
+        lines = [str(line) for line in json.loads(kept.read_text("utf-8"))]
     except (OSError, ValueError, TypeError):
         lines = probe(api, image, script, arguments, what)
-        kept.write_text(json.dumps(lines))
+        kept.write_text(json.dumps(lines), "utf-8")
     return lines
 
 

@@ -108,7 +108,7 @@ def rust_problem(wanted: str, has: str | None) -> str | None:
 
 def main() -> None:
     """Build the wheel, then write the archive of what is kept."""
-    job = json.loads((HERE / "job.json").read_text())
+    job = json.loads((HERE / "job.json").read_text("utf-8"))
     env = env_script.environment(job["env"])
     version = job["version"]
     # each of these tells one or several backends the version that they would otherwise ask git for

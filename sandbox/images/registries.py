@@ -218,6 +218,6 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return path.read_text("utf-8", "replace")
     except OSError:
         return ""

@@ -73,13 +73,13 @@ def keep(job: dict[str, Any], tree: Path) -> None:
             env_script.fail("what was installed cannot be stored: " + reason_of(lines))
     skipped = [path for path in kept if path in job["untracked"]]
     if skipped:
-        place.with_suffix(".folders").write_text(json.dumps(skipped) + "\n")
-        place.with_suffix(".exclude").write_text("".join(pattern(path) + "\n" for path in skipped))
+        place.with_suffix(".folders").write_text(json.dumps(skipped) + "\n", "utf-8")
+        place.with_suffix(".exclude").write_text("".join(pattern(path) + "\n" for path in skipped), "utf-8")
 
 
 def main() -> None:
     """Run the commands; after the last ones, keep what they made."""
-    job = json.loads((HERE / "job.json").read_text())
+    job = json.loads((HERE / "job.json").read_text("utf-8"))
     env = job["env"] = {**env_script.environment(job["env"]), **job["env"]}
     home = Path(env["HOME"])
     if (HERE / "home").is_dir():

@@ -155,8 +155,8 @@ class TreeStore:
             run_git("init", "--quiet", "--bare", "--template=", kind, str(git_dir))
         with writing(git_dir):
             (git_dir / "info").mkdir(exist_ok=True)
-            (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES)
-            (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n")
+            (git_dir / "info" / "attributes").write_text(RAW_ATTRIBUTES, "utf-8")
+            (git_dir / "info" / "exclude").write_text("\n".join(JUNK) + "\n", "utf-8")
             if alternates is not None:
                 (git_dir / "objects" / "info").mkdir(exist_ok=True)
                 (git_dir / "objects" / "info" / "alternates").write_bytes(os.fsencode(alternates) + b"\n")

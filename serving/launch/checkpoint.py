@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     Raises:
         CheckpointError: There is no such folder, it is not an M3 checkpoint, or it is not complete.
     """
-    path = Path(model).expanduser()
+    path = as_path(model)
     if path.is_dir():
         return _read(str(path.resolve()), path.resolve(), weights=weights)
     if not _NAME.fullmatch(model):
@@ -103,7 +104,7 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
         CheckpointError: There is no such folder, its config is not that of a draft for M3, or the download of an
             unknown draft would be necessary to read it.
     """
-    path = Path(model).expanduser()
+    path = as_path(model)
     if not path.is_dir() and not _NAME.fullmatch(model):
         raise CheckpointError(
             f"{model} does not exist: give the draft's folder, or a name like {GQA_DRAFT.model}"
@@ -171,9 +172,14 @@ def lacking_download(model: str, environ: Mapping[str, str]) -> bool:
     return _offline(environ) and not is_here(model, environ)
 
 
+def as_path(model: str) -> Path:
+    """Return a model as a path, in which `~` is the home folder."""
+    return Path(os.path.expanduser(model))  # noqa: PTH111  # never raises
+
+
 def is_here(model: str, environ: Mapping[str, str]) -> bool:
     """Return whether a model is on this machine, as a folder or in Hugging Face's cache."""
-    return Path(model).expanduser().is_dir() or _cached(model, environ) is not None
+    return as_path(model).is_dir() or _cached(model, environ) is not None
 
 
 def _offline(environ: Mapping[str, str]) -> bool:

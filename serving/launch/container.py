@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
+from m3agent.serving.launch.checkpoint import as_path
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
@@ -227,7 +228,7 @@ def _what_it_needs(
     cache = _hugging_face(environ)
     downloads = False
     for model in filter(None, (job.model, job.draft)):
-        checkpoint = Path(model).expanduser()
+        checkpoint = as_path(model)
         if checkpoint.is_absolute() and checkpoint.is_dir():
             mounts += [_mount(path) for path in (checkpoint, *_linked(checkpoint))]
             downloads = downloads or checkpoint.is_relative_to(cache)

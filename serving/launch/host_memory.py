@@ -26,7 +26,7 @@ def lacking_memory(size: int, *, meminfo: Path = MEMINFO, shared: Path | None = 
     if not size:
         return None
     try:
-        found = _AVAILABLE.search(meminfo.read_text())
+        found = _AVAILABLE.search(meminfo.read_text("utf-8"))
         room = size if shared is None else shutil.disk_usage(shared).free
     except OSError:
         return None

@@ -43,6 +43,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
             timeout=_SECONDS,
             check=False,
             stdin=subprocess.DEVNULL,
+            encoding="utf-8",
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -106,7 +106,7 @@ def new_folder(state: Path) -> Path:
 def write_record(folder: Path, record: ServerRecord) -> None:
     """Write or replace a server's record atomically, so that no reader sees half of it."""
     temporary = folder / f"{RECORD}.tmp"
-    temporary.write_text(record.model_dump_json())
+    temporary.write_text(record.model_dump_json(), "utf-8")
     temporary.replace(folder / RECORD)
 
 
@@ -145,7 +145,7 @@ def last_folder(state: Path) -> Path | None:
 def key_of(folder: Path) -> str | None:
     """Return the key that a server of this machine requires; None if it requires none."""
     with contextlib.suppress(OSError):
-        return (folder / KEY).read_text().strip() or None
+        return (folder / KEY).read_text("utf-8").strip() or None
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -154,7 +155,7 @@ class Server:
 
     async def _ready(self, engine: EngineProcess) -> str | None:
         """Wait until the engine answers; return None, or why it never will."""
-        begun, asked, looked = time.monotonic(), 0.0, False
+        begun, asked, looked = time.monotonic(), -math.inf, False
         while True:
             self._tell(engine)
             if engine.exit_code is not None:
@@ -262,7 +263,7 @@ class Server:
         if file is None:
             return True
         try:
-            url = file.read_text().strip()
+            url = file.read_text("utf-8").strip()
         except OSError:
             return False
         if url and url != self._record.url:

@@ -139,7 +139,7 @@ def slurm_start(
     for file, text in files.items():
         path = folder / file
         path.touch(mode=0o600)
-        path.write_text(text)
+        path.write_text(text, "utf-8")
     return Start(("bash", str(folder / SUBMIT)), job.env, ("scancel", "--me", f"--name={name}"), folder / URL)
 
 

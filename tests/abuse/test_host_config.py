@@ -224,7 +224,7 @@ def test_missing_objects_are_not_fetched(hostile: Hostile, tmp_path: Path, quick
     hostile.git("config", "extensions.partialClone", "origin")
     hostile.git("config", "remote.origin.promisor", "true")
     hostile.git("config", "remote.origin.url", "ssh://host.invalid/repository")
-    hostile.git("config", "core.sshCommand", f"echo ssh >> {hostile.mark}; false")
+    hostile.git("config", "core.sshCommand", f"echo ssh >> '{hostile.mark}'; false")
     (hostile.root / ".git/objects" / folder[:2] / folder[2:]).unlink()
     hostile.git("log", "--name-only", ok=False)
     assert "ssh" in hostile.ran(), "git would"
@@ -252,7 +252,7 @@ def test_the_users_own_filter_is_obeyed_without_secrets(
 ) -> None:
     monkeypatch.setenv("GITHUB_TOKEN", "hush")
     monkeypatch.setenv("SOME_API_KEY", "hush")
-    hostile.git("config", "--global", "filter.evil.clean", f"env > {tmp_path}/env; tr 2 3")
+    hostile.git("config", "--global", "filter.evil.clean", f"env > '{tmp_path}/env'; tr 2 3")
     hostile.use(hostile.root, tmp_path)
     assert hostile.git("show", "fixed:a.py") == "x = 3"
     seen = (tmp_path / "env").read_text()

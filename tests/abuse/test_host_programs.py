@@ -24,7 +24,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (checkout / "bin").mkdir(parents=True)
     for name in PROGRAMS:
         for program in (checkout / name, checkout / "bin" / name):
-            program.write_text(f"#!/bin/sh\necho $0 >> {mark}\n")
+            program.write_text(f"#!/bin/sh\necho $0 >> '{mark}'\n")
             program.chmod(0o755)
     for name in MODULES:
         (checkout / name).write_text(f"open({str(mark)!r}, 'a').write(__file__)\n")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -58,6 +57,8 @@ for number in 0 1 2 3; do
   case ",${CUDA_VISIBLE_DEVICES:-$number}," in *",$number,"*) echo "$number, GPU-$number, NVIDIA H200, 143771, 4, Disabled" ;; esac
 done
 """
+UV_CACHE = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
+"""Found before the tests get a home folder of their own. The user may have no name, and so no other home folder."""
 WAIT = 120.0  # seconds for a server to start or for a fix to reach the point where it is killed
 
 # Maps each placeholder in the documentation to its value on this machine. The first rule that matches applies.
@@ -415,8 +416,7 @@ class World:
             "PLAY": json.dumps({"log": str(self.folder / "vllm.log")}),
             # set-up installs nothing on this machine, and takes its packages from the cache of earlier downloads
             "SETUP": "no",
-            "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR")
-            or str(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".cache" / "uv"),
+            "UV_CACHE_DIR": UV_CACHE,
         }
         if one_kind() == "bwrap" and "m3agent eval" not in text:
             env["M3AGENT_SANDBOX"] = "bwrap"  # the faster sandbox, where the command does not name one

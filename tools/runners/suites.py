@@ -117,7 +117,7 @@ def version() -> str:
     """Return a text that changes whenever a runner or a reporter changes."""
     here = Path(__file__).parent
     found = (path for folder in (here, here.parent / "in_sandbox") for path in folder.rglob("*"))
-    return "".join(path.read_text() for path in sorted(found) if path.suffix not in ("", ".pyc"))
+    return "".join(path.read_text("utf-8") for path in sorted(found) if path.suffix not in ("", ".pyc"))
 
 
 def find_suites(tree: Tree) -> tuple[Suite, ...]:

@@ -258,7 +258,7 @@ def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> No
     try:
         write.mkdir(parents=True)
         for name, text in files.items():
-            (write / name).write_text(text)
+            (write / name).write_text(text, "utf-8")
     except FileExistsError:
         raise UsageError(f"{write} exists: name a new folder for --write") from None
     except OSError as error:

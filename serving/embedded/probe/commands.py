@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from m3agent.serving.embedded.probe.tree import Tree, pack, processors, too_big_to_copy
 
@@ -50,6 +51,8 @@ NO_CODE = re.compile(
     r"|[._-](?:test|spec|e2e|config)\.\w+$|(?:^|/)(?:test|spec)\.\w+$|(?:^|/)test-[^/]*$|\.d\.[cm]?ts$"
 )
 FRAME = re.compile(r"([^\s:()'\"]+\.(?:go|[cm]?[jt]sx?)):(\d+)")
+PLACE = "/\0"
+"""Stands for the folder of the copy, whose name may have spaces, in the output in which `FRAME` looks for files."""
 TAP = re.compile(r"^ *(not ok|ok) \d+(?: -)? (.*)$", re.MULTILINE)
 SAID = re.compile("expected|actual|got|want|[!=]=", re.IGNORECASE)
 """Lines of an output that say what a failing test expected."""
@@ -241,7 +244,7 @@ class Bench:
     def _script_lines(
         self, script: dict[str, Any], enough: Callable[[bytearray], bool], found: dict[str, set[int]]
     ) -> None:
-        rel = self.tree.rel(script["url"].replace("file://", ""))
+        rel = self.tree.rel(unquote(script["url"].replace("file://", "")))
         if rel is None or not is_code(rel) or not re.search(r"\.[cm]?js$", rel):
             return  # a file that was compiled first has other positions
         with open(os.path.join(self.tree.place, rel), encoding="utf-8") as file:
@@ -260,8 +263,9 @@ class Bench:
     def frames(self, output: str) -> list[list[Any]]:
         """Return ``[file, line, ""]`` of source code that an output names, the innermost call last."""
         found: list[list[Any]] = []
-        for path, line in FRAME.findall(output):
+        for path, line in FRAME.findall(unquote(output).replace(self.tree.place, PLACE)):
             path = re.sub("^/+", "/", path)  # addresses of files have three
+            path = path.replace(PLACE, self.tree.place)
             rel = self.tree.rel(os.path.normpath(os.path.join(self.folder, path)))
             if rel is not None and is_code(rel) and [rel, int(line), ""] not in found:
                 found.append([rel, int(line), ""])

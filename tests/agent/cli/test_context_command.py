@@ -66,7 +66,9 @@ def test_the_text_goes_to_standard_output(program: Program, repo: Path) -> None:
         b'<file path="d/b.md">\ntext\n</file>\n<file path="a.py">\nx = 1\n</file>\n'
         b"<not_shown>\nThese files exist but are not shown here; file_read reads them:\nlogo.png\n</not_shown>\n"
     )
-    assert done.stderr.decode() == "≈56 tokens in 2 files, 2 left out\n"
+    assert (
+        done.stderr.decode()[1:] == "56 tokens in 2 files, 2 left out\n"
+    )  # after ≈, or ~ where the locale is C
     assert program("--repo", repo / "d").stdout == done.stdout
     assert program(cwd=repo).stdout == done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
@@ -134,7 +135,7 @@ def test_apply_every_kind_of_change(make: MakePatch) -> None:
     assert (made.root / "a.py").read_bytes() == b"ONE\r\n\xff"
     assert stat.S_IMODE((made.root / "a.py").stat().st_mode) == 0o640, "the mode is the user's"
     assert (made.root / "new/deep/n.py").read_bytes() == b"new\n"
-    assert (made.root / "run.sh").stat().st_mode & 0o111 == 0o111
+    assert (made.root / "run.sh").stat().st_mode & stat.S_IXUSR
     assert (made.root / "link").readlink() == Path("d/c.py")
     assert (made.root / 'odd "name"\n\\').read_bytes() == b""
     assert not (made.root / "b.py").exists()
@@ -336,7 +337,7 @@ def test_killed_apply_is_completed(make: MakePatch, tmp_path: Path) -> None:
     (staged / ".m3agent-1.tmp").write_bytes(b"ONE")
     (made.root / "a.py").write_bytes(b"ONE\r\n\xff")
     (made.root / "b.py").unlink()
-    (made.root / "run.sh").chmod(0o755)
+    shutil.copymode(clone / "run.sh", made.root / "run.sh")
     (made.root / "link").symlink_to("d/c.py")
     for _ in range(2):  # the second time changes nothing
         made.apply()
@@ -472,7 +473,7 @@ def test_no_hook_of_the_repository_runs(make: MakePatch, tmp_path: Path) -> None
     for name in hooks:
         hook = made.root / ".git/hooks" / name
         hook.parent.mkdir(exist_ok=True)
-        hook.write_text(f"#!/bin/sh\necho {name} >> {ran}\n")
+        hook.write_text(f"#!/bin/sh\necho {name} >> '{ran}'\n")
         hook.chmod(0o755)
     git(made.root, "config", "core.fsmonitor", str(made.root / ".git/hooks/pre-commit"))
     made.commit("fix")

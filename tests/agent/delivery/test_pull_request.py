@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import subprocess
 import threading
@@ -355,7 +356,7 @@ async def test_a_repository_that_was_renamed(github: GitHub) -> None:
 async def test_a_gh_that_is_logged_in_gives_the_token(
     github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "bin/gh", f'echo "$@" > {tmp_path}/asked; echo ghp_from_gh')
+    program(tmp_path / "bin/gh", f'echo "$@" > "{tmp_path}/asked"; echo ghp_from_gh')
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.delenv("GITHUB_TOKEN")
     assert await github.offer() == github.pull
@@ -409,7 +410,7 @@ async def test_only_the_branch_is_pushed_with_the_users_credentials_and_no_hooks
     git(github.clone, "config", "--add", "remote.origin.push", "+refs/heads/*:refs/heads/*")
     git(github.clone, "tag", "-a", "v1", "-m", "mine")
     for name in ("pre-push", "reference-transaction"):
-        program(github.clone / ".git/hooks" / name, f"touch {tmp_path}/ran")
+        program(github.clone / ".git/hooks" / name, f"touch '{tmp_path}/ran'")
     await github.offer()
     assert git(github.remote, "for-each-ref", "--format=%(refname)").split() == [
         "refs/heads/m3agent/12",
@@ -421,9 +422,9 @@ async def test_only_the_branch_is_pushed_with_the_users_credentials_and_no_hooks
 async def test_by_ssh(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(
         tmp_path / "ssh",
-        f'for last; do :; done; last=${{last%% *}}; exec git "${{last#git-}}" {github.remote}',
+        f'for last; do :; done; last=${{last%% *}}; exec git "${{last#git-}}" "{github.remote}"',
     )
-    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", shlex.quote(str(tmp_path / "ssh")))
     git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
     assert await github.offer() == github.pull
     assert github.pushed == ["m3agent/12"]
@@ -434,8 +435,8 @@ async def test_a_remote_that_never_answers(
     github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
     os.mkfifo(tmp_path / "never")
-    program(tmp_path / "ssh", f"echo $$ > {tmp_path}/pid; cat {tmp_path}/never")
-    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    program(tmp_path / "ssh", f"echo $$ > '{tmp_path}/pid'; cat '{tmp_path}/never'")
+    monkeypatch.setenv("GIT_SSH_COMMAND", shlex.quote(str(tmp_path / "ssh")))
     monkeypatch.setattr(pushing, "SECONDS", 60.0 if cancelled else 0.3)
     git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
     task = asyncio.ensure_future(github.destination())
@@ -575,7 +576,7 @@ async def test_login_in_an_address_is_not_printed(
     program(
         tmp_path / "ssh", "echo 'Warning: a key' >&2; echo 'no way to http://me:hunter2@host/' >&2; exit 1"
     )
-    monkeypatch.setenv("GIT_SSH_COMMAND", str(tmp_path / "ssh"))
+    monkeypatch.setenv("GIT_SSH_COMMAND", shlex.quote(str(tmp_path / "ssh")))
     git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
     with pytest.raises(EnvironmentFault, match=r"listed: no way to http://host/$"):
         await github.destination()

@@ -166,7 +166,7 @@ def test_the_patch_is_kept_before_the_repository_is_touched(
 ) -> None:
     """A filter of the user runs during the commit, and sees what a kill at that moment would leave."""
     repo = make_repo(BUGGY)
-    look = f"cat {own_state}/state/sessions/*/patch.diff > {tmp_path}/seen; cat"
+    look = f"cat '{own_state}'/state/sessions/*/patch.diff > '{tmp_path}/seen'; cat"
     git(repo, "config", "--global", "filter.look.clean", look)
     (repo / ".git" / "info" / "attributes").write_text("calc.py filter=look\n")
     model.answers = [FIX, TEST, DONE]
@@ -443,7 +443,7 @@ def test_a_repository_without_tests_is_told_before_the_first_turn(
         "note: no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command "
         "that runs your tests in .m3agent.toml, under [tests]"
     )
-    assert told < next(n for n, line in enumerate(lines) if line.startswith("✗ test everything  no tests"))
+    assert told < next(n for n, line in enumerate(lines) if "test everything  no tests" in line)
 
 
 def test_no_sandbox_is_exit_3(

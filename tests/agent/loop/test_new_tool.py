@@ -185,7 +185,7 @@ def test_people_see_what_a_call_is_about(
     places = [Path(each.path) for each in told[-1].locations or ()]
     assert places == ([tmp_path / place] if place else [])
 
-    row = StatusRow()
+    row = StatusRow(clock=lambda: 0.0)
     row.see(line)
     assert row.lines(100, 0.0)[0].plain.endswith(title)
 

@@ -175,7 +175,7 @@ def test_looking_changes_nothing_and_starts_nothing(
     for name in ("post-index-change", "fsmonitor"):
         hook = root / ".git" / "hooks" / name
         hook.parent.mkdir(exist_ok=True)
-        hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+        hook.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
         hook.chmod(0o755)
     run_git(root, "config", "core.fsmonitor", str(root / ".git" / "hooks" / "fsmonitor"))
     os.utime(root / "a.py", (1, 1))  # git would now refresh its index

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
     )
     shown = run("sessions", "show").stdout
     assert shown.splitlines()[-1] == (
-        f"next        git -C /home/dev/ferry apply {folder / 'patch.diff'} (m3agent apply does not write over uncommitted changes)"
+        f"next        git -C /home/dev/ferry apply {shlex.quote(str(folder / 'patch.diff'))} (m3agent apply does not write over uncommitted changes)"
     )
 
 

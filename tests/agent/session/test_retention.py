@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,9 @@ def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
     for session in (second, third):
         assert sorted(path.name for path in session.folder.iterdir()) == ["events.jsonl", "patch.diff"]
     assert trim(tmp_path, most=1, pause=3600) == [], "it looked just now"
+    marker, later = tmp_path / "sessions/.trimmed", time.time() + 1e6
+    os.utime(marker, (later, later))
+    assert trim(tmp_path, most=1, pause=3600) == [sessions[3].id], "the date was set back"
     oldest.close()
     assert sessions[-1].id not in trim(tmp_path, most=1, pause=0), "the newest stays whole"
 

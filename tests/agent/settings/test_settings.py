@@ -230,7 +230,7 @@ def test_show_as_table_and_as_json(layers: Layers) -> None:
     loaded = layers.load({"yes": True})
     lines = loaded.table().splitlines()
     assert lines[0].split() == ["setting", "value", "from"]
-    assert ["max_turns", "3", str(layers.own)] in [line.split() for line in lines]
+    assert ["max_turns", "3", str(layers.own)] in [line.split(maxsplit=2) for line in lines]
     assert ["yes", "true", "--yes"] in [line.split() for line in lines]
     assert ["api_key", "-", "default:", "no", "key", "is", "sent"] in [line.split() for line in lines]
     assert ["max_cost", "-", "default:", "no", "limit"] in [line.split() for line in lines]

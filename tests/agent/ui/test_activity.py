@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -19,6 +18,9 @@ from m3agent.evals.data.results import AttemptRecord, Seconds, Verdict
 from m3agent.evals.grade.validate import Validation
 from m3agent.evals.run.progress import RunProgress
 from m3agent.evals.run.validation_progress import ValidationProgress
+
+BEGUN = 417.3
+"""When everything began, on the monotonic clock, in seconds."""
 
 
 @contextmanager
@@ -62,8 +64,8 @@ def test_the_pauses_grow_and_end_below_the_patience_of_ci_services() -> None:
 
 
 def test_an_activity_says_what_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    lasting = Activity("verifying the patch of \x1b[2J")
-    now = lasting._since + 75
+    lasting = Activity("verifying the patch of \x1b[2J", clock=lambda: BEGUN)
+    now = BEGUN + 75
     assert [line.plain for line in lasting._still(now)] == ["… verifying the patch of  [2J, 1 min 15 s"]
     [row] = lasting._row(20, 24, now)
     assert row.plain[2:] == "1 min 15 s  veri…"
@@ -83,21 +85,23 @@ def attempt(number: int, verdict: Verdict, reason: str = "") -> AttemptRecord:
     spent = Seconds(environment=10, agent=100, grade=10)
     return AttemptRecord(
         instance_id=f"i{number}", repo="r", attempt=1, verdict=verdict, reason=reason, seconds=spent,
-        started=datetime.now(UTC),
+        started=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
 
 
 def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
-    progress = RunProgress(5, [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)], workers=1)
+    progress = RunProgress(
+        5, [attempt(1, Verdict.RESOLVED), attempt(2, Verdict.UNRESOLVED)], workers=1, clock=lambda: BEGUN
+    )
     progress.phase("i3", 1, "environment")
     progress.phase("i3", 1, "agent")
-    [line] = progress.view.still(time.monotonic() + 60)
+    [line] = progress.view.still(BEGUN + 60)
     head, _, running = line.plain.partition("; running: ")
     assert head == "… 2 of 5 attempts: 1 resolved so far, 1 unresolved; about 4 min 50 s left"
     assert running == "i3 (agent running, 1 min 0 s)"
     for number in range(4, 9):
         progress.phase(f"i{number}", 1, "grade")
-    [line] = progress.view.still(time.monotonic())
+    [line] = progress.view.still(BEGUN)
     assert line.plain.endswith(", 3 more")
 
 
@@ -110,13 +114,13 @@ def finding(number: int, reason: str = "", *, failed: bool = False) -> Validatio
 
 def test_a_validation_says_what_is_built_done_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with standard_error_as_pipe(monkeypatch) as reading:
-        with ValidationProgress(6, workers=1) as progress:
+        with ValidationProgress(6, workers=1, clock=lambda: BEGUN) as progress:
             progress.finished(finding(1), known=True)
             progress.finished(finding(2), known=False)
             progress.finished(finding(3, "no\x1b image"), known=False)
             progress.finished(finding(4, "the disk is full", failed=True), known=False)
             progress.phase("i5", "environment")
-            [line] = progress.view.still(time.monotonic() + 30)
+            [line] = progress.view.still(BEGUN + 30)
         said = os.read(reading, 10_000).decode().splitlines()
     assert said == [
         "1 of 6  valid    i1  (known already); 1 valid so far",

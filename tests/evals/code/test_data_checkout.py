@@ -85,11 +85,12 @@ def test_a_checkout_is_the_base_with_its_own_id_and_nothing_else(
     locations: dict[str, Path | str] = {
         "archive": archive,
         "path": upstream,
-        "file URL": upstream.as_uri(),
+        "file URL": (tmp_path / "a folder").as_uri(),
         "bare": tmp_path / "calc.git",
         "mirror": tmp_path / "calc.git",
         "packed mirror": tmp_path / "mirror.tar.gz",
     }
+    (tmp_path / "a folder").symlink_to(upstream)  # its address has %20
     if "mirror" in form:  # copies for reading often have only the history
         git(tmp_path / "calc.git", "pack-refs", "--all")
         (tmp_path / "calc.git/config").unlink()
@@ -266,7 +267,7 @@ def test_no_program_of_a_repository_on_this_machine_runs(upstream: Path, tmp_pat
         "remote.origin.url": origin,
         "protocol.ssh.allow": "always",
         "protocol.file.allow": "always",
-        key: f"touch {tmp_path}/ran;",
+        key: f"touch '{tmp_path}/ran';",
     }.items():
         git(upstream, "config", name, value)
     subprocess.run(["git", "cat-file", "-e", "1" * 40], cwd=upstream, capture_output=True, check=False)
@@ -342,7 +343,7 @@ def test_an_archive_that_is_damaged_or_holds_no_repository_is_the_datas_fault(
 def test_nothing_of_an_archive_is_run_or_followed(upstream: Path, archive: Path, tmp_path: Path) -> None:
     bare, mark = tmp_path / "calc.git", tmp_path / "ran"
     program = tmp_path / "program.sh"
-    program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    program.write_text(f"#!/bin/sh\ntouch '{mark}'\n")
     program.chmod(0o755)
     for key in (
         "core.fsmonitor",

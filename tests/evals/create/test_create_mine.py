@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -219,7 +220,7 @@ def test_commit_with_missing_base_file_is_rejected(repo: Repo, tmp_path: Path) -
 def test_nothing_of_a_hostile_repository_runs(repo: Repo, tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\ntouch {witness}\ncat\n")
+    program.write_text(f"#!/bin/sh\ntouch '{witness}'\ncat\n")
     program.chmod(0o755)
     repo.commit({".gitattributes": "*.py diff=evil filter=evil merge=evil\n"}, "Attributes")
     repo.commit(FIX)
@@ -230,8 +231,8 @@ def test_nothing_of_a_hostile_repository_runs(repo: Repo, tmp_path: Path) -> Non
         "filter.evil.clean",
         "core.pager",
     ):
-        repo.git("config", name, str(program))
-    repo.git("config", "core.fsmonitor", str(program))
+        repo.git("config", name, shlex.quote(str(program)))
+    repo.git("config", "core.fsmonitor", shlex.quote(str(program)))
     for hook in ("post-checkout", "reference-transaction", "post-index-change"):
         (repo.folder / ".git/hooks" / hook).write_bytes(program.read_bytes())
         (repo.folder / ".git/hooks" / hook).chmod(0o755)

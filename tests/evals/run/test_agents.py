@@ -175,7 +175,7 @@ def test_nothing_in_a_checkout_is_run_or_believed(tmp_path: Path) -> None:
     write_files(repo, {"a.txt": "a\n", ".gitignore": "*.log\n"})
     before = LeftDiff(repo, tmp_path / "store.git")
     git(repo, "init", "-q")
-    evil = f"touch {tmp_path}/run-by-git"
+    evil = f"touch '{tmp_path}/run-by-git'"
     git(repo, "config", "core.fsmonitor", evil)
     git(repo, "config", "filter.x.clean", f"{evil}; cat")
     git(repo, "config", "core.worktree", "/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from m3agent.sandbox.declared.declared import (
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
 from m3agent.sandbox.declared.types import Files, ScanResult
-from m3agent.sandbox.images.indexes import find_indexes
+from m3agent.sandbox.images.indexes import find_indexes, indexes_here
 
 
 def files_of(texts: dict[str, str | bytes]) -> Files:
@@ -495,6 +496,14 @@ def test_uv_settings_are_read(tmp_path: Path) -> None:
     found = find_indexes({}, tmp_path, tmp_path / "none")
     assert (found.default, found.extra) == ("https://a.invalid/simple", ["https://b.invalid/simple"])
     assert found.strategy == "unsafe-first-match"
+
+
+def test_a_user_without_a_home_folder_has_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a numeric user id without a passwd entry
+    with pytest.raises(RuntimeError):
+        Path.home()
+    assert indexes_here() == find_indexes(os.environ, Path("/nonexistent"))
 
 
 @given(st.binary())

@@ -185,18 +185,19 @@ def test_nothing_of_the_tree_or_the_user_runs_or_converts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned = tmp_path / "owned"
+    touch = f"touch '{owned}'"
     config = tmp_path / "gitconfig"
     config.write_text(
-        f'[filter "x"]\n clean = touch {owned}; cat\n smudge = touch {owned}; cat\n required = true\n'
-        f"[core]\n fsmonitor = touch {owned}\n hooksPath = {tmp_path}/hooks\n autocrlf = true\n"
-        f'[diff]\n external = touch {owned}\n[diff "x"]\n textconv = touch {owned}\n'
+        f'[filter "x"]\n clean = {touch}; cat\n smudge = {touch}; cat\n required = true\n'
+        f"[core]\n fsmonitor = {touch}\n hooksPath = {tmp_path}/hooks\n autocrlf = true\n"
+        f'[diff]\n external = {touch}\n[diff "x"]\n textconv = {touch}\n'
     )
     (tmp_path / "hooks").mkdir()
     hook = tmp_path / "hooks" / "post-index-change"
-    hook.write_text(f"#!/bin/sh\ntouch {owned}\n")
+    hook.write_text(f"#!/bin/sh\n{touch}\n")
     hook.chmod(0o755)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
-    monkeypatch.setenv("GIT_EXTERNAL_DIFF", f"touch {owned}")
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", touch)
     monkeypatch.setenv("GIT_DIR", "/nonexistent")
     folder = tmp_path / "tree"
     folder.mkdir()

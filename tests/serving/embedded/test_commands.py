@@ -145,12 +145,13 @@ def test_options_that_load_files_are_taken_from_the_script(tmp_path: Path) -> No
     ]
 
 
-def test_frames_of_the_copy_are_found_innermost_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["copy", "a copy é"])
+def test_frames_of_the_copy_are_found_innermost_last(tmp_path: Path, name: str) -> None:
     (tmp_path / "root" / "lib").mkdir(parents=True)
     asked = {"root": str(tmp_path / "root"), "folder": "", "runner": "node-test", "units": []}
-    copy = tmp_path / "copy"
+    copy = tmp_path / name
     bench = Bench(asked, str(copy))
-    said = f"at add (file://{copy}/lib/a.js:4:2)\nat run ({copy}/lib/b.js:9:1)\nat {copy}/a.test.js:1:1"
+    said = f"at add ({copy.as_uri()}/lib/a.js:4:2)\nat run ({copy}/lib/b.js:9:1)\nat {copy}/a.test.js:1:1"
     assert bench.frames(said) == [["lib/b.js", 9, ""], ["lib/a.js", 4, ""]]
     assert bench.frames("./lib/a.go:3:37: undefined: c\na_test.go:7: wrong") == [["lib/a.go", 3, ""]]
 

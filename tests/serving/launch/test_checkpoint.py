@@ -115,6 +115,7 @@ def test_weights_that_are_lacking_are_counted(tmp_path: Path) -> None:
         "./nowhere",
         "/nowhere/m3",
         "~/nowhere-m3",
+        "~no-such-user/m3",
         "minimax",
         "a/b/c",
         "-a/b",

@@ -168,7 +168,7 @@ def test_missing_program_is_reported_in_the_log(keep: Callable[..., Kept]) -> No
 def test_cleaning_up_comes_last_however_it_ended(
     tmp_path: Path, keep: Callable[..., Kept], ending: str
 ) -> None:
-    cleanup = ["/bin/sh", "-c", f"echo cleaned; ls {tmp_path}/pid0 2>&1"]
+    cleanup = ["/bin/sh", "-c", f"echo cleaned; ls '{tmp_path}/pid0' 2>&1"]
     if ending == "itself":
         kept = keep("/bin/sh", "-c", "echo done", cleanup=cleanup)
     else:
