@@ -91,7 +91,7 @@ def _fix(
 
 def _issues(file: Path) -> list[str]:
     try:
-        text = sys.stdin.read() if file == Path("-") else file.read_text()
+        text = sys.stdin.read() if file == Path("-") else file.read_text("utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"--each {file} cannot be read: {reason}") from None

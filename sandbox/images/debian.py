@@ -303,7 +303,7 @@ def _options(
     if not keyring.exists() and mirror is not None:
         sources = scratch / "keys.list"
         trusted = KEYRINGS / "debian-archive-keyring.gpg"
-        sources.write_text(f"deb [signed-by={trusted}] {mirror[1]} {suite} main\n")
+        sources.write_text(f"deb [signed-by={trusted}] {mirror[1]} {suite} main\n", "utf-8")
         apt = ["-o", f"Dir::Etc::SourceList={sources}", "-o", "Dir::Etc::SourceParts=-"]
         place = _downloaded(package, scratch / "keys", log, stop, apt)
         keyring = scratch if place is None else place / keyring.relative_to("/")
