@@ -190,7 +190,7 @@ def test_the_clock_is_shifted_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_date_is_shifted_in_each_program(tmp_path: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("needs a C compiler")
-    one = Surrounding("leap day", moment="2028-02-29T00:00:00")
+    one = Surrounding("leap day", moment="2028-02-29T12:00:00")
     prepare(one, tmp_path)
     environ = os.environ | environ_of(one, tmp_path, datetime.now(UTC))
     asks = "import time; print(time.strftime('%F', time.gmtime())); time.sleep(0.01)"

@@ -85,7 +85,6 @@ SURROUNDINGS = (
     Surrounding("zone-chatham", {"TZ": "Pacific/Chatham"}, is_whole=True),
     Surrounding("locale-c", {"LC_ALL": "C"}, is_whole=True),
     Surrounding("locale-turkish", {"LC_ALL": "tr_TR.UTF-8"}, locale=("tr_TR", "UTF-8")),
-    Surrounding("locale-latin", {"LC_ALL": "tr_TR.ISO-8859-9"}, locale=("tr_TR", "ISO-8859-9")),
     Surrounding("umask", umask=0o077, is_whole=True),
     Surrounding("user", user=True),
     Surrounding("home-spaces", home="my home é"),

@@ -116,6 +116,16 @@ def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
     assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
 
+def read_all(leader: int) -> bytes:
+    """Return what was written to a terminal until its other end was closed, and close it."""
+    written = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(leader, 65536):
+            written += piece
+    os.close(leader)
+    return written
+
+
 @pytest.mark.parametrize(
     ("env", "coloured"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
 )
@@ -137,8 +147,7 @@ def test_a_patch_has_colours_on_a_terminal_only(
     ) as process:
         process.wait()
     os.close(follower)
-    written = os.read(leader, 65536).decode()
-    os.close(leader)
+    written = read_all(leader).decode()
     assert ("\x1b[32m+    return a + b\x1b[0m\r\n" in written) == coloured
     assert ("\r\n+    return a + b\r\n" in written) != coloured
 
@@ -153,12 +162,8 @@ def test_on_one_terminal_the_end_comes_after_the_patch(
         *arguments, stdout=follower, stderr=follower, env={"TERM": "xterm", "NO_COLOR": "1"}
     ) as process:
         os.close(follower)
-        written = b""
-        with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(leader, 65536):
-                written += piece
+        written = read_all(leader)
         process.wait()
-    os.close(leader)
     places = [written.rindex(text) for text in (b"+    return a + b", b"! unverified", b"m3agent apply")]
     assert places == sorted(places)
     assert written.count(b"! unverified") == 1
