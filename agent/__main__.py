@@ -43,14 +43,16 @@ def main() -> NoReturn:
     Whatever happens, no traceback is shown: Ctrl-C exits with 130 and is silent, an output that cannot be written and a fault
     of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
     """
-    # otherwise the parent process ignores Ctrl-C for this one
-    can_interrupt = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    usual = signal.getsignal(signal.SIGINT)
+    can_interrupt = (
+        usual is signal.default_int_handler
+    )  # otherwise the parent process ignores Ctrl-C for this one
     if can_interrupt:
         signal.signal(signal.SIGINT, _quit)
     (sys.stdout, output), (sys.stderr, errors) = map(_watched, (sys.stdout, sys.stderr))
     errors.drops = True
     try:
-        code = _run(can_interrupt)
+        code = _run(usual)
         sys.stdout.flush()
     except BaseException as error:  # noqa: BLE001  # nothing may pass this place
         code = _code_of(error, output)
@@ -73,7 +75,7 @@ def _watched(stream: TextIO | None) -> tuple[TextIO, _Output]:
     return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=lines), output
 
 
-def _run(can_interrupt: bool) -> int:
+def _run(on_interrupt: Any) -> int:
     """Run the command and return its exit status.
 
     No program is searched for in relative folders of PATH: inside a checkout, they belong to the checkout.
@@ -82,16 +84,14 @@ def _run(can_interrupt: bool) -> int:
 
     if "PATH" in os.environ:
         os.environ["PATH"] = trusted_path()
-    quick = sys.argv[1:2] == ["context"]
-    if quick:
+    if sys.argv[1:2] == ["context"]:
         from m3agent.agent.cli import context
-    else:
-        from m3agent.agent.cli import app
-    if can_interrupt:
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # commands clean up
-    if quick:
+
+        signal.signal(signal.SIGINT, on_interrupt)
         context.main(sys.argv[2:])  # returns only if the full command line has to do the work
-        from m3agent.agent.cli import app
+    from m3agent.agent.cli import app
+
+    signal.signal(signal.SIGINT, on_interrupt)  # commands clean up
     return app.main()
 
 

@@ -24,6 +24,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import IO, Self
 
+from m3agent.agent.session.catalog import repository_of, session_folders
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import find_image
 from m3agent.serving.embedded.server import MODEL
@@ -152,6 +153,12 @@ class World:
         """
         cwd = self.checkout if re.search(r"(^| )make ", text) else self._repository(text)
         state = self._state(text)
+        if re.search(
+            r"\bm3agent (sessions|report)\b", text
+        ):  # `last` is that of the repository in which it runs
+            cwd = next(
+                Path(root) for each in session_folders(state) if (root := repository_of(each).get("root"))
+            )
         env = self._env(state, text)
         told = self.told(text)
         try:
