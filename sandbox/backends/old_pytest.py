@@ -167,7 +167,9 @@ def _download(release: dict[str, str], folder: Path) -> None:
         raise FileNotFoundError("this machine's Python has no pip to download it with")
     folder.mkdir()
     wanted = folder / "requirements.txt"
-    wanted.write_text("".join(f"{name} --hash=sha256:{digest}\n" for name, digest in release.items()))
+    wanted.write_text(
+        "".join(f"{name} --hash=sha256:{digest}\n" for name, digest in release.items()), "utf-8"
+    )
     options = (
         "--quiet",
         "--no-deps",
@@ -178,7 +180,14 @@ def _download(release: dict[str, str], folder: Path) -> None:
     )
     argv = [sys.executable, f"{wheels[0]}/pip", "download", *options, "-r", str(wanted), "-d", str(folder)]
     done = subprocess.run(
-        argv, capture_output=True, text=True, check=False, timeout=LIMIT, stdin=subprocess.DEVNULL
+        argv,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        timeout=LIMIT,
+        stdin=subprocess.DEVNULL,
     )
     if done.returncode:
         raise subprocess.SubprocessError((done.stderr.strip().splitlines() or ["pip failed"])[-1])

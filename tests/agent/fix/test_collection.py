@@ -70,7 +70,7 @@ def test_a_pytest_that_does_not_start_is_told() -> None:
     assert line.endswith(
         "the test program ended with exit status 1: pytest.PytestConfigWarning: no filter 'trio'"
     )
-    assert collection_of(report({}, 4)).sentences()[0].endswith("exit code 4: no message")
+    assert collection_of(report({}, 4)).sentences()[0].endswith("exit status 4 and said nothing")
     assert collection_of(report({}, -9, timed_out=True)).sentences()[0].endswith("more than 60 s")
 
 

@@ -455,9 +455,7 @@ def test_views_outside_a_repository_show_all_and_say_so(
     assert OTHERS not in run("sessions", "list").stdout
     assert OTHERS in run("sessions", "list", "--all").stdout
     assert run("sessions", "show", OTHERS).exit_code == 2
-    assert (
-        f"report {OTHERS} --repo {tmp_path / 'other'} -o" in run("sessions", "show", OTHERS, "--all").stdout
-    )
+    assert f"report {OTHERS} --repo {tmp_path / 'other'}" in run("sessions", "show", OTHERS, "--all").stdout
 
 
 def test_a_folder_that_does_not_exist_is_refused(state: Path, tmp_path: Path) -> None:
