@@ -14,11 +14,13 @@ from m3agent.agent.certificate import environment
 from m3agent.sandbox.backends import pip_launcher, pytest_bundle
 from m3agent.sandbox.portable_source import portable, portable_file
 from m3agent.sandbox.protocol import channel, supervisor
+from m3agent.serving.embedded import probe
 
 ROOT = Path(__file__).parents[2]
 OLDEST = (3, 5)
 USED_IF_THERE = (
     "importlib.metadata",
+    "gc.freeze",
     "sys.addaudithook",
     "os.register_at_fork",
     "os.posix_spawn",
@@ -36,6 +38,8 @@ def programs() -> Iterator[tuple[str, str]]:
     files.append(ROOT / "evals/grade/log_reader.py")
     for path in files:
         yield path.name, portable_file(path)
+    for mode in probe._PARTS:
+        yield f"probe, {mode}", probe.bundle(mode, "{}")
     yield "BOOT", channel.BOOT
     yield "PROBE", pytest_bundle.PROBE
     yield "certificate", environment._LISTED

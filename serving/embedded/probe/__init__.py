@@ -1,13 +1,15 @@
 """Build the program that measures and judges inside the sandbox: join its modules into one source text.
 
 The modules beside this file use the standard library only (and pytest, if the repository's tests need it).
-They run on Python 3.8 and later, and never on the host: `bundle` joins them into one script that
-``code_exec`` runs.
+They run on Python 3.5 and later, and never on the host: `bundle` joins them into one script that
+``code_exec`` runs, in the form for old Pythons.
 """
 
 import re
 from functools import cache
 from pathlib import Path
+
+from m3agent.sandbox.portable_source import portable
 
 MARK = "M3-REPAIR "
 """Start of the program's only result line; JSON follows."""
@@ -42,9 +44,10 @@ def _body(parts: tuple[str, ...]) -> str:
     here = Path(__file__).parent
     text = "\n\n".join((here / f"{part}.py").read_text("utf-8") for part in parts)
     # On the host the parts import each other; in the bundle they share one namespace.
-    return re.sub(
+    alone = re.sub(
         r"^from (?:m3agent\.[\w.]+|__future__) import (?:\([^)]*\)|.*)\n", "", text, flags=re.MULTILINE
     )
+    return portable(alone)
 
 
 def bundle(mode: str, payload: str, language: str = "Python") -> str:
@@ -57,7 +60,6 @@ def bundle(mode: str, payload: str, language: str = "Python") -> str:
     """
     return (
         f"# {_PURPOSES[mode].format(language=language)}\n"
-        "from __future__ import annotations\n"
         # Remove the program's own folder from the path: a file there could hide a module.
         "import os, sys\n"
         "sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(sys.argv[0]))]\n"

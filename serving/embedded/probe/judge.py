@@ -149,7 +149,8 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         originals = {rel: Original(os.path.join(tree.place, rel), text) for rel, text in task.sources.items()}
         # Garbage collectors of forks then skip the existing objects, so these stay in shared memory.
         gc.collect()
-        gc.freeze()
+        if hasattr(gc, "freeze"):  # since Python 3.7, and not in PyPy
+            gc.freeze()
         channel.send(t="ready", ids=[item.nodeid for item in items])
         with os.fdopen(requests) as lines:
             for line in lines:

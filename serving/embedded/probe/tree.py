@@ -68,7 +68,9 @@ def pack(result: dict[str, Any], room: int) -> str:
 
 def processors() -> int:
     """Return the number of processors that this sandbox may use."""
-    count = len(os.sched_getaffinity(0))
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )  # PyPy lacks it
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
             quota, period = file.read().split()
