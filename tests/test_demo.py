@@ -41,7 +41,7 @@ def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
     assert "\x1b" not in result.stdout + result.stderr
     (repo,) = tmp_path.glob("m3agent-demo.*/ferry")
     *_, following, lead_on = result.stderr.splitlines()
-    shown = re.fullmatch(r"next       (git -C .*) shows the change", following)
+    shown = re.fullmatch(r"next       (git -C .*)  shows the change", following)
     assert shown is not None, following
     assert "+        return vehicle.length <= self.free\n" in typed(shown[1], tmp_path)
     assert "Python" in typed("; ".join(re.findall("`([^`]*)`", lead_on)), tmp_path)

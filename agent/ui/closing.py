@@ -171,7 +171,7 @@ class End:
             start = head("" if number else "next")
             typed = printable_line(as_typed(command, self.facts.root), 2000)
             if "/" in typed:
-                blocks.append(path_then(start, typed, why))
+                blocks.append(path_then(start, typed, why, gap="  "))
                 continue
             said = Text.assemble((typed, "bold"), (f"  {why}" if why else "", "dim"))
             blocks.append(beside(start, said))

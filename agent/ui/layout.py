@@ -77,11 +77,14 @@ def note(said: str) -> Block:
     return lines
 
 
-def path_then(head: Text, path: str, rest: str) -> Block:
-    """Return a path, which is never broken so that one can copy it, and a text: beside it if it fits, else below."""
+def path_then(head: Text, path: str, rest: str, gap: str = " ") -> Block:
+    """Return a path, which is never broken so that one can copy it, and a text: beside it if it fits, else below.
+
+    `gap` is between the two.
+    """
 
     def lines(width: int | None) -> list[Text]:
-        both = head + Text(path) + Text(f" {rest}" if rest else "")
+        both = head + Text(path) + Text(f"{gap}{rest}" if rest else "")
         if width is None or not rest or both.cell_len <= width:
             return [both]
         return [head + Text(path), *beside(Text(" " * head.cell_len), Text(rest))(width)]

@@ -455,17 +455,17 @@ def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
     patched = ended(patch="/s/patch.diff")
     refused = dataclasses.replace(patched, exit=5)
     assert show(patched, shown_by="git diff").endswith("\nnext       git diff  shows the change\n")
-    elsewhere = "\nnext       git -C /code/shop diff shows the change\n"
+    elsewhere = "\nnext       git -C /code/shop diff  shows the change\n"
     assert show(started(), patched, shown_by="git diff").endswith(elsewhere)
     assert "next" not in show(patched, shown_by="")
-    again = "\nnext       git apply /s/patch.diff applies it if its lines did not change\n"
+    again = "\nnext       git apply /s/patch.diff  applies it if its lines did not change\n"
     assert show(refused, shown_by="git diff").endswith(again), "m3agent apply would be refused as well"
 
 
 def test_a_patch_on_uncommitted_changes_is_for_git(show: Show) -> None:
     shown = show(started(dirty=1), ended(patch="/s/patch.diff", uncommitted=("a.py",)))
     assert shown.endswith(
-        "\nnext       git -C /code/shop apply /s/patch.diff read the patch first; then this writes it into your work tree, beside your uncommitted changes\n"
+        "\nnext       git -C /code/shop apply /s/patch.diff  read the patch first; then this writes it into your work tree, beside your uncommitted changes\n"
     )
 
 
