@@ -103,7 +103,7 @@ def test_the_certificate_of_a_fix_holds(
     assert (said["made_by"]["model"], said["issue"]["text"]) == ("minimax-m3", ISSUE)
     patch.write_text(done.stdout)
     checked = run("verify", str(patch), "--repo", str(repo), "--check", str(certificate))
-    assert (checked.returncode, checked.stdout.partition("  ")[0]) == (0, "holds"), checked.stdout
+    assert (checked.returncode, checked.stdout.partition("  ")[0]) == (0, "✓ holds"), checked.stdout
 
 
 def test_requests_only_ever_extend_and_are_the_same_for_two_clones(

@@ -21,6 +21,7 @@ from tests.evals.calc_instance import FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.docker,
+    pytest.mark.usefixtures("images_alone"),  # other tests remove images
     pytest.mark.skipif(not docker_here(), reason="no Docker engine answers: rows need environment images"),
 ]
 
