@@ -232,7 +232,8 @@ def test_killed_at_any_moment(
     """A fix is killed again and again, a little later each time, until it finishes."""
     answers = [TEST, FIX, TEST, DONE]
     model.answers = [Silence()]
-    process = start(make_repo(BUGGY), model.url, one_backend)
+    repo = make_repo(BUGGY)
+    process = start(repo, model.url, one_backend)
     model.wait_for_chats(1)
     kill(process)
     [told] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
@@ -246,11 +247,7 @@ def test_killed_at_any_moment(
             for call, result in pairwise(messages)
         )
         model.answers = [*([FIX] if said > 1 and not edited else []), *answers[said:], DONE]
-        process = Process(
-            "sessions",
-            "resume",
-            "last",
-        )
+        process = Process("sessions", "resume", "last", "--repo", str(repo))
         try:
             _, said_last = process.communicate(timeout=0.2 * 1.25**attempt)
             break
