@@ -148,13 +148,14 @@ def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, columns: int
 ) -> None:
     model.answers = [TEST, FIX, NOT_TESTED]
-    with EmulatedTerminal(fix_command(make_repo(UNTESTED), model.url), columns=columns) as terminal:
+    repo = make_repo(UNTESTED)
+    with EmulatedTerminal(fix_command(repo, model.url), columns=columns) as terminal:
         assert terminal.until_the_end() == 1
         assert terminal.cursor_is_visible
         assert terminal.process.stdout is not None
         assert b"+    return a + b" in terminal.process.stdout.read()
     again = subprocess.run(
-        [sys.executable, "-c", SHOW_LOG, str(own_state / "state")],
+        [sys.executable, "-c", SHOW_LOG, str(own_state / "state"), str(repo)],
         input=json.dumps(events(own_state)).encode(),
         capture_output=True,
         check=True,
@@ -174,7 +175,7 @@ SHOW_LOG = """
 import json, sys
 from pathlib import Path
 from m3agent.agent.ui.event_printer import Screen
-with Screen(state=Path(sys.argv[1])) as screen:
+with Screen(state=Path(sys.argv[1]), repo=sys.argv[2]) as screen:
     for line in json.load(sys.stdin):
         screen.on_line(line)
 """

@@ -140,7 +140,7 @@ def test_packages_that_a_dockerfile_names_are_installed_once(
             stop=threading.Event(),
         )
 
-    script = tmp_path / "script.py"
+    script = tmp_path / "compilers_script.py"
     script.write_text("import sys\nprint('notice: asked for', *sys.argv[1:])\nsys.exit('gone' in sys.argv)\n")
     monkeypatch.setattr(system_packages, "compilers_script", SimpleNamespace(__file__=str(script)))
     base = local_image(api, python_image)
