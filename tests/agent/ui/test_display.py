@@ -333,7 +333,7 @@ def test_a_pipe_gets_lines(env: dict[str, str]) -> None:
     said = {"type": "message", "turn": 1, "text": "Done.\n" * 30, "calls": []}
     log = [{"session": "a", **STARTED}, {"session": "a", **said}]
     done = subprocess.run(
-        [sys.executable, "-c", SHOW_LOG, "/nowhere"],
+        [sys.executable, "-c", SHOW_LOG, "/nowhere", ""],
         input=json.dumps(log).encode(),
         env={**os.environ, **env},
         capture_output=True,
