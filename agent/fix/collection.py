@@ -26,7 +26,6 @@ from m3agent.tools.test_report import TestReport, error_line
 COLLECT_SECONDS = 60.0  # time limit of the collection
 MOST_ERRORS = 5  # number of different errors that people are told
 
-
 MISSING = re.compile(r"\bNo module named '([\w.]+)'")
 
 

@@ -87,7 +87,7 @@ def read_ends(path: Path) -> tuple[Line, Line] | None:
 
 
 def read_last(path: Path, kind: str) -> Line:
-    """Return the last event of a type without parsing the others; empty if there is none.
+    """Return the last event of a type without parsing the others; empty if the log has no such event.
 
     Raises:
         OSError: The file cannot be read.

@@ -80,7 +80,7 @@ LIMIT = 120
 ABSENT = """\
 raise ImportError(%r)
 """
-"""Module that takes the place of pytest if there is none."""
+"""Module that takes the place of a pytest that could not be had."""
 
 Files = tuple[tuple[str, int, str, bytes], ...]
 
@@ -109,7 +109,7 @@ def _minor(python: str) -> tuple[int, int]:
 def old_pytest_files(python: str, missing: frozenset[str], cache: Path | None = None) -> Files:
     """Return the files of a pytest for `Sandbox._put`: path, git's mode, empty id, content. Blocking; may download.
 
-    If there is none, the files are a module `pytest` that says why when it is imported.
+    If no pytest can be had, the files are a module `pytest` that says why when it is imported.
 
     Args:
         python: Version of the sandbox's Python.

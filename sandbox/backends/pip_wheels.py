@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def pip_wheels() -> list[Path]:
-    """Return the wheel; an empty list if there is none."""
+    """Return the wheel in a list; an empty list if this Python has no wheel."""
     spec = importlib.util.find_spec("ensurepip")
     folders = [Path(spec.origin).parent / "_bundled"] if spec is not None and spec.origin else []
     folders.append(Path("/usr/share/python-wheels"))

@@ -108,7 +108,7 @@ def tree_files(store: TreeStore, tree: str) -> Tree:
 
 @lru_cache(maxsize=64)
 def suites_of(store: TreeStore, tree: str) -> tuple[Suite, ...]:
-    """Return the suites of a git tree that run, or pytest's if there is none."""
+    """Return the suites of a git tree that run; pytest's if the tree has no suite."""
     return running(tree_files(store, tree)) or DEFAULT
 
 
