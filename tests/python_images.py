@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.images.debian import BASES, UBUNTU
+from m3agent.sandbox.images.debian import Release as Base
 from tests.conftest import alone, docker_here
 
 REPOSITORY = "m3agent-test-python"
@@ -42,18 +44,14 @@ class Release:
     ubuntu: bool = False
 
 
+def _release(python: str, base: Base) -> Release:
+    own = (f"python{python}-minimal", f"libpython{python}-stdlib") if base.packages else ()
+    command = f"/usr/bin/python{python}" if own else ""
+    return Release(base.suite, (*PYTHON3, *own), command, ubuntu=base.distribution is UBUNTU)
+
+
 RELEASES = {
-    "3.5": Release("xenial", ubuntu=True),
-    "3.6": Release("bionic", ubuntu=True),
-    "3.7": Release(
-        "bionic", (*PYTHON3, "python3.7-minimal", "libpython3.7-stdlib"), "/usr/bin/python3.7", ubuntu=True
-    ),
-    "3.8": Release("focal", ubuntu=True),
-    "3.9": Release("bullseye"),
-    "3.10": Release("jammy", ubuntu=True),
-    "3.11": Release("bookworm"),
-    "3.12": Release("noble", ubuntu=True),
-    "3.13": Release("trixie"),
+    **{python: _release(python, base) for python, base in BASES.items()},
     "newest": Release("sid"),
     "pypy": Release("bullseye", (*PYTHON3, "pypy3"), "/usr/bin/pypy3"),
 }
