@@ -80,7 +80,7 @@ def _make(image: str, release: Release, scratch: Path) -> None:
     root = scratch / "root"
     options = _ubuntu(scratch / "keys") if release.ubuntu else ""
     source = (
-        f"deb {options} {release.suite} main universe"
+        f"deb {options} {release.suite} main universe\ndeb {options} {release.suite}-updates main universe"
         if release.ubuntu
         else f"deb {_debian()} {release.suite} main"
     )

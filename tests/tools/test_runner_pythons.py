@@ -123,7 +123,7 @@ def test_a_patch_gets_its_verdict(python: str, verdict: str, make_repo: Callable
     repo = make_repo(BUGGY)
     code, content = VERDICTS[verdict]
     (repo / "calc.py").write_text(content)
-    done = run("verify", "--repo", str(repo), "--image", image)
+    done = run("verify", "--repo", str(repo), "--sandbox", "docker", "--image", image)
     assert (done.returncode, done.stdout.split()[1]) == (code, verdict), done.stderr
     if verdict == "verified":
         assert ("has no audit hooks" in done.stdout) == (python in BLIND)
