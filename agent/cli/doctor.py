@@ -23,7 +23,7 @@ from m3agent.sandbox.backends.engine import (
     is_podman,
     named_engine,
 )
-from m3agent.sandbox.backends.factory import Backend, allowed_backends
+from m3agent.sandbox.backends.factory import Backend, allowed_backends, image_conflict
 from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
@@ -75,7 +75,9 @@ def _either(settings: Settings, engine: list[Check], bubblewrap: Check) -> list[
     allowed = allowed_backends(settings.sandbox, settings.image)
     used = next((backend for backend in allowed if found[backend][0].ok), None)
     needed = allowed if used is None else (used,)
-    return [
+    conflict = image_conflict(settings.sandbox, settings.image)
+    refusal = [Check("sandbox", False, conflict)] if conflict else []
+    return refusal + [
         check if check.ok or backend in needed else replace(check, ok=None)
         for backend, checks in found.items()
         for check in checks

@@ -13,7 +13,7 @@ from m3agent.agent.fix.suites import suites_of
 from m3agent.agent.repo.repository import Repository, last_tag
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, parse_bytes
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, image_conflict, parse_bytes
 from m3agent.sandbox.backends.here_machine import in_container, wanted_beside
 from m3agent.sandbox.backends.kinds import IMAGELESS, WITHOUT_ISOLATION
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -41,13 +41,15 @@ async def chosen_sandbox(settings: Settings, say: Callable[[str], None]) -> tupl
 
     Raises:
         EngineUnavailable: This machine has no backend.
-        UsageError: Commands may not run without isolation.
+        UsageError: The sandbox cannot start from the image, or commands may not run without isolation.
     """
     limits = SandboxLimits(parse_bytes(settings.memory), settings.cpus)
     hosts = settings.allow_net.hosts if settings.allow_net else ()
     if hosts:
         say(describe(hosts))
     spec = SandboxSpec(settings.sandbox, settings.image, limits, hosts)
+    if conflict := image_conflict(spec.backend, spec.image):
+        raise UsageError(conflict)
     if spec.backend == "here":
         _check_here(settings)
         say(NOT_ISOLATED)
@@ -74,8 +76,6 @@ async def sandbox_for(
 
 def _check_here(settings: Settings) -> None:
     """Raise UsageError if commands may not run without isolation."""
-    if settings.image is not None:
-        raise UsageError("--sandbox here uses the present container: leave out --image.")
     if settings.allow_net:
         raise UsageError("--sandbox here has the network of this container: leave out --allow-net.")
     if not settings.yes and not in_container():

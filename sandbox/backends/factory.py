@@ -74,6 +74,16 @@ def allowed_backends(backend: Backend | None, image: str | None) -> tuple[Backen
     return tuple(kind for kind in kinds.ISOLATED if image is None or kind not in kinds.IMAGELESS)
 
 
+def image_conflict(backend: Backend | None, image: str | None) -> str | None:
+    """Return a sentence for the user if the backend that they named cannot start from their image, otherwise None."""
+    if image is None or backend not in kinds.IMAGELESS:
+        return None
+    return (
+        f"--sandbox {backend} has no images, so it cannot use {image}: leave out --image (setting `image`), "
+        "or use --sandbox docker."
+    )
+
+
 async def choose_backend(spec: SandboxSpec, say: Callable[[str], None]) -> Backend:
     """Return the backend to use. A backend that the user named is not tried out.
 

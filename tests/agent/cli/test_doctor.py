@@ -239,6 +239,11 @@ def test_an_image_that_is_missing_is_a_fault_where_an_engine_is_used() -> None:
     assert [check.ok for check in checks] == [True, None, True]
 
 
+def test_an_image_that_the_sandbox_would_ignore_is_a_fault() -> None:
+    checks = doctor._either(Settings(sandbox="bwrap", image="an-image"), [GOOD, GOOD], GOOD)
+    assert (checks[0].name, checks[0].ok) == ("sandbox", False)
+
+
 def test_gpus_are_counted(machine: Machine) -> None:
     rows = "; ".join(
         f"echo '{number}, GPU-{number}, NVIDIA H200, 143771, 1, Disabled'" for number in range(2)

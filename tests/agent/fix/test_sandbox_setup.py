@@ -12,7 +12,8 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import sandbox_setup
 from m3agent.agent.fix.sandbox_setup import NOT_ISOLATED, chosen_sandbox, with_environment
 from m3agent.agent.settings.settings import Settings
-from m3agent.sandbox.backends.factory import SandboxSpec
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec
+from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.network.allow_list import AllowList
 from m3agent.sandbox.store.workspace import Workspace
@@ -136,15 +137,12 @@ async def test_outside_of_a_container_it_must_be_confirmed(monkeypatch: pytest.M
         await chosen(here(), container=False, monkeypatch=monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "sentence"),
-    [
-        ("image", "python:3", "leave out --image"),
-        ("allow_net", AllowList("example.org"), "leave out --allow-net"),
-    ],
-)
-async def test_what_makes_no_sense_without_isolation(
-    name: str, value: object, sentence: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        await chosen(here(**{name: value}), container=True, monkeypatch=monkeypatch)
+async def test_without_isolation_the_network_cannot_be_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="leave out --allow-net"):
+        await chosen(here(allow_net=AllowList("example.org")), container=True, monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize("backend", sorted(IMAGELESS))
+async def test_an_image_is_refused_where_the_sandbox_would_ignore_it(backend: Backend) -> None:
+    with pytest.raises(UsageError, match=f"--sandbox {backend} has no images, so it cannot use nosuch:1"):
+        await chosen_sandbox(Settings(sandbox=backend, image="nosuch:1", yes=True), print)
