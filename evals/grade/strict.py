@@ -27,6 +27,7 @@ from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox import runner
+from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.run_tests import run_program
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.tampering import NO_SIGNS, Signs
@@ -242,9 +243,8 @@ def means_of(run: TestRun) -> tuple[str, ...]:
     found = ["authenticated report"]
     found += ["canaries"] if run.signs.canaries is not None else []
     if run.ids is None:  # tests in Python
-        found += (
-            ["comparison of functions"] if run.signs.blind else ["comparison of functions", "audit hooks"]
-        )
+        found += ["comparison of functions"]
+        found += [] if NO_HOOKS in run.signs.blind else ["audit hooks"]
     return tuple(found)
 
 

@@ -30,12 +30,14 @@ USUAL, ODD = SandboxLimits(memory=512 << 20), SandboxLimits(memory=1 << 30)
 _TMP = (USUAL.scratch + ODD.scratch) // 2
 ODD_HERE = f"os.statvfs('/tmp').f_blocks * os.statvfs('/tmp').f_frsize > {_TMP}"
 """Whether the sandbox has the limits `ODD`."""
-_baselines: dict[tuple[Backend, str], TestReport] = {}
-"""Results of the base trees' tests, by kind of sandbox and tree. `fix` has one too when it verifies."""
+_baselines: dict[tuple[Backend, str | None, str], TestReport] = {}
+"""Results of the base trees' tests, by kind of sandbox, image and tree. `fix` has one too when it verifies."""
 
 
-async def verified(files: Files, target: Target, backend: Backend, folder: Path) -> Verification:
-    """Verify files as a patch to a target, in fresh sandboxes.
+async def verified(
+    files: Files, target: Target, backend: Backend, folder: Path, image: str | None = None
+) -> Verification:
+    """Verify files as a patch to a target, in fresh sandboxes over the image, or over the default one.
 
     Chance in a patch is replaced by a rule: every second run on a tree is unlucky, the first is not.
     """
@@ -54,13 +56,13 @@ async def verified(files: Files, target: Target, backend: Backend, folder: Path)
 
     def fresh(of: Workspace) -> Sandbox:
         runs[of.base] = runs.get(of.base, 0) + 1
-        spec = SandboxSpec(backend, limits=USUAL if runs[of.base] % 2 else ODD)
+        spec = SandboxSpec(backend, image, USUAL if runs[of.base] % 2 else ODD)
         return new_sandbox(backend, spec, of, lambda _: None)
 
     tree_runs = TreeRuns(store, fresh, folder)
 
     async def baseline() -> TestReport:
-        key = backend, workspace.base
+        key = backend, image, workspace.base
         if key not in _baselines:
             _baselines[key] = await tree_runs.run(workspace.base, "baseline")
         return _baselines[key]

@@ -13,7 +13,9 @@ from m3agent.tools.registry import Toolset
 from tests.abuse.box import Box
 from tests.abuse.forgeries import FORGERIES, HONEST
 from tests.abuse.forgery_judges import verified
+from tests.abuse.forgery_targets import FUNCTIONS, Forgery
 from tests.conftest import backend_here, one_kind, others_later
+from tests.python_images import python_image
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.supervisor]
 
@@ -98,6 +100,26 @@ async def test_a_forged_fix_is_not_verified_in_docker(tmp_path: Path, forgery: s
     if one_kind() == "docker":
         pytest.skip("Docker is the one kind already")
     await check(forgery, backend_here("docker"), tmp_path)
+
+
+UNNOTICED = {"frame found by names in a docstring": {"3.6", "3.9", "pypy"}}
+"""Forgeries that the guard cannot see on some Pythons. The verdict there says what can go unnoticed."""
+
+
+@pytest.mark.slow  # quick: test_runner_pythons.py
+@pytest.mark.docker
+@pytest.mark.parametrize("python", ["3.6", "3.9", "newest", "pypy"])
+@pytest.mark.parametrize("forgery", [None, *sorted(IN_DOCKER)])
+async def test_a_forged_fix_is_not_verified_on_other_pythons(
+    tmp_path: Path, python: str, forgery: str | None
+) -> None:
+    """Without a forgery, the right fix is verified there: the refusals have another reason than the Python."""
+    forged = FORGERIES[forgery] if forgery else Forgery("files", {FUNCTIONS.module: FUNCTIONS.fixed})
+    result = await verified(forged.files, forged.target, "docker", tmp_path, python_image(python))
+    if python in UNNOTICED.get(forgery or "", ()):
+        assert "reads frames" in result.reason
+    else:
+        assert (result.verdict == "verified") == (forgery is None), result.reason
 
 
 @pytest.mark.slow  # quick: test_verify_sandboxes.py

@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.in_sandbox.guard import REPLACED
+from m3agent.tools.in_sandbox.guard import FEW_EVENTS, NO_HOOKS, REPLACED
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.tampering import Reached
 from m3agent.tools.test_report import TestReport
@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.docker]
 PYTHONS = others_later(RELEASES, {"3.9", "newest"})
 BLIND = {"3.5", "3.6", "3.7", "pypy"}
 """Pythons without audit hooks."""
+SHORT_SIGHTED = {"3.8", "3.9"}
+"""Pythons whose audit hooks report only a part."""
 FILES = {
     "calc.py": "def add(a, b):\n    return a + b\n",
     "test_kinds.py": """\
@@ -95,7 +97,8 @@ async def test_runner_and_guard(python: str, workspace_of: Callable[..., Workspa
         }
         assert "\u2260" in kinds.errors["test_kinds.py::test_red"]
         assert kinds.complete
-        assert bool(kinds.signs.blind) == (python in BLIND)
+        assert (NO_HOOKS in kinds.signs.blind) == (python in BLIND)
+        assert (FEW_EVENTS in kinds.signs.blind) == (python in SHORT_SIGHTED)
         usual = kinds.signs
 
         reaching = await report("reaching")
@@ -126,4 +129,4 @@ def test_a_patch_gets_its_verdict(python: str, verdict: str, make_repo: Callable
     done = run("verify", "--repo", str(repo), "--sandbox", "docker", "--image", image)
     assert (done.returncode, done.stdout.split()[1]) == (code, verdict), done.stderr
     if verdict == "verified":
-        assert ("has no audit hooks" in done.stdout) == (python in BLIND)
+        assert ("can go unnoticed" in done.stdout) == (python in BLIND | SHORT_SIGHTED)
