@@ -328,6 +328,30 @@ async def test_a_conftest_that_cannot_be_imported(bench: Bench) -> None:
     assert "No module named 'no_such_module'" in result.content
 
 
+INDESCRIBABLE = """\
+import pytest
+
+class Text:
+    def toterminal(self, out):
+        raise AssertionError("unexpected failure lines")
+    __str__ = toterminal
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    done = yield
+    if call.excinfo is not None:
+        done.get_result().longrepr = Text()
+"""
+
+
+async def test_a_failure_that_pytest_cannot_describe_does_not_end_the_run(bench: Bench) -> None:
+    """As some do in pytest 5, which is tested by itself in rows of SWE-bench."""
+    tests = "def test_one(): assert 0\ndef test_two(): pass\n"
+    await bench.put({"conftest.py": INDESCRIBABLE, "test_a.py": tests})
+    report = await run_in_sandbox(bench.sandbox, ".", guarded=())
+    assert (report.failed, report.passed) == (("test_a.py::test_one",), ("test_a.py::test_two",))
+
+
 async def test_many_failures_are_listed_and_all_counted(bench: Bench) -> None:
     text = (
         "import pytest\n@pytest.mark.parametrize('n', range(150))\ndef test_a(n): assert n < 0, 'x' * 3000\n"

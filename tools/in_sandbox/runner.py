@@ -244,7 +244,16 @@ class PytestPlugin:
 
     @staticmethod
     def text_of(result: Any) -> str:
-        return getattr(result, "longreprtext", "") or str(result.longrepr)
+        """Return the text of a failure.
+
+        pytest 5 cannot put some texts together, such as a message with a traceback of pytest's own. Without this, its error would
+        end the run.
+        """
+        try:
+            return getattr(result, "longreprtext", "") or str(result.longrepr)
+        except Exception:  # noqa: BLE001 - the tested code may be pytest itself
+            crash = getattr(result.longrepr, "reprcrash", None)
+            return "E   " + str(getattr(crash, "message", "the failure cannot be described"))
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and self.logged[0] not in BAD:
@@ -255,7 +264,7 @@ class PytestPlugin:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self.report.result(report.nodeid or ".", "error", str(report.longrepr))
+            self.report.result(report.nodeid or ".", "error", self.text_of(report))
 
 
 def has_module(name: str) -> bool:
