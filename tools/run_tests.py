@@ -72,6 +72,8 @@ async def run_program(
     env: Mapping[str, str] | None = None,
     log: Path | None = None,
     most: int = MOST_REPORT,
+    bytecode: Bytecode | None = None,
+    keep_bytecode: bool = False,
 ) -> tuple[Reading, ExecResult]:
     """Run a test program and read its report.
 
@@ -84,10 +86,17 @@ async def run_program(
         env: More environment variables.
         log: File for the complete output.
         most: Most bytes of the report that are read.
+        bytecode, keep_bytecode: As for `run_in_sandbox`; only the runner of pytest and unittest uses them.
 
     Raises:
         SandboxError: The sandbox itself failed.
     """
+    kept = None
+    if bytecode is not None and bytecode.content:
+        request = {**request, "bytecode": base64.b64encode(bytecode.content).decode()}
+    elif bytecode is not None and keep_bytecode:
+        kept = f"{sandbox.folders.temporary}/bytecode-{secrets.token_hex(8)}"
+        request = {**request, "keep": kept}
     key = secrets.token_bytes(32)
     report = f"{sandbox.folders.temporary}/report-{secrets.token_hex(8)}"
     variables = {**sandbox.environment, **(env or {})}
@@ -99,6 +108,8 @@ async def run_program(
         stdin=given,
         env={**(env or {}), "PYTHONPATH": ""},
     )
+    if bytecode is not None and kept is not None:
+        bytecode.content = await _taken(sandbox, kept, MOST_BYTECODE)
     raw = await _taken(sandbox, report, most)
     if len(raw) < 1 << 20:
         return read_report(raw, key), result
@@ -165,11 +176,6 @@ async def run_in_sandbox(
         "record": None if record is None else asdict(record),
         "guard": None if guarded is None else {"wanted": (), "added": sorted(guarded)},
     }
-    kept = None
-    if bytecode is not None and bytecode.content:
-        request["bytecode"] = base64.b64encode(bytecode.content).decode()
-    elif bytecode is not None and keep_bytecode:
-        kept = request["keep"] = f"{sandbox.folders.temporary}/bytecode-{secrets.token_hex(8)}"
     read, result = await run_program(
         sandbox,
         runner,
@@ -177,9 +183,9 @@ async def run_in_sandbox(
         timeout=timeout,
         log=log,
         most=MOST_REPORT if record is None else MOST_RECORD,
+        bytecode=bytecode,
+        keep_bytecode=keep_bytecode,
     )
-    if bytecode is not None and kept is not None:
-        bytecode.content = await _taken(sandbox, kept, MOST_BYTECODE)
     outcomes, errors = read.outcomes, read.errors
     if read.running is not None:
         outcomes[read.running] = "failed"

@@ -3,9 +3,7 @@
 The run starts when the session's sandbox is ready, while the model server reads the prompt. Verification uses its result
 instead of another run, and so do the completion gate and the test tool.
 
-Only complete results are kept. They lie in the state folder, where no sandbox reaches them. The name of a file is a
-hash of everything that may change the result. The bytecode of the run lies beside its result, so that verification is as
-fast in later sessions.
+Only complete results are kept (`m3agent.agent.verify.kept_runs`).
 """
 
 from __future__ import annotations
@@ -13,16 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import itertools
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
 from m3agent import __version__
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.agent.verify.kept_runs import KeptRuns
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
@@ -30,65 +25,16 @@ from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners import suites as runners
 from m3agent.tools.test_report import TestReport
 
-MOST_KEPT = 100
-"""Most results that are kept; the least recently used ones are deleted."""
-MOST_BYTES = 500_000_000
-"""Most bytes of all kept results. That of a large suite has some megabytes, because it says what each test executes."""
-_REPORT = TypeAdapter(TestReport)
 
-
-class KeptBaselines:
+class KeptBaselines(KeptRuns[TestReport]):
     """The results of earlier sessions.
 
-    Attributes:
-        folder: The folder of the files. It is created when the first result is written.
+    Args:
+        state: The state folder.
     """
 
     def __init__(self, state: Path) -> None:
-        self.folder = state / "baselines"
-
-    def read(self, key: str) -> TestReport | None:
-        """Return a result; None if it is missing or damaged."""
-        path = self.folder / f"{key}.json"
-        content = read_file(str(path))
-        if content is None:
-            return None
-        try:
-            report = _REPORT.validate_json(content)
-        except ValidationError:  # damaged, or of another version: it is written again
-            return None
-        with contextlib.suppress(OSError):
-            path.touch()
-        return report if report.complete else None
-
-    def read_bytecode(self, key: str) -> bytes:
-        """Return the bytecode beside a result; empty if there is none."""
-        return read_file(str(self._bytecode(self.folder / f"{key}.json"))) or b""
-
-    @staticmethod
-    def _bytecode(path: Path) -> Path:
-        return path.with_suffix(".bytecode")
-
-    def write(self, key: str, report: TestReport, bytecode: bytes = b"") -> None:
-        """Keep a complete result and its bytecode, and delete old ones. If the folder cannot be written, nothing is kept."""
-        if not report.complete:
-            return
-        with contextlib.suppress(OSError):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = self.folder / f"{key}.json"
-            if bytecode:
-                write_file(str(self._bytecode(path)), bytecode)
-            write_file(str(path), json.dumps(asdict(report)).encode())
-            files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-            sizes = itertools.accumulate(map(self._size, files))
-            for number, (path, size) in enumerate(zip(files, sizes, strict=True)):
-                if number >= MOST_KEPT or (number and size > MOST_BYTES):
-                    path.unlink()
-                    self._bytecode(path).unlink(missing_ok=True)
-
-    def _size(self, path: Path) -> int:
-        beside = self._bytecode(path)
-        return path.stat().st_size + (beside.stat().st_size if beside.exists() else 0)
+        super().__init__(state / "baselines", TestReport)
 
 
 def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequence[float]) -> str:

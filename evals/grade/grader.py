@@ -12,8 +12,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from m3agent import __version__
 from m3agent.agent.util.atomic_write import write_whole
 from m3agent.agent.verify.build_changes import changed_registrations
+from m3agent.agent.verify.kept_runs import KeptRuns
 from m3agent.agent.verify.review import Finding, findings_at
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance, RewardRules
@@ -25,6 +27,8 @@ from m3agent.evals.grade.suite_runs import run_suites_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.accepted_pythons import minor_of
+from m3agent.tools.run_tests import Bytecode
+from m3agent.tools.runners.suites import version
 from m3agent.tools.tampering import ORDINARY, Signs
 
 LIMITS = SandboxLimits(pids=512)
@@ -82,6 +86,8 @@ class Grader:
         self._official = official
         self._locks: dict[str, asyncio.Lock] = {}
         self._runs: dict[str, TestRun] = {}
+        self._runs_kept = KeptRuns(state / "evals" / "runs", TestRun)
+        self._bytecode: dict[str, Bytecode] = {}
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
@@ -121,22 +127,13 @@ class Grader:
         grade = judge(answer, run, trees, time.monotonic() - started)
         return with_python(grade, run.python, instance.task.environment.python)
 
-    async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
-        """Run an instance's tests on its code with a patch, which may be empty.
-
-        Raises:
-            DoesNotApply: The patch does not apply.
-            InvalidInstance: The instance cannot be graded, for example because its own patches do not apply.
-            SandboxError, DataError, EnvironmentFault: As in `grade`.
-        """
-        return (await self._run(instance, patch, image))[1]
-
     async def tried(self, instance: Instance, patch: bytes, image: str | None) -> tuple[Trees, TestRun]:
-        """Run the tests for grading: like `run`, but also return the trees.
+        """Run an instance's tests on its code with a patch; also return the trees.
 
         Suspicious effects that occur without any patch are not reported as tampering.
         """
-        trees, run = await self._run(instance, patch, image, doubt=True)
+        bytecode = await self._bytecode_of(instance, image)
+        trees, run = await self._run(instance, patch, image, bytecode=bytecode, doubt=True)
         if run.signs.beyond(ORDINARY, trees.changed):
             usual = await self._known(instance, b"", image)
             run.forged = run.signs.beyond(usual.signs, trees.changed)
@@ -167,9 +164,40 @@ class Grader:
         key = f"{_key(instance, image)} {bool(patch)}"
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._runs:
-                run = await self.run(instance, patch, image)
+                run = await self._kept(instance, patch, image)
                 self._runs[key] = replace(run, outcomes={}, errors={}, output="")
         return self._runs[key]
+
+    async def _kept(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
+        """Return what an earlier evaluation kept of a run in the same image; otherwise run the tests."""
+        name = _name(instance, patch, image)
+        if (known := await asyncio.to_thread(self._runs_kept.read, name)) is not None:
+            return known
+        return await self.run(instance, patch, image)
+
+    async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
+        """Run an instance's tests without a patch, or with the reference, and keep what grading needs later.
+
+        Raises:
+            DoesNotApply: The patch does not apply.
+            InvalidInstance: The instance cannot be graded, for example because its own patches do not apply.
+            SandboxError, DataError, EnvironmentFault: As in `grade`.
+        """
+        bytecode = self._bytecode.setdefault(_key(instance, image), Bytecode())
+        _, run = await self._run(instance, patch, image, bytecode=bytecode, keep=not patch)
+        if image is not None:  # the default image may change under the same name
+            part = replace(run, outcomes={}, errors={}, output="")
+            content = b"" if patch else bytecode.content
+            await asyncio.to_thread(self._runs_kept.write, _name(instance, patch, image), part, content)
+        return run
+
+    async def _bytecode_of(self, instance: Instance, image: str | None) -> Bytecode:
+        """Return the bytecode of the run without a patch; an empty one as long as it is not known."""
+        key = _key(instance, image)
+        if key not in self._bytecode:
+            content = await asyncio.to_thread(self._runs_kept.read_bytecode, _name(instance, b"", image))
+            self._bytecode[key] = Bytecode(content)
+        return self._bytecode[key]
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
         file = self._state / "evals" / "expected" / f"{key}.json"
@@ -195,9 +223,22 @@ class Grader:
         return found
 
     async def _run(
-        self, instance: Instance, patch: bytes, image: str | None, *, doubt: bool = False
+        self,
+        instance: Instance,
+        patch: bytes,
+        image: str | None,
+        *,
+        bytecode: Bytecode,
+        keep: bool = False,
+        doubt: bool = False,
     ) -> tuple[Trees, TestRun]:
-        """Run an instance's tests; with `doubt`, also check that those which the patch should fix can fail."""
+        """Run an instance's tests.
+
+        Args:
+            bytecode: The bytecode of a run without a patch, or an empty one.
+            keep: Whether this is that run, which fills it.
+            doubt: Whether to check also that the tests which the patch should fix can fail.
+        """
         answer = instance.answer
         code = await asyncio.to_thread(codebase, instance.task, self._state)
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
@@ -219,14 +260,23 @@ class Grader:
                     builds = await self._changed_builds(instance, patch, image, run)
                     trees = replace(trees, review=(*trees.review, *builds))
                 return trees, run
-            run = await run_tests_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
+            run = await run_tests_of(
+                instance.task,
+                answer,
+                trees,
+                image,
+                say=self._say,
+                limits=LIMITS,
+                bytecode=bytecode,
+                keep_bytecode=keep,
+            )
             if doubt:
                 if run.signs.reached_beyond(ORDINARY, trees.changed):
                     usual = await self._known(instance, b"", image)
                     lines = await asyncio.to_thread(_findings_at, trees, run, usual.signs)
                     trees = replace(trees, review=(*trees.review, *lines))
                 trees, run = await check_that_tests_can_fail(
-                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS
+                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS, bytecode=bytecode
                 )
         return trees, run
 
@@ -283,6 +333,12 @@ def _why(run: TestRun, problem: str) -> str:
 
 def _key(instance: Instance, image: str | None) -> str:
     return hashlib.sha256(f"{instance.model_dump_json()}{image}".encode()).hexdigest()[:24]
+
+
+def _name(instance: Instance, patch: bytes, image: str | None) -> str:
+    """Return the name under which a run without a patch, or with the reference, is kept."""
+    made_from = (__version__, version(), _key(instance, image), bool(patch))
+    return hashlib.sha256(repr(made_from).encode()).hexdigest()[:32]
 
 
 class InvalidInstance(ValueError):

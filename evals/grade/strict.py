@@ -28,7 +28,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
-from m3agent.tools.run_tests import run_program
+from m3agent.tools.run_tests import Bytecode, run_program
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
@@ -90,11 +90,14 @@ async def run_tests_of(
     say: Callable[[str], None],
     limits: SandboxLimits,
     only: Collection[str] = (),
+    bytecode: Bytecode,
+    keep_bytecode: bool = False,
 ) -> TestRun:
     """Run an instance's tests in Python on a tree in a fresh sandbox.
 
     Args:
         only: Ids of the tests to run; empty for all.
+        bytecode, keep_bytecode: As for `m3agent.tools.run_tests.run_in_sandbox`.
 
     Raises:
         SandboxError: The sandbox itself failed.
@@ -128,6 +131,8 @@ async def run_tests_of(
             timeout=answer.timeout,
             interpreter=["python3", "-I", *command.python, *warning_options(command)],
             env={**task.environment.variables, **command.env},
+            bytecode=bytecode,
+            keep_bytecode=keep_bytecode,
         )
         changes = await changes_while_running(sandbox, trees)
     if read.running is not None:
@@ -159,11 +164,13 @@ async def check_that_tests_can_fail(
     *,
     say: Callable[[str], None],
     limits: SandboxLimits,
+    bytecode: Bytecode,
 ) -> tuple[Trees, TestRun]:
     """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
 
     Args:
         run: The results of the tests themselves.
+        bytecode: The bytecode of a run without the patch, or an empty one.
 
     Returns:
         The trees and the results, with what the copies that pass show.
@@ -180,7 +187,9 @@ async def check_that_tests_can_fail(
     with_copies = replace(trees, tree=inverted.tree)
 
     async def run_copies_of(idents: Collection[str]) -> tuple[set[str], Collection[str]]:
-        of_copies = await run_tests_of(task, answer, with_copies, image, say=say, limits=limits, only=idents)
+        of_copies = await run_tests_of(
+            task, answer, with_copies, image, say=say, limits=limits, only=idents, bytecode=bytecode
+        )
         outcomes = of_copies.outcomes
         return {ident for ident, outcome in outcomes.items() if outcome == "passed"}, outcomes.keys()
 

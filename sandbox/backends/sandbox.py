@@ -290,7 +290,7 @@ class Sandbox:
 
     async def _start(self) -> None:
         await self.boot()
-        size = await self._lay(self.tree, set())
+        size = await self._lay(self.tree, set(), alone=True)
         work_tree = self.folders.work_tree
         python_path = [work_tree, self._env["PYTHONPATH"]]
         if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
@@ -643,14 +643,19 @@ class Sandbox:
         except (FileProblem, PathEscapes):  # gone or replaced; the next scan reports what it is
             return None
 
-    async def _lay(self, tree: TreeId, keep: set[str]) -> int:
-        """Write the files of a state into the work tree, except those in `keep`; return their bytes."""
+    async def _lay(self, tree: TreeId, keep: set[str], *, alone: bool = False) -> int:
+        """Write the files of a state into the work tree, except those in `keep`; return their bytes.
+
+        With `alone`, no command runs that could change them.
+        """
         entries = [e for p, e in self.workspace.entries(tree).items() if p not in keep]
         blobs = self.workspace.store.each_blob([e.sha for e in entries])
         files = ((e.path, e.mode, e.sha, blob) for e, blob in zip(entries, blobs, strict=True))
-        return await self._put(files)
+        return await self._put(files, alone=alone)
 
-    async def _put(self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None) -> int:
+    async def _put(
+        self, files: Iterable[tuple[str, int, str, bytes]], into: str | None = None, *, alone: bool = False
+    ) -> int:
         """Write files into the folder `into`, or into the work tree; return their size in bytes.
 
         Several frames are in flight at once, so that reading here, the transfer and writing there overlap.
@@ -658,6 +663,7 @@ class Sandbox:
         Args:
             files: For each file: path, git's mode, git's id, content.
             into: Absolute path of a folder inside the sandbox; None for the work tree.
+            alone: Whether no command runs that could change them.
         """
         frames = _put_frames(files)
         sent: deque[ChannelRequest] = deque()
@@ -666,7 +672,9 @@ class Sandbox:
         while frame is not None or sent:
             if frame is not None:
                 size += len(frame[1])
-                sent.append(self.channel.open_request("put", frame[1], files=frame[0], into=into))
+                sent.append(
+                    self.channel.open_request("put", frame[1], files=frame[0], into=into, alone=alone)
+                )
                 _, frame = await asyncio.gather(self.channel.drain(), asyncio.to_thread(next, frames, None))
             if frame is None or len(sent) >= PUT_AHEAD:
                 with sent.popleft() as request:

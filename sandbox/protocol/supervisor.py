@@ -1129,9 +1129,10 @@ class Supervisor:
         """Write files and record them as known: a scan reports only differences from them.
 
         Their paths are taken literally: a link or file in the place of a folder is removed. With `into`, they
-        go to that folder instead of the work tree, and are not scanned.
+        go to that folder instead of the work tree, and are not scanned. With `alone`, no other program runs that could
+        change them within the clock's next ticks, so the next scan need not read them.
         """
-        into = header.get("into")
+        into, sign = header.get("into"), settled if header.get("alone") else signature
         view = memoryview(payload)
         opened = {"": os.open(into or self.root, O_DIR)}
         try:
@@ -1146,7 +1147,7 @@ class Supervisor:
                 full = os.path.join(into or self.root, path)
                 info = lay_file(self.folder_for(above, opened), name, mode, content, full)
                 if into is None:
-                    self.seen[path] = (signature(info), git_mode(info), sha, size)
+                    self.seen[path] = (sign(info), git_mode(info), sha, size)
         finally:
             for fd in opened.values():
                 os.close(fd)
@@ -1494,6 +1495,11 @@ def signature(info: os.stat_result) -> tuple[float, ...]:
     """
     if time.time() - info.st_ctime < TICK:
         return (time.monotonic(),)
+    return settled(info)
+
+
+def settled(info: os.stat_result) -> tuple[float, ...]:
+    """Return the signature of a file that nothing can change within the clock's last ticks."""
     return (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode)
 
 

@@ -119,8 +119,9 @@ async def test_runner_and_guard(python: str, workspace_of: Callable[..., Workspa
         assert end.obstacle.endswith("KeyError: 'SERVICE_URL'")
 
 
+@pytest.mark.slow  # quick: test_verify_command.py, and test_runner_and_guard
 @pytest.mark.parametrize("verdict", VERDICTS)
-@pytest.mark.parametrize("python", others_later(RELEASES, {"3.9"}))
+@pytest.mark.parametrize("python", RELEASES)
 def test_a_patch_gets_its_verdict(python: str, verdict: str, make_repo: Callable[..., Path]) -> None:
     image = python_image(python)
     repo = make_repo(BUGGY)

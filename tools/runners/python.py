@@ -53,8 +53,9 @@ def is_surrounding(path: str, base: Collection[str]) -> bool:
         return True
     folder = "src/" if pure.parts[0] == "src" else ""
     name = path[len(folder) :].partition("/")[0].partition(".")[0]
-    known = any(other.startswith((f"{folder}{name}/", f"{folder}{name}.py")) for other in base)
-    return name in TAKEN_NAMES and not known
+    if name not in TAKEN_NAMES:  # the search below takes long in a large repository
+        return False
+    return not any(other.startswith((f"{folder}{name}/", f"{folder}{name}.py")) for other in base)
 
 
 class Pytest(Ecosystem):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -195,6 +195,16 @@ def test_count_and_file() -> None:
 )
 def test_what_decides_how_tests_run(path: str, base: list[str], result: bool) -> None:
     assert is_surrounding(path, base) is result
+
+
+def test_most_paths_are_not_compared_with_those_of_the_base() -> None:
+    """A patch with many files would take minutes."""
+
+    class Uncounted(set[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError
+
+    assert not is_surrounding("app/models/cart.py", Uncounted())
 
 
 BASE = {"a.py": "old\n", "test_a.py": "old test\n", "tests/gone.py": "old\n", "pytest.ini": "old\n"}

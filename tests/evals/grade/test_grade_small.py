@@ -16,6 +16,8 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.strict import TestRun
 from m3agent.evals.grade.trees import Trees
 from m3agent.evals.grade.validate import HARMLESS, HARMLESS_FILE, Validations, validate
+from m3agent.sandbox.backends.engine import connect
+from m3agent.sandbox.backends.image import find_image
 from tests.conftest import docker_here, later
 from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff, small_instance
 
@@ -36,6 +38,20 @@ async def test_the_reference_patch_resolves_it_and_an_empty_patch_does_not(tmp_p
     harmless = await graded(tmp_path, instance, HARMLESS)
     assert harmless.verdict is Verdict.UNRESOLVED
     assert set(harmless.fail_to_pass.failed) == set(TO_FIX) and harmless.pass_to_pass.passed == 1
+
+
+async def test_what_a_run_without_a_patch_shows_is_known_to_later_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, state = small_instance(tmp_path / "instance"), tmp_path / "state"
+    image = find_image(connect(), None, print).name
+    run = await Grader(state, print).run(instance, b"", image)
+    assert run.outcomes
+    another = Grader(state, print)
+    monkeypatch.delattr(Grader, "_run")
+    known = await another._known(instance, b"", image)
+    assert (known.signs, known.outcomes, known.python) == (run.signs, {}, run.python)
+    assert (await another._bytecode_of(instance, image)).content
 
 
 @pytest.mark.slow  # quick: test_validate.py
