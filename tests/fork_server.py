@@ -11,6 +11,7 @@ The server writes two lines to the pipe: the child's pid, and its wait status on
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import functools
@@ -22,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from typing import Any, NoReturn
 
 LARGEST = 1 << 17
@@ -70,7 +72,13 @@ def preload() -> None:
     import m3agent.serving.launch.server
     import m3agent.serving.plan.planner
     import m3agent.tools.mcp.servers
+    from m3agent.sandbox.portable_source import portable_text
+    from m3agent.sandbox.protocol import supervisor
+    from m3agent.tools.in_sandbox import bootstrap, runner
+    from m3agent.tools.run_tests import PARTS
 
+    for source in (supervisor, runner, bootstrap, *PARTS):
+        portable_text(source)
     # Typer builds its commands again for each call, which takes 0.05 s. The cache makes it build them once.
     typer.main.get_command = functools.cache(typer.main.get_command)
     typer.main.get_command(m3agent.agent.cli.app.app)
@@ -146,8 +154,29 @@ def main() -> NoReturn:
         module = str(child)
     else:
         sys.exit()
-    runpy.run_module(module, run_name="__main__")
-    sys.exit()
+    run_and_exit(module)
+
+
+def run_and_exit(module: str) -> NoReturn:
+    """Run a module and end the process, without what takes most of the time of a short command: to free each object.
+
+    Whatever else a process does at its end is done in the usual order. If a stream cannot be flushed, Python itself ends it.
+    """
+    try:
+        runpy.run_module(module, run_name="__main__")
+        code: object = 0
+    except SystemExit as end:
+        code = end.code or 0
+    if not isinstance(code, int):
+        sys.exit(str(code))
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    except OSError:
+        sys.exit(code)
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":
