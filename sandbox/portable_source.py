@@ -129,8 +129,9 @@ class _Edits(ast.NodeVisitor):
 
     def _without_last_comma(self, args: ast.arguments) -> None:
         """Remove a comma behind the last argument, which Python 3.5 refuses behind `*` and `**`."""
-        every = [*args.args, *args.kwonlyargs, *args.defaults, *filter(None, args.kw_defaults)]
-        ends = [self._end(part) for part in (*every, *filter(None, (args.vararg, args.kwarg)))]
+        every: list[ast.arg | ast.expr | None] = [*args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+        every += [*args.defaults, *args.kw_defaults]
+        ends = [self._end(part) for part in every if part is not None]
         comma = re.compile(rb"\s*,").match(self._text, max(ends, default=0))
         if comma is not None and ends:
             self.found.append((comma.end() - 1, comma.end(), b""))
