@@ -102,14 +102,16 @@ async def test_a_forged_fix_is_not_verified_in_docker(tmp_path: Path, forgery: s
     await check(forgery, backend_here("docker"), tmp_path)
 
 
+ON_OTHERS = {*QUICK, "closure of unittest replaced", "frame found by names in a docstring"}
+"""Forgeries that are tried on other Pythons: the rest of `IN_DOCKER` behaves in the same way there."""
 UNNOTICED = {"frame found by names in a docstring": {"3.6", "3.9", "pypy"}}
 """Forgeries that the guard cannot see on some Pythons. The verdict there says what can go unnoticed."""
 
 
 @pytest.mark.slow  # quick: test_runner_pythons.py
 @pytest.mark.docker
-@pytest.mark.parametrize("python", ["3.6", "3.9", "newest", "pypy"])
-@pytest.mark.parametrize("forgery", [None, *sorted(IN_DOCKER)])
+@pytest.mark.parametrize("python", ["3.9", "pypy"])
+@pytest.mark.parametrize("forgery", [None, *sorted(ON_OTHERS)])
 async def test_a_forged_fix_is_not_verified_on_other_pythons(
     tmp_path: Path, python: str, forgery: str | None
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from m3agent.tools.in_sandbox.guard import FEW_EVENTS
 from tests.command_line import run
 from tests.conftest import docker_here, git, write_files
 from tests.evals.calc_instance import FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff
@@ -72,7 +73,7 @@ def test_genuine_rows(python: str, tmp_path: Path) -> None:
             "comparison of functions",
             "audit hooks",
         ]
-        assert not grade["blind"]
+        assert (FEW_EVENTS in grade["blind"]) == (python == "3.9")
 
 
 def made_row(folder: Path, python: str) -> Path:
