@@ -1,13 +1,14 @@
 """Keep complete results of test runs in the state folder, with the bytecode that the runs compiled.
 
-No sandbox reaches the state folder. The name of a file is a hash of everything that may change the result. The bytecode lies
-beside the result, so that later runs of similar trees are as fast.
+No sandbox reaches the state folder. The name of a file is a hash of everything that may change the result. With the bytecode,
+later runs need not compile the files again that their trees share.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -43,16 +44,16 @@ class KeptRuns(Generic[AnyRun]):
 
     def __init__(self, folder: Path, kind: type[AnyRun]) -> None:
         self.folder = folder
-        self._kind = TypeAdapter(kind)
+        self._adapter = TypeAdapter(kind)
 
     def read(self, key: str) -> AnyRun | None:
-        """Return a result; None if it is missing or damaged."""
+        """Return the result that is kept under a key. It is None if the file is missing or damaged."""
         path = self.folder / f"{key}.json"
         content = read_file(str(path))
         if content is None:
             return None
         try:
-            report = self._kind.validate_json(content)
+            report = self._adapter.validate_json(content)
         except ValidationError:  # damaged, or of another version: it is written again
             return None
         with contextlib.suppress(OSError):
@@ -60,7 +61,7 @@ class KeptRuns(Generic[AnyRun]):
         return report if report.complete else None
 
     def read_bytecode(self, key: str) -> bytes:
-        """Return the bytecode beside a result; empty if there is none."""
+        """Return the bytecode that is kept with a result. It is empty if the run kept none."""
         return read_file(str(self._bytecode(self.folder / f"{key}.json"))) or b""
 
     @staticmethod
@@ -76,7 +77,8 @@ class KeptRuns(Generic[AnyRun]):
             path = self.folder / f"{key}.json"
             if bytecode:
                 write_file(str(self._bytecode(path)), bytecode)
-            write_file(str(path), self._kind.dump_json(report))
+            # pydantic's own JSON cannot hold the name of a file that is not UTF-8
+            write_file(str(path), json.dumps(self._adapter.dump_python(report)).encode())
             files = sorted(self.folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
             sizes = itertools.accumulate(map(self._size, files))
             for number, (path, size) in enumerate(zip(files, sizes, strict=True)):

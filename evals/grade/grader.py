@@ -86,8 +86,7 @@ class Grader:
         self._official = official
         self._locks: dict[str, asyncio.Lock] = {}
         self._runs: dict[str, TestRun] = {}
-        self._runs_kept = KeptRuns(state / "evals" / "runs", TestRun)
-        self._bytecode: dict[str, Bytecode] = {}
+        self._kept = KeptRuns(state / "evals" / "runs", TestRun)
 
     async def grade(
         self, instance: Instance, patch: bytes, image: str | None, folder: Path
@@ -164,16 +163,9 @@ class Grader:
         key = f"{_key(instance, image)} {bool(patch)}"
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._runs:
-                run = await self._kept(instance, patch, image)
-                self._runs[key] = replace(run, outcomes={}, errors={}, output="")
+                kept = await asyncio.to_thread(self._kept.read, _name(instance, patch, image))
+                self._runs[key] = kept or _without_results(await self.run(instance, patch, image))
         return self._runs[key]
-
-    async def _kept(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
-        """Return what an earlier evaluation kept of a run in the same image; otherwise run the tests."""
-        name = _name(instance, patch, image)
-        if (known := await asyncio.to_thread(self._runs_kept.read, name)) is not None:
-            return known
-        return await self.run(instance, patch, image)
 
     async def run(self, instance: Instance, patch: bytes, image: str | None) -> TestRun:
         """Run an instance's tests without a patch, or with the reference, and keep what grading needs later.
@@ -183,21 +175,20 @@ class Grader:
             InvalidInstance: The instance cannot be graded, for example because its own patches do not apply.
             SandboxError, DataError, EnvironmentFault: As in `grade`.
         """
-        bytecode = self._bytecode.setdefault(_key(instance, image), Bytecode())
+        bytecode = await self._bytecode_of(instance, image) if patch else Bytecode()
         _, run = await self._run(instance, patch, image, bytecode=bytecode, keep=not patch)
         if image is not None:  # the default image may change under the same name
-            part = replace(run, outcomes={}, errors={}, output="")
             content = b"" if patch else bytecode.content
-            await asyncio.to_thread(self._runs_kept.write, _name(instance, patch, image), part, content)
+            name = _name(instance, patch, image)
+            await asyncio.to_thread(self._kept.write, name, _without_results(run), content)
         return run
 
     async def _bytecode_of(self, instance: Instance, image: str | None) -> Bytecode:
-        """Return the bytecode of the run without a patch; an empty one as long as it is not known."""
-        key = _key(instance, image)
-        if key not in self._bytecode:
-            content = await asyncio.to_thread(self._runs_kept.read_bytecode, _name(instance, b"", image))
-            self._bytecode[key] = Bytecode(content)
-        return self._bytecode[key]
+        """Return the bytecode of the run without a patch; an empty one as long as it is not known.
+
+        It is read each time: with a thousand instances, it would fill the memory.
+        """
+        return Bytecode(await asyncio.to_thread(self._kept.read_bytecode, _name(instance, b"", image)))
 
     async def _find(self, instance: Instance, image: str | None, key: str) -> Expected:
         file = self._state / "evals" / "expected" / f"{key}.json"
@@ -333,6 +324,11 @@ def _why(run: TestRun, problem: str) -> str:
 
 def _key(instance: Instance, image: str | None) -> str:
     return hashlib.sha256(f"{instance.model_dump_json()}{image}".encode()).hexdigest()[:24]
+
+
+def _without_results(run: TestRun) -> TestRun:
+    """Return what is kept of a run: everything but the results of the tests and their output."""
+    return replace(run, outcomes={}, errors={}, output="")
 
 
 def _name(instance: Instance, patch: bytes, image: str | None) -> str:

@@ -165,6 +165,11 @@ def test_a_damaged_file_is_no_result(kept: KeptBaselines, content: bytes) -> Non
     assert kept.read(KEY) == REPORT
 
 
+def test_a_name_that_is_no_utf_8_does_not_stop_a_run(kept: KeptBaselines) -> None:
+    kept.write(KEY, dataclasses.replace(REPORT, passed=("test_\udcff.py::test_a",)))
+    assert kept.read(KEY) is None, "the tests run again"
+
+
 def test_an_incomplete_result_is_not_kept(kept: KeptBaselines) -> None:
     kept.write(KEY, CUT_SHORT)
     assert not kept.folder.exists()
