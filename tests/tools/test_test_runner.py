@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
+from m3agent.tools.in_sandbox.runner import PytestPlugin
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.test_report import TestReport
@@ -350,6 +352,17 @@ async def test_a_failure_that_pytest_cannot_describe_does_not_end_the_run(bench:
     await bench.put({"conftest.py": INDESCRIBABLE, "test_a.py": tests})
     report = await run_in_sandbox(bench.sandbox, ".", guarded=())
     assert (report.failed, report.passed) == (("test_a.py::test_one",), ("test_a.py::test_two",))
+
+
+async def test_an_error_of_pytest_is_named_in_the_text_of_a_failure() -> None:
+    class Text:
+        reprcrash = SimpleNamespace(message="assert 1 == 2")
+
+        def __str__(self) -> str:
+            raise AssertionError
+
+    text = PytestPlugin.text_of(SimpleNamespace(longrepr=Text()))
+    assert text.splitlines() == ["pytest cannot describe this failure: AssertionError", "E   assert 1 == 2"]
 
 
 async def test_many_failures_are_listed_and_all_counted(bench: Bench) -> None:

@@ -159,7 +159,7 @@ class PytestPlugin:
         self.selection = selection
         self.guard = guard
         self.seen: tuple[str, str] | None = None  # from exceptions; None if the test runs in another process
-        self.logged = ("passed", "")  # from reports
+        self.logged: tuple[str, Any] = ("passed", None)  # from reports, with the report of a failure
         self.left = 0.0
         self.started = False  # whether pytest accepted its settings
 
@@ -196,16 +196,17 @@ class PytestPlugin:
         guard = self.guard
         real = guard is None or not guard.is_canary(item)
         self.seen = None
-        self.logged = ("passed", "")
+        self.logged = ("passed", None)
         if guard is not None:
             guard.check_item(item)
         self.report.start(item.nodeid, told=real)
         done = yield
         if done.excinfo is not None:  # the run ends in the middle of this test
             return
-        outcome, text = self.seen or self.logged
-        if outcome not in BAD and self.logged[0] in BAD:
-            outcome, text = self.logged
+        outcome, text = self.seen or (self.logged[0], "")
+        if self.logged[0] in BAD and not (self.seen and self.seen[0] in BAD):
+            self.report.stop_clock()  # an alarm while pytest describes the failure would end pytest itself
+            outcome, text = self.logged[0], self.text_of(self.logged[1])
         self.report.result(item.nodeid, outcome, text, told=real)
         if guard is not None:
             guard.check_item(item)
@@ -246,20 +247,21 @@ class PytestPlugin:
     def text_of(result: Any) -> str:
         """Return the text of a failure.
 
-        pytest 5 cannot put some texts together, such as a message with a traceback of pytest's own. Without this, its error would
-        end the run.
+        pytest 5 cannot describe some failures, such as one whose message has a traceback of pytest's own. Its error must not end
+        the run, so the text names that error.
         """
         try:
             return getattr(result, "longreprtext", "") or str(result.longrepr)
-        except Exception:  # noqa: BLE001 - the tested code may be pytest itself
+        except Exception as error:  # noqa: BLE001 - the tested code may be pytest itself, and raise anything
             crash = getattr(result.longrepr, "reprcrash", None)
-            return "E   " + str(getattr(crash, "message", "the failure cannot be described"))
+            message = getattr(crash, "message", "the failure cannot be described")
+            return "pytest cannot describe this failure: %s\nE   %s" % (type(error).__name__, message)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and self.logged[0] not in BAD:
-            self.logged = ("failed" if report.when == "call" else "error", self.text_of(report))
+            self.logged = ("failed" if report.when == "call" else "error", report)
         elif report.skipped and self.logged[0] == "passed":
-            self.logged = ("skipped", "")
+            self.logged = ("skipped", None)
         self.report.resume_clock(self.left)
 
     def pytest_collectreport(self, report: Any) -> None:
