@@ -17,6 +17,7 @@ from types import ModuleType
 
 TYPES = frozenset({"__future__", "typing", "collections.abc"})
 """Modules from which a program imports types."""
+LAST_COMMA = re.compile(rb"\s*,")
 
 
 def portable_text(module: ModuleType) -> str:
@@ -47,7 +48,7 @@ def portable(source: str) -> str:
 
 
 class _Edits(ast.NodeVisitor):
-    """Collects what to replace in a source. To write all of it anew from its syntax tree takes four times as long.
+    """Collects what to replace in a source. To write all of it anew from its syntax tree takes almost three times as long.
 
     Attributes:
         found: The replacements: the first and the last offset in the source, in bytes, and the new text.
@@ -132,8 +133,7 @@ class _Edits(ast.NodeVisitor):
         every: list[ast.arg | ast.expr | None] = [*args.args, *args.kwonlyargs, args.vararg, args.kwarg]
         every += [*args.defaults, *args.kw_defaults]
         ends = [self._end(part) for part in every if part is not None]
-        comma = re.compile(rb"\s*,").match(self._text, max(ends, default=0))
-        if comma is not None and ends:
+        if ends and (comma := LAST_COMMA.match(self._text, max(ends))):
             self.found.append((comma.end() - 1, comma.end(), b""))
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:

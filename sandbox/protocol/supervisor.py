@@ -1132,7 +1132,8 @@ class Supervisor:
         go to that folder instead of the work tree, and are not scanned. With `alone`, no other program runs that could
         change them within the clock's next ticks, so the next scan need not read them.
         """
-        into, sign = header.get("into"), settled if header.get("alone") else signature
+        into = header.get("into")
+        sign = settled if header.get("alone") else signature
         view = memoryview(payload)
         opened = {"": os.open(into or self.root, O_DIR)}
         try:

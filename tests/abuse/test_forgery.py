@@ -104,8 +104,8 @@ async def test_a_forged_fix_is_not_verified_in_docker(tmp_path: Path, forgery: s
 
 ON_OTHERS = {*QUICK, "closure of unittest replaced", "frame found by names in a docstring"}
 """Forgeries that are tried on other Pythons: the rest of `IN_DOCKER` behaves in the same way there."""
-UNNOTICED = {"frame found by names in a docstring": {"3.6", "3.9", "pypy"}}
-"""Forgeries that the guard cannot see on some Pythons. The verdict there says what can go unnoticed."""
+UNNOTICED = {"frame found by names in a docstring": {"3.9", "pypy"}}
+"""Forgeries that the guard cannot see on some of these Pythons. The verdict there says what can go unnoticed."""
 
 
 @pytest.mark.slow  # quick: test_runner_pythons.py

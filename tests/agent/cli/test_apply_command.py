@@ -179,5 +179,5 @@ def test_a_quiet_fix_says_how_it_ended(server: MisbehavingServer, make_repo: Mak
     server.answers = [FIX, DONE, NOT_TESTED]
     done = fix(make_repo(UNTESTED), server.url, "-q")
     starts = [line[:10].strip() for line in done.stderr.splitlines()]
-    assert "note: no t" in starts[:-5], "a slow machine adds a note that it waits"
-    assert starts[-5:] == ["! unverifi", "patch", "next", "", ""]
+    starts = [start for start in starts if start != "note: wait"]  # which a slow machine adds
+    assert starts == ["note: no t", "! unverifi", "patch", "next", "", ""]
