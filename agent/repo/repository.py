@@ -20,6 +20,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repo import git_spawn
 from m3agent.agent.repo.git_config import no_git
 from m3agent.agent.repo.host_git import HostGit, find
+from m3agent.agent.repo.own_files import own_files
 from m3agent.sandbox.store.git_command import for_no_repository, subcommand
 
 MIN_GIT = (2, 30)
@@ -156,9 +157,9 @@ class Repository:
     def dirty_paths(self) -> set[str]:
         """Return the paths whose content differs from HEAD; empty for a bare repository.
 
-        Untracked files are included, ignored files are not.
+        Untracked files are included, unless m3agent wrote them. Ignored files are not.
         """
-        if self.bare:
+        if self.root is None:
             return set()
         out = self.git(
             "status",
@@ -168,12 +169,15 @@ class Repository:
             "--no-renames",
             "--ignore-submodules=dirty",
         )
-        return {os.fsdecode(entry[3:]) for entry in out.split(b"\0") if entry}
+        entries = [(entry[:2], os.fsdecode(entry[3:])) for entry in out.split(b"\0") if entry]
+        return {path for _, path in entries} - own_files(
+            self.root, (path for state, path in entries if state == b"??")
+        )
 
     def list_files(self) -> list[str]:
         """Return tracked files, and untracked files that git does not ignore, sorted by their bytes.
 
-        Left out: files that are not on disk (deleted, or outside a sparse checkout), submodules, and symbolic
+        Left out: untracked files that m3agent wrote, files that are not on disk (deleted, or outside a sparse checkout), submodules, and symbolic
         links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
         """
         if self.root is None:
@@ -182,8 +186,17 @@ class Repository:
         entries = (entry.split(b"\t", 1) for entry in out.split(b"\0") if entry)
         names = {path for meta, path in entries if not meta.startswith(_SUBMODULE.encode())}
         # Git lists a nested repository as "folder/"; `_on_disk` drops it because it is not a file.
-        names.update(filter(None, self.git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0")))
+        untracked = self._untracked()
+        names.update(map(os.fsencode, untracked - own_files(self.root, untracked)))
         return list(_on_disk(self.root, map(os.fsdecode, sorted(names))))
+
+    def own_files(self) -> set[str]:
+        """Return the untracked files that m3agent wrote: certificates, and pages of `report`."""
+        return set() if self.root is None else own_files(self.root, self._untracked())
+
+    def _untracked(self) -> set[str]:
+        out = self.git("ls-files", "-z", "--others", "--exclude-standard")
+        return {os.fsdecode(path) for path in out.split(b"\0") if path}
 
     def ignored_files(self) -> list[str]:
         """Return the ignored files on disk, sorted; a folder that has only such files is one path, without a `/`."""
