@@ -15,6 +15,7 @@ from typing import Any
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
+from m3agent.agent.repo.snapshot import LARGEST_FILE, too_large
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.backends.engine import (
     DOCKER_SOCKET,
@@ -102,11 +103,17 @@ def _git() -> Check:
 def _repository(repo_dir: Path) -> Check:
     try:
         repository = open_repository(repo_dir)
+        large = [] if repository.root is None else too_large(repository.root, repository.list_files())
     except M3AgentError as error:
         return Check("repository", False, str(error))
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
-    return Check("repository", True, f"{where} ({kind})" if kind else where)
+    if kind:
+        where += f" ({kind})"
+    if large:
+        detail = f"{where}; not copied into sandboxes, because larger than {LARGEST_FILE >> 30} GiB: {', '.join(large)}"
+        return Check("repository", None, detail, "leave them out with .gitignore, or tell git to forget them")
+    return Check("repository", True, where)
 
 
 async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Check]:

@@ -57,10 +57,9 @@ def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> l
     if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
     sizes = {path: (root / path).lstat().st_size for path in paths}
-    for path in [path for path, size in sizes.items() if size > LARGEST_FILE]:
-        size = sizes.pop(path)
+    for path in too_large(root, paths):
         say(
-            f"left out: {path} has {size:,} bytes, and files of more than {LARGEST_FILE >> 30} GiB are not copied"
+            f"left out: {path} has {sizes.pop(path):,} bytes, and files of more than {LARGEST_FILE >> 30} GiB are not copied"
         )
     if sum(sizes.values()) > MOST_BYTES:
         largest = max(sizes, key=lambda path: sizes[path])
@@ -69,6 +68,11 @@ def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> l
             "with .gitignore."
         )
     return list(sizes)
+
+
+def too_large(root: Path, paths: Sequence[str]) -> list[str]:
+    """Return the paths of the files that are too large for a sandbox; `paths` are relative to `root`."""
+    return [path for path in paths if (root / path).lstat().st_size > LARGEST_FILE]
 
 
 def borrowing_store(repository: Repository, git_dir: Path) -> TreeStore:

@@ -20,6 +20,7 @@ from docker.errors import DockerException
 from m3agent.agent.cli import doctor
 from m3agent.agent.cli.check_table import as_json, table
 from m3agent.agent.cli.doctor import diagnose, exit_code
+from m3agent.agent.repo.snapshot import LARGEST_FILE
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.declared.preparation import Preparation
@@ -132,6 +133,14 @@ def test_repository_is_described(machine: Machine, new_repo: NewRepo) -> None:
     machine.repo = new_repo()
     check = machine.look()["repository"]
     assert check.ok and check.detail.startswith(f"{machine.repo} at ")
+
+
+def test_a_file_that_no_sandbox_gets_is_named(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo()
+    with (machine.repo / "weights.bin").open("wb") as file:
+        file.truncate(LARGEST_FILE + 1)  # sparse: it takes no room
+    check = machine.look()["repository"]
+    assert check.ok is None and "weights.bin" in check.detail
 
 
 def test_an_engine_that_never_answers(machine: Machine, tmp_path: Path) -> None:
