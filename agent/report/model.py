@@ -197,6 +197,11 @@ class SessionReport:
         return shown_status(self.status, self._backend)
 
     @property
+    def has_language_model(self) -> bool:
+        """Whether a language model answered. The embedded engine is none: it counts no tokens that mean anything."""
+        return not words.is_embedded(self.record.started, self.record.prepared)
+
+    @property
     def fresh_places(self) -> str:
         """Where the verification ran the tests."""
         return words.fresh_places(isolated=is_isolated(self._backend))
@@ -228,5 +233,7 @@ class SessionReport:
         return words.evidence(self.verdict, compared, isolated=is_isolated(self._backend))
 
     def value(self, name: str) -> float | None:
-        """Return a number of the session's usage; None if unknown."""
+        """Return a number of the session's usage; None if unknown, or about tokens without a language model."""
+        if name not in ("turns", "seconds") and not self.has_language_model:
+            return None
         return self.record.total(name)

@@ -99,6 +99,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
 def _facts(record: SessionRecord) -> list[tuple[str, str]]:
     """Return the facts from before the first turn as (name, value), each once: a resume logs them again."""
     found = [*_facts_of_start(record.started)]
+    is_embedded = words.is_embedded(record.started, record.prepared)
     packed: tuple[str, float | None] = "", None
     window: int | None = None
     for line in record.prepared:
@@ -113,9 +114,11 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 found.append(("Baseline", words.baseline(line)))
             case "context.packed":
                 packed = words.context(line), number(line, "tokens")
-            case _:
+            case _ if not is_embedded:
                 window = whole(line, "max_model_len")
                 found += _facts_of_server(line)
+            case _:
+                pass
     if packed[0]:
         found.append(("Context", packed[0] + words.share_of_window(packed[1], window)))
     if record.choice:

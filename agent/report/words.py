@@ -6,7 +6,7 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
@@ -40,6 +40,18 @@ def uncommitted(session_started: Line) -> str:
 def server_label(session_started: Line) -> str:
     """Return what to call the thing that answers: the engine `embedded` is no server."""
     return "model" if text(session_started, "endpoint", "source") == "embedded" else "server"
+
+
+def is_embedded(session_started: Line, prepared: Iterable[Line]) -> bool:
+    """Return whether the embedded engine answers; another process may serve it.
+
+    Args:
+        session_started: The event.
+        prepared: The events before the first turn.
+    """
+    return text(session_started, "endpoint", "source") == "embedded" or any(
+        text(line, "flavour") == "embedded" for line in prepared
+    )
 
 
 def model(endpoint_probed: Line) -> str:

@@ -486,3 +486,11 @@ def test_a_browser_runs_nothing_of_it_and_asks_for_nothing(
 
 def test_a_page_in_the_repository_is_left_out_of_the_next_prompt(write: Write) -> None:
     assert reason_by_content(render([read(write(*a_fix()))]).encode()) is GENERATED
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_only_a_language_model_has_tokens(embedded: bool, write: Write) -> None:
+    endpoint = {"url": "", "description": "", "source": "embedded" if embedded else "named"}
+    used = turn_finished(1)
+    page = render([read(write(started(endpoint=endpoint), turn_started(1), message(1), used, finished()))])
+    assert ["Tokens" in page, "% cached)" in page] == [not embedded] * 2
