@@ -117,6 +117,8 @@ def fork(
     """
     with faults():
         from m3agent.agent.delivery.apply import HandOver
+        from m3agent.agent.errors import UsageError
+        from m3agent.agent.loop.resume import used_embedded_engine
         from m3agent.agent.session.fork import fork as fork_session
         from m3agent.agent.session.log_reader import LOG, read_log
         from m3agent.agent.settings.settings import state_dir
@@ -125,6 +127,8 @@ def fork(
         screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
         _ask(flags)
         log = read_log(sessions_here(repo).find(session) / LOG)
+        if tell.strip() and log.events and used_embedded_engine(log.events[0]):
+            raise UsageError(NO_ADVICE)  # before anything is copied
         forked, lines = fork_session(state_dir(os.environ), log, turn)
         _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
 

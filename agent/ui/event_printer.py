@@ -56,6 +56,7 @@ class _Shown:
     started: Line = field(default_factory=dict)  # `session.started`
     calls: dict[int, Line] = field(default_factory=dict)  # `call.started`, by number
     context: str = ""  # the packed repository, until the model's window is known
+    copied: Line = field(default_factory=dict)  # `session.forked`, if the session was only copied so far
     chosen: int | None = None  # number of the chosen attempt
 
 
@@ -126,6 +127,7 @@ class Screen:
         """Take the lines that an earlier process of a resumed session has logged, without showing them again."""
         for line in lines:
             self._take(line)
+            self._now.copied = line if line["type"] == "session.forked" else {}
 
     def on_line(self, line: Line) -> None:
         """Show a line that was just logged."""
@@ -206,8 +208,12 @@ class Screen:
     def _on_session_resumed(self, line: Line) -> None:
         if self._now.started:
             self._on_session_started(self._now.started)
-        count = line["messages"]
-        self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
+        if self._now.copied:
+            source, turn = printable_line(self._now.copied["source"]), self._now.copied["turn"]
+            self._print("forked", f"from {source}, after turn {turn}")
+        else:
+            count = line["messages"]
+            self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
 
     def _on_context_packed(self, line: Line) -> None:
         self._now.context = words.context(line)

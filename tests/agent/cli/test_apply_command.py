@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.cli.resume import NO_ADVICE
 from tests.agent.scripted import (
     BUGGY,
     DONE,
@@ -57,6 +58,17 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
         assert done.stderr == f"m3agent: {said}\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
+
+
+def test_advice_for_the_embedded_engine_is_refused_before_anything_is_copied(
+    fixed: tuple[Path, Path], own_state: Path
+) -> None:
+    repo, session = fixed
+    log = session / "events.jsonl"
+    log.write_text(log.read_text().replace('"source":"named"', '"source":"embedded"'))
+    done = run("sessions", "fork", "last", "--tell", "The bug is in calc.py.", cwd=repo)
+    assert (done.returncode, one_sentence(done)) == (2, f"m3agent: {NO_ADVICE}")
+    assert len([*(own_state / "state" / "sessions").glob("*-*")]) == 1
 
 
 def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> None:

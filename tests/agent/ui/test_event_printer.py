@@ -271,6 +271,17 @@ def test_a_resumed_session_says_again_what_it_is_about(capfd: pytest.CaptureFixt
     ]
 
 
+@pytest.mark.parametrize("resumes", [0, 1])
+def test_a_forked_session_says_what_it_continues(resumes: int, capfd: pytest.CaptureFixture[str]) -> None:
+    resumed = {"type": "session.resumed", "session": "s", "messages": 5, "interrupted": []}
+    forked = {"type": "session.forked", "session": "s", "source": "first", "turn": 4}
+    with Screen(rows=False) as screen:
+        screen.read([forked, *[resumed] * resumes])
+        screen.on_line(resumed)
+    expected = "resumed    after 5 messages" if resumes else "forked     from first, after turn 4"
+    assert capfd.readouterr().err.splitlines() == [expected]
+
+
 def test_the_engine_embedded_has_no_tokens_whoever_started_it(show: Show) -> None:
     served = events.EndpointProbed(**{**vars(probed()), "flavour": "embedded"})
     packed = events.ContextPacked(files=1, tokens=10, exact=True, **PACKED)
