@@ -161,7 +161,7 @@ def test_no_key_of_a_bare_repository_is_obeyed(hostile: Hostile, tmp_path: Path,
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, later(False)])
 def test_all_keys_at_once(hostile: Hostile, tmp_path: Path, quick: bool) -> None:
     hostile.configure(CONFIG + MORE)
     hostile.configure("[extensions]\n worktreeConfig = true\n")
@@ -207,7 +207,7 @@ def test_a_bare_repository_among_the_files_of_a_clone(
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, later(False)])
 def test_signatures_are_not_checked(hostile: Hostile, tmp_path: Path, quick: bool) -> None:
     hostile.configure(MORE)
     hostile.git("log")
@@ -217,7 +217,7 @@ def test_signatures_are_not_checked(hostile: Hostile, tmp_path: Path, quick: boo
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, later(False)])
 def test_missing_objects_are_not_fetched(hostile: Hostile, tmp_path: Path, quick: bool) -> None:
     folder = hostile.git("rev-parse", "HEAD:b")
     hostile.git("config", "core.repositoryFormatVersion", "1")
@@ -235,7 +235,7 @@ def test_missing_objects_are_not_fetched(hostile: Hostile, tmp_path: Path, quick
     assert not hostile.ran()
 
 
-@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("quick", [True, later(False)])
 def test_files_are_not_filtered(hostile: Hostile, tmp_path: Path, quick: bool) -> None:
     hostile.configure('[filter "evil"]\n clean = {run}\n')
     hostile.git("status")

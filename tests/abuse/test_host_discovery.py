@@ -54,6 +54,7 @@ def outer(make_repo: MakeRepo, tmp_path: Path) -> Outer:
     return Outer(make_repo, tmp_path)
 
 
+@pytest.mark.slow  # quick: tests/agent/repo/test_repository.py
 @pytest.mark.parametrize("below", ["objects", "objects/info", "refs/heads", "hooks"])
 def test_folders_of_a_nested_repository_belong_to_the_outer_one(outer: Outer, below: str) -> None:
     (outer.nested / below).mkdir(parents=True, exist_ok=True)

@@ -134,6 +134,7 @@ def measured(url: str, folder: Path, kinds: list[str], turns: int) -> list[Resul
         return measure(children, turns)
 
 
+@pytest.mark.slow  # quick: the other tests of this module
 @pytest.mark.linux
 @pytest.mark.integration
 def test_each_takes_a_turn_in_every_round(url: str, tmp_path: Path) -> None:

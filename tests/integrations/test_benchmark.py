@@ -71,6 +71,7 @@ def test_the_code_is_a_repository_without_the_fix(one_program: Benchmark, tmp_pa
     assert FIXED.encode() not in code
 
 
+@pytest.mark.slow  # quick: tests/evals/export/test_eval_export.py
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [

@@ -86,7 +86,7 @@ def test_kept_bytecode_runs_only_at_its_own_path(
     assert run(made(tmp_path / folder, FILES), bytecode=changed) == {"test_calc.py::test_add": outcome}
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: the other tests of this module
 @pytest.mark.parametrize("same_time", [True, False])
 def test_a_changed_source_is_compiled_again(packed: str, tmp_path: Path, same_time: bool) -> None:
     """Also if its size and its time are the same."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.tools.in_sandbox import guard
-from tests.conftest import write_files
+from tests.conftest import others_later, write_files
 
 CHILD = """\
 from m3agent.tools.in_sandbox import runner
@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_a_failure_is_described_with_its_source
 def test_a_canary_of_each_kind_fails_by_its_own_assertion(tmp_path: Path) -> None:
     files = {f"test_{kind}.py": text for kind, text in KINDS.items()}
     write_files(tmp_path, {"conftest.py": FAILURES, **files})
@@ -100,7 +100,7 @@ def signs_of(folder: Path, code: str, helper: str) -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", REPLACED_HELPERS)
+@pytest.mark.parametrize("kind", others_later(REPLACED_HELPERS, {"function", "module"}))
 def test_a_replaced_helper_of_the_tests_is_tampering(tmp_path: Path, kind: str) -> None:
     signs = signs_of(tmp_path, REPLACED_HELPERS[kind], HELPER)
     assert set(signs) & {guard.REPLACED + "helpers.same", "a module took the place of tests/helpers.py"}

@@ -365,6 +365,7 @@ async def test_an_error_of_pytest_is_named_in_the_text_of_a_failure() -> None:
     assert text.splitlines() == ["pytest cannot describe this failure: AssertionError", "E   assert 1 == 2"]
 
 
+@pytest.mark.slow  # quick: test_pytest_every_kind
 async def test_many_failures_are_listed_and_all_counted(bench: Bench) -> None:
     text = (
         "import pytest\n@pytest.mark.parametrize('n', range(150))\ndef test_a(n): assert n < 0, 'x' * 3000\n"
@@ -534,6 +535,7 @@ async def test_some_ids_only(bench: Bench, only: list[str], ran: set[str]) -> No
     assert report.complete
 
 
+@pytest.mark.slow  # quick: test_some_ids_only, test_several_targets
 async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None:
     await bench.put({"tests/test_a.py": SOME, "tests/deep/test_b.py": SOME})
     whole = await run_in_sandbox(bench.sandbox, ".")

@@ -259,6 +259,7 @@ async def test_killed_and_loaded_by_another_process(
         assert resumed.modes.current_mode_id == "ask"
 
 
+@pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
 async def test_a_client_that_disappears_leaves_nothing_running(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
@@ -341,7 +342,7 @@ async def test_failures_are_reported_in_one_sentence(make_repo: MakeRepo, tmp_pa
         assert await asyncio.to_thread(client.process.wait, 30) == 0
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_initialize_needs_nothing
 @pytest.mark.parametrize(("stdin", "stdout"), [("in", "out"), later("in", PIPE), later(PIPE, "out")])
 def test_files_in_the_place_of_pipes(tmp_path: Path, stdin: int | str, stdout: int | str) -> None:
     request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
@@ -360,7 +361,7 @@ def test_files_in_the_place_of_pipes(tmp_path: Path, stdin: int | str, stdout: i
     assert answer["result"]["protocolVersion"] == 1
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_initialize_needs_nothing
 @pytest.mark.parametrize("closed", ["<&-", later("</dev/null >&-")])
 def test_a_closed_stream(closed: str) -> None:
     line = f"{' '.join(COMMAND)} {closed}"
@@ -379,6 +380,7 @@ def test_without_standard_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, b"")
 
 
+@pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
 async def test_a_client_that_stops_reading_is_not_waited_for(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
 ) -> None:
@@ -436,6 +438,7 @@ def test_a_record_survives_a_kill_and_one_process_holds_it_at_a_time(tmp_path: P
         open_session(tmp_path, kept.record.id)
 
 
+@pytest.mark.slow  # quick: test_nothing_is_written_without_a_yes
 @pytest.mark.parametrize("answer", ["allow", later("always"), later("reject")])
 async def test_tools_of_client_servers_need_permission(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str

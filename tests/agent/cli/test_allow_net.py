@@ -55,6 +55,7 @@ def test_forbidden_hosts_are_reported_at_once(make_repo: MakeRepo, hosts: str) -
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow  # quick: test_exec_opens_what_is_listed_and_nothing_else
 def test_a_fix_tells_the_model_and_logs_what_was_asked(
     server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_last_means_this_repository(
     assert (other / "calc.py").read_text() == UNTESTED["calc.py"]
 
 
+@pytest.mark.slow  # quick: test_last_means_this_repository
 def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
     repo, session = fixed
     log, patch = session / "events.jsonl", session / "patch.diff"
@@ -138,6 +139,7 @@ def read_all(leader: int) -> bytes:
     return written
 
 
+@pytest.mark.slow  # quick: tests/agent/ui/test_result.py
 @pytest.mark.parametrize(
     ("env", "coloured"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
 )
@@ -164,6 +166,7 @@ def test_a_patch_has_colours_on_a_terminal_only(
     assert ("\r\n+    return a + b\r\n" in written) != coloured
 
 
+@pytest.mark.slow  # quick: test_a_quiet_fix_says_how_it_ended
 def test_on_one_terminal_the_end_comes_after_the_patch(
     server: MisbehavingServer, make_repo: MakeRepo
 ) -> None:

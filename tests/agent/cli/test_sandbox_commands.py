@@ -144,6 +144,7 @@ def test_a_reader_that_goes_ends_the_command(repo: Path, one_backend: Backend) -
         assert process.wait(timeout=60) == 141
 
 
+@pytest.mark.slow  # quick: test_a_reader_that_goes_ends_the_command
 def test_output_without_a_place_to_go_is_dropped(repo: Path, one_backend: Backend) -> None:
     argv = command("exec", "--repo", str(repo), "--sandbox", one_backend, "--", "sh", "-c", "echo x; exit 3")
     quoted = " ".join(f"'{part!s}'" for part in argv)
@@ -151,6 +152,7 @@ def test_output_without_a_place_to_go_is_dropped(repo: Path, one_backend: Backen
     assert done.returncode == 3
 
 
+@pytest.mark.slow  # quick: tests/sandbox/backends/test_contract.py
 def test_output_beyond_the_cap_is_counted(run_in: Exec) -> None:
     done = run_in("head", "-c", "60000000", "/dev/zero")
     assert (done.returncode, len(done.stdout)) == (0, 50 << 20)
@@ -270,7 +272,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
         yield server
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: tests/sandbox/images/test_environment.py
 @needs_docker
 @pytest.mark.usefixtures("own_images")
 def test_build_prints_the_image_and_exec_uses_it(index: PackageIndex, make_repo: MakeRepo) -> None:

@@ -215,7 +215,7 @@ def test_fix_finds_it_with_its_key(machine: Machine, tmp_path: Path) -> None:
     assert any(event["type"] == "turn.finished" for event in events), done.stderr
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_nothing_is_left_when_serve_itself_is_killed
 @pytest.mark.parametrize("victim", [later("first process"), "engine core"])
 def test_it_is_started_again_when_it_was_killed(machine: Machine, victim: str) -> None:
     machine.play["last words"] = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
@@ -292,6 +292,7 @@ def test_output_of_an_engine_does_not_control_the_terminal(machine: Machine) -> 
     assert "\x1b" not in done.stderr and "\x07" not in done.stderr and "\u202e" not in done.stderr
 
 
+@pytest.mark.slow  # quick: test_failure_of_a_background_server_is_reported
 def test_failed_wire_check_is_recorded_and_shown(machine: Machine) -> None:
     machine.play["faults"] = ["empty"]
     record = machine.ready(machine.start())
@@ -311,6 +312,7 @@ def test_a_taken_port_is_refused_with_one_that_is_free(machine: Machine) -> None
     assert f"cannot listen on 127.0.0.1:{machine.port}: Address already in use; take another" in done.stderr
 
 
+@pytest.mark.slow  # quick: test_gpus_that_are_not_enough_for_several_servers_say_how_they_are_divided
 def test_a_second_server_takes_the_other_gpus_or_is_refused(machine: Machine) -> None:
     process = machine.start("--gpus", "1xH200", GPUS="2")
     first = machine.ready(process)
@@ -614,6 +616,7 @@ def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machi
     assert "lower --host-cache" in done.stderr
 
 
+@pytest.mark.slow  # quick: test_a_version_that_must_not_serve_m3_is_refused
 def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_path: Path) -> None:
     for version, planned in (("0.24.0", False), ("0.33.0", True)):
         site = tmp_path / version

@@ -179,6 +179,7 @@ def test_a_verified_patch_becomes_a_pull_request(
     assert not [v for v in github.visits if v not in to_api and TOKEN in v.headers.get("authorization", "")]
 
 
+@pytest.mark.slow  # quick: test_a_verified_patch_becomes_a_pull_request, test_pr_text.py
 def test_an_unverified_patch_is_a_draft_that_says_so(server: MisbehavingServer, untested: GitHub) -> None:
     git(untested.clone, "checkout", "-q", "--detach")
     server.answers = [FIX, says("Not tested: there are no tests.")]
@@ -201,6 +202,7 @@ def test_a_failed_fix_is_never_offered(server: MisbehavingServer, github: GitHub
     assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
 
 
+@pytest.mark.slow  # quick: test_impossible_pull_requests_are_refused_first
 def test_files_that_run_once_pushed_are_not_pushed(
     server: MisbehavingServer, untested: GitHub, own_state: Path
 ) -> None:
@@ -228,6 +230,7 @@ def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, 
     assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
 
 
+@pytest.mark.slow  # quick: test_a_second_one_takes_another_branch
 def test_a_branch_taken_while_the_fix_was_made(server: MisbehavingServer, untested: GitHub) -> None:
     """The branch is checked again before the commit, so that no push overwrites somebody else's work."""
     server.answers = [FIX, says("Not tested: there are no tests.")]

@@ -251,7 +251,7 @@ def written_by_an_older_version(home: Path, source: str) -> None:
     log.write_text(raw.replace(field, "").replace(EmbeddedEngine.description, OLD_EMBEDDED))
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_resumed_session_uses_the_same_server_and_its_key
 def test_old_log_resumes_with_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
     stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded", "--max-turns", "1")
     assert stopped.returncode == 6, stopped.stderr

@@ -242,6 +242,7 @@ def test_an_odd_number_of_attempts_is_refused(make_repo: MakeRepo, attempts: str
     assert "M3AGENT_ATTEMPTS" in one_sentence(done)
 
 
+@pytest.mark.slow  # quick: test_the_best_is_handed_over
 def test_a_single_attempt_is_a_plain_fix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_model_that_edits_tests_instead_of_code(
     assert (code, end["status"]) == (1, "failed")
 
 
+@pytest.mark.slow  # quick: test_a_model_that_writes_outside
 def test_a_model_that_deletes_the_repository(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -162,6 +163,7 @@ def test_a_model_that_answers_in_another_language(
     assert "الجمع" in of_type(own_state, "call.finished")[0]["content"]
 
 
+@pytest.mark.slow  # quick: tests/agent/cli/test_apply_command.py
 @pytest.mark.parametrize(
     ("answers", "status", "left"),
     [([FIX, TEST, DONE], "verified", "a + b"), ([says("It works for me.")], "empty", "a - b")],

@@ -143,6 +143,7 @@ def test_an_error_that_looks_like_an_answer_ends_the_fix_with_a_sentence(
     assert len(server.chats) == 1
 
 
+@pytest.mark.slow  # quick: test_a_fix_through_every_fault
 @pytest.mark.parametrize("fault", ["stream_cut", later("error_mid_stream")])
 def test_a_fix_by_a_server_whose_every_stream_breaks(
     fault: str, server: MisbehavingServer, make_repo: MakeRepo, own_state: Path

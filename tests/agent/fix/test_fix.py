@@ -135,6 +135,7 @@ def test_requests_only_ever_extend_and_are_the_same_for_two_clones(
     assert firsts[0] == firsts[1]
 
 
+@pytest.mark.slow  # quick: tests/agent/test_api.py
 def test_json_mode_prints_the_log_and_nothing_else(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_json_mode_prints_the_log_and_nothing_else(
     assert [json.loads(line) for line in done.stdout.splitlines()] == events(own_state)
 
 
+@pytest.mark.slow  # quick: test_apply_command.py, tests/agent/delivery/test_apply.py
 def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None:
     repo = make_repo(UNTESTED)
     model.answers = [FIX, NOT_TESTED]
@@ -161,6 +163,7 @@ def test_apply_and_branch(model: MisbehavingServer, make_repo: MakeRepo) -> None
     assert "return a + b" in (repo / "calc.py").read_text()
 
 
+@pytest.mark.slow  # quick: tests/agent/delivery/test_apply.py
 def test_the_patch_is_kept_before_the_repository_is_touched(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:
@@ -342,6 +345,7 @@ def test_statuses_when_the_tests_cannot_tell(model: MisbehavingServer, make_repo
     assert "failed" in cheated.stderr
 
 
+@pytest.mark.slow  # quick: tests/agent/verify/test_verify.py
 def test_tests_that_fail_to_import_can_be_what_is_fixed(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
@@ -361,6 +365,7 @@ def test_tests_that_fail_to_import_can_be_what_is_fixed(
     assert "test_calc.py cannot be imported in the sandbox: SyntaxError: " in done.stderr
 
 
+@pytest.mark.slow  # quick: tests/agent/repo/test_repository.py
 @pytest.mark.parametrize("state", ["worktree", *map(later, ("subfolder", "detached", "bare", "shallow"))])
 def test_repositories_of_every_kind(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, state: str
@@ -434,6 +439,7 @@ def test_wrong_use_is_one_sentence(make_repo: MakeRepo, tmp_path: Path, own_stat
         assert bool(left) == (code != 2), (arguments, "a refused fix leaves no session")
 
 
+@pytest.mark.slow  # quick: tests/agent/fix/test_attempt.py
 def test_a_repository_without_tests_is_told_before_the_first_turn(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
@@ -567,6 +573,7 @@ def own_engine() -> Iterator[OwnEngine]:
         yield engine
 
 
+@pytest.mark.slow  # quick: test_wrong_server_gives_exit_code_4
 def test_an_engine_that_dies_midway_is_exit_3(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, own_engine: OwnEngine
 ) -> None:

@@ -135,6 +135,7 @@ def test_killed_between_a_result_and_its_telling(
     assert path.read_bytes().startswith(b"".join(whole))
 
 
+@pytest.mark.slow  # quick: test_killed_in_a_call
 def test_interrupted_by_the_user(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:

@@ -329,6 +329,7 @@ def test_a_pull_request_that_is_closed(world: World, merged: bool, code: int) ->
     assert world.slept == [30]
 
 
+@pytest.mark.slow  # quick: test_a_red_check_then_a_comment_then_approval
 def test_a_check_that_never_ends(world: World) -> None:
     world.pull.check("slow", None)
     world.pull.review("APPROVED")
@@ -402,6 +403,7 @@ def push_by_other(
     git(other, "push", "-q", *options, "origin", branch)
 
 
+@pytest.mark.slow  # quick: test_a_push_meanwhile_is_not_overwritten
 def test_a_persons_commit_on_the_branch_is_kept(world: World) -> None:
     push_by_other(world, "b.py", "y = 9\n")
     world.pull.comment("Use 3.")
@@ -440,6 +442,7 @@ def test_a_push_meanwhile_is_not_overwritten(world: World, monkeypatch: pytest.M
     assert any("origin rejects branch" in text for text in world.said)
 
 
+@pytest.mark.slow  # quick: test_a_conflict_that_is_not_resolved
 def test_a_conflict_is_resolved_by_a_merge(world: World) -> None:
     """The model makes its change again on the new files; the commit has both parents."""
     push_by_other(world, "a.py", "x = 5\n", branch="main")

@@ -169,6 +169,7 @@ def test_resumed_session_is_offered_the_same_tools(
     assert len(of_type(own_state, "tools.offered")) == 1
 
 
+@pytest.mark.slow  # quick: tests/tools/test_mcp_servers.py
 def test_a_server_that_hangs_or_is_gone_does_not_end_the_fix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
 from m3agent.agent.session.session import Session
@@ -65,6 +67,7 @@ def test_the_oldest_lose_their_bulk(tmp_path: Path) -> None:
     assert sessions[-1].id not in trim(tmp_path, most=1, pause=0), "the newest stays whole"
 
 
+@pytest.mark.slow  # quick: the other tests of this module
 def test_second_fix_reports_the_first_one(
     server: MisbehavingServer, make_repo: MakeRepo, one_backend: str
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_log_alone_gives_the_conversation_without_the_repository(
     assert not any("messages_not_in_log" in (step.extra or {}) for step in trajectory.steps)
 
 
+@pytest.mark.slow  # quick: test_the_log_alone_gives_the_conversation_without_the_repository
 def test_kept_messages_are_used_when_the_log_proves_them(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_aborted_answer_is_noted(model: MisbehavingServer, make_repo: MakeRepo, 
         assert (step.extra or {})["rule"] == "chant"
 
 
+@pytest.mark.slow  # quick: test_a_whole_log_gives_each_call_its_result; tests of what is redacted are in tests/agent/context
 def test_secrets_stay_here(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     model.answers = [LEAK, says(f"It is {TOKEN}.", reasoning=TOKEN), FIX, TEST, DONE]
     issue = f"add() gives wrong sums; my token is {TOKEN}"

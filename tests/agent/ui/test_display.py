@@ -103,6 +103,7 @@ def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
         assert terminal.screen.cursor.x == 0
 
 
+@pytest.mark.slow  # quick: test_a_crash_gives_the_cursor_back
 def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(
     model: MisbehavingServer, make_repo: MakeRepo
 ) -> None:
@@ -122,6 +123,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(
         assert terminal.cursor_is_visible
 
 
+@pytest.mark.slow  # quick: test_what_is_sent_to_terminals
 def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRepo) -> None:
     with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url), columns=100) as terminal:
         before = terminal.until(thinks)

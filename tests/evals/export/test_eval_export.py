@@ -214,7 +214,7 @@ def test_a_test_that_the_code_calls_an_expected_failure(verifier: ModuleType) ->
     assert reward(verifier) == "0"
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_what_the_agent_left_decides
 def test_a_test_that_is_marked_as_an_expected_failure(verifier: ModuleType, task: Path) -> None:
     tests = task / "tests" / "files" / "tests" / "test_calc.py"
     text = tests.read_text().replace("def test_twice", "import pytest\n\n@pytest.mark.xfail\ndef test_twice")
@@ -223,7 +223,7 @@ def test_a_test_that_is_marked_as_an_expected_failure(verifier: ModuleType, task
     assert reward(verifier) == "1"
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_what_the_agent_left_decides
 def test_options_that_pytest_does_not_know_here(verifier: ModuleType, task: Path) -> None:
     """They are dropped, as for m3agent's own grading."""
     (task / "tests" / "files" / "setup.cfg").write_text("[tool:pytest]\naddopts = --no-such-option\n")

@@ -219,6 +219,7 @@ def script_instance(folder: Path) -> Instance:
     )
 
 
+@pytest.mark.slow  # quick: test_the_reference_patch_resolves_it_and_an_empty_patch_does_not
 async def test_scripts_that_run_unittest_are_listened_to(tmp_path: Path) -> None:
     instance = script_instance(tmp_path / "instance")
     grade = await graded(tmp_path, instance, instance.answer.patch.encode())
@@ -231,6 +232,7 @@ async def test_scripts_that_run_unittest_are_listened_to(tmp_path: Path) -> None
     assert harmless.verdict is Verdict.UNRESOLVED and len(harmless.fail_to_pass.failed) == 2
 
 
+@pytest.mark.slow  # quick: test_grade_forgery.py
 @pytest.mark.parametrize(
     "forgery",
     [

@@ -255,6 +255,7 @@ def test_own_agent_gets_the_embedded_engine(make: Make, seed: int | None) -> Non
     assert not {"M3AGENT_ENDPOINT", "M3AGENT_API_KEY"} & env.keys()
 
 
+@pytest.mark.slow  # quick: test_out_of_time_is_a_timeout_unless_there_is_a_patch
 async def test_our_own_agent_without_its_server_is_infra(make: Make, tmp_path: Path) -> None:
     attempt = make("true")
     settings = Settings(endpoint="http://127.0.0.1:9/v1", max_minutes=1)

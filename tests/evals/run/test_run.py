@@ -190,7 +190,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(programs: Path, tmp_pat
         assert json.loads(out)["resolved"] == 2
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: tests/agent/ui/test_agents_view.py
 def test_on_a_terminal_rows_say_what_is_being_done(programs: Path, tmp_path: Path) -> None:
     asked = arguments(programs, tmp_path / "run", agent=waiting_agent(tmp_path))
     argv = [sys.executable, "-m", "tests.evals.small", *asked]

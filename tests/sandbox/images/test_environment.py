@@ -236,6 +236,7 @@ async def test_unavailable_package_is_one_sentence_with_a_log_and_no_leftovers(
     assert "no-such-thing" in log.read_text()
 
 
+@pytest.mark.slow  # quick: test_declared_dependencies_are_there_and_the_next_time_at_once
 async def test_an_interrupted_build_leaves_nothing(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, api: Any
 ) -> None:

@@ -100,6 +100,7 @@ def check_repair(bench: Workbench, fault: Fault) -> None:
     assert "All tests pass" in asked.text
 
 
+@pytest.mark.slow  # quick: test_repairs
 @pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_other_changes_that_pass_are_shown(tmp_path: Path) -> None:
@@ -195,7 +196,7 @@ def test_imports_that_fail_are_localised_by_the_traceback(tmp_path: Path) -> Non
     assert bench.text("m.py") == fault.files["m.py"]
 
 
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_embedded_engine_says_that_no_candidate_works
 def test_source_that_does_not_parse_is_given_up_on(tmp_path: Path) -> None:
     files = {
         "m.py": "def f(:\n    return 1\n",
@@ -329,7 +330,6 @@ def test_the_engine_knows_no_benchmark() -> None:
 
 
 @pytest.mark.slow  # quick: test_repairs
-@pytest.mark.integration
 def test_the_names_of_files_do_not_matter(tmp_path: Path, stock: Workbench) -> None:
     renamed = {
         path.replace("stock", "zebra"): text.replace("import stock", "import zebra").replace(

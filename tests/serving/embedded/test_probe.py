@@ -90,6 +90,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_hostile_candidates_are_refused_and_do_not_stop_the_judge(tmp_path: Path) -> None:
     bench = tree(tmp_path)
     before = snapshot(bench)
@@ -134,6 +135,7 @@ def test_hanging_and_dying_tests_do_not_hide_the_others(tmp_path: Path) -> None:
     assert any(line == 3 and failed for line, failed, *_ in found["lines"]["m.py"])
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_tests_that_need_others_before_them_are_no_evidence_out_of_order(tmp_path: Path) -> None:
     tests = """
     from m import half, other
@@ -180,6 +182,7 @@ def test_failure_only_under_the_probe_is_no_evidence(tmp_path: Path) -> None:
     assert bench.judge(found, "m.py", [MODULE.replace("// 3", "// 2")]) == "P"
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_tests_that_write_files_leave_the_work_tree_alone(tmp_path: Path) -> None:
     tests = """
     from pathlib import Path
@@ -203,6 +206,7 @@ def test_tests_that_write_files_leave_the_work_tree_alone(tmp_path: Path) -> Non
     assert snapshot(bench) == before
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_a_project_imported_from_its_own_folder_is_judged_in_place_without_being_written(
     tmp_path: Path,
 ) -> None:
@@ -221,6 +225,7 @@ def test_a_project_imported_from_its_own_folder_is_judged_in_place_without_being
     assert snapshot(bench) == before
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_module_level_faults_need_and_get_a_fresh_import(tmp_path: Path) -> None:
     module = "FACTOR = 3\nTABLE = [n * FACTOR for n in range(5)]\n\n\ndef at(n):\n    return TABLE[n]\n"
     tests = "from m import at\n\n\ndef test_at():\n    assert at(2) == 4\n"
@@ -231,6 +236,7 @@ def test_module_level_faults_need_and_get_a_fresh_import(tmp_path: Path) -> None
     assert bench.judge(found, "m.py", candidates) == "fP"
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_a_function_that_ran_at_import_gets_a_fresh_import(tmp_path: Path) -> None:
     module = "def build():\n    return [n * 3 for n in range(5)]\n\n\nTABLE = build()\n"
     tests = "import m\n\n\ndef test_table():\n    assert m.TABLE[2] == 4\n"
@@ -238,6 +244,7 @@ def test_a_function_that_ran_at_import_gets_a_fresh_import(tmp_path: Path) -> No
     assert bench.judge(bench.spectrum(), "m.py", [module.replace("* 3", "* 2")]) == "P"
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 @pytest.mark.parametrize(
     "module",
     [
@@ -257,6 +264,7 @@ def test_functions_in_disguise(tmp_path: Path, module: str) -> None:
     assert bench.judge(bench.spectrum(), "m.py", candidates) == "fP"
 
 
+@pytest.mark.slow  # quick: test_judge_tells_candidates_apart
 def test_modules_that_cannot_be_imported(tmp_path: Path) -> None:
     module = "VALUE = undefined_name\n\n\ndef half(n):\n    return n // 2\n\n\ndef other(n):\n    return n\n"
     bench = tree(tmp_path, module)

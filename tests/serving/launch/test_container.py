@@ -105,6 +105,7 @@ def test_an_engine_in_a_container_answers_on_this_machines_loopback_only(
     assert not containers(f"{NAME}-1")
 
 
+@pytest.mark.slow  # quick: test_serve.py kills the client of a server without a container
 @pytest.mark.docker
 def test_a_killed_client_leaves_the_container_to_the_cleanup(image: str, folder: Path) -> None:
     given = job()
