@@ -75,6 +75,11 @@ class TestReport:
         """Why no test has a result, in a clause; empty if some have one, or if the tree simply has no tests."""
         if self.ran or (self.complete and not self.not_run and self.exit in {0, NO_TESTS}):
             return ""
+        return self.cause
+
+    @property
+    def cause(self) -> str:
+        """Why the run did not come to its end, in a clause. It says nothing of a run that did."""
         for name, reason in self.not_run.items():
             return f"{name}: {reason}"
         if self.timed_out:

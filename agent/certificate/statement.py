@@ -16,7 +16,7 @@ from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.issue.load import quoted
 from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.private_file import write_file
-from m3agent.agent.verify.judge import Verdict
+from m3agent.agent.verify.rules import Verdict
 
 VERSION = 1
 """Version of the predicate. Each change of its fields raises it."""

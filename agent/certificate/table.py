@@ -37,8 +37,6 @@ def table(statement: Statement, width: int = 0, sign: str = "") -> str:
         ),
         *_shown(said.patch.paths),
     ]
-    if said.only_own_tests:
-        rows.append(("note", "only tests that the patch itself brings show the fix"))
     for name, found in (
         ("red to green", tests.red_to_green),
         ("broken", tests.broken),

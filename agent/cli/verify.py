@@ -120,7 +120,7 @@ async def _verify(
     from m3agent.agent.errors import EXIT_CODES, Status
     from m3agent.agent.fix.entry import read_issue
     from m3agent.agent.ui.result import labelled, print_result, sign_of
-    from m3agent.agent.verify.verify import NOT_TESTED
+    from m3agent.agent.verify.rules import NOT_TESTED
     from m3agent.serving.client.daemon_thread import in_background
 
     if certificate is not None:

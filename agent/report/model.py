@@ -226,8 +226,8 @@ class SessionReport:
         return [row for row in found if row[2]]
 
     @property
-    def rests_on(self) -> list[tuple[str, bool]]:
-        """What the verdict rests on, in parts, and of each whether it is a caveat."""
+    def rests_on(self) -> list[str]:
+        """What the verdict rests on, in parts."""
         after = self.after
         compared = after.passed + len(after.failed) + len(after.errored) + after.skipped if after else 0
         return words.evidence(self.verdict, compared, isolated=is_isolated(self._backend))

@@ -130,8 +130,8 @@ def fresh_places(*, isolated: bool) -> str:
     return "fresh sandboxes" if isolated else "fresh copies"
 
 
-def evidence(verify: Line, compared: int, *, isolated: bool) -> list[tuple[str, bool]]:
-    """Return what a verdict rests on, in parts, and of each whether it is a caveat; empty if no test ran.
+def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
+    """Return what a verdict rests on, in parts; empty if no test ran.
 
     Args:
         verify: The last line `verify`; empty without one.
@@ -144,13 +144,11 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[tuple[str, 
     said = f"{tests} with and without the patch, in {fresh_places(isolated=isolated)}"
     if runs := whole(verify, "repeats"):
         said += f"; {runs:,} more {'run' if runs == 1 else 'runs'} of the tests near the change"
-    parts = [(said, False)]
-    if verify.get("own_only") is True:
-        parts.append(("only tests that the patch adds or changes show the fix", True))
+    parts = [said]
     if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
         more = f" and {len(suites) - MOST_SUITES} more" if len(suites) > MOST_SUITES else ""
         names = ", ".join(suites[:MOST_SUITES])
-        parts.append((f"not run, as the patch does not affect them: {names}{more}", False))
+        parts.append(f"not run, as the patch does not affect them: {names}{more}")
     return parts
 
 

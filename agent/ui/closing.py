@@ -179,8 +179,8 @@ class End:
 
     def _evidence(self) -> Iterator[tuple[str, str, str]]:
         parts = words.evidence(self.facts.verdict, self.facts.compared, isolated=self.facts.isolated)
-        for number, (said, is_caveat) in enumerate(parts):
-            yield "" if number else "evidence", printable_line(said, 500), "yellow" if is_caveat else ""
+        for number, said in enumerate(parts):
+            yield "" if number else "evidence", printable_line(said, 500), ""
 
     def _names(self) -> str:
         paths = self.line["paths"]

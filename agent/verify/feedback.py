@@ -92,13 +92,12 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
             "These lines of your change reach for the insides of the interpreter or of the test runner. A person must read "
             f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."
         )
-    if evidence.repeats is not None and (unstable := evidence.repeats.unstable & {*evidence.fixed}):
+    repeats = evidence.repeats
+    if repeats is not None and (unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}):
         kinds.append("unstable")
-        errors = {**errors, **evidence.repeats.errors}
+        errors = {**errors, **repeats.errors}
         texts.append(_named("These tests are red in some runs with your change", sorted(unstable), errors))
-    untimed = evidence.scope is not None and evidence.scope.untimed
-    nothing_shown = evidence.after.ran and not untimed and not evidence.not_on
-    if not kinds and evidence.verdict == "unverified" and nothing_shown:
+    if not kinds and evidence.rule in ("no_red_test", "inseparable"):
         kinds.append("no_red_test")
         texts.append("Write a test that fails without your change and passes with it.")
     if not kinds:

@@ -20,7 +20,7 @@ def related_tests(workspace: Workspace, tree: str, issue: str, idents: Collectio
     """Return the tests that an issue is about.
 
     The issue names the test or its file; or it names code that the test uses: any word for what the test's file imports,
-    otherwise a word that looks like code. An issue without a word is about all tests.
+    otherwise a word that looks like code. An issue without a word is about all tests, and without an issue there are none.
 
     Args:
         workspace: Holds the tree.
@@ -30,7 +30,7 @@ def related_tests(workspace: Workspace, tree: str, issue: str, idents: Collectio
     """
     words = set(_NAME.findall(issue))
     if not words:
-        return set(idents)
+        return set(idents) if issue.strip() else set()
     code = {name for part in _CODE.findall(issue) for name in _NAME.findall(part)}
     entries, found = workspace.entries(tree), set[str]()
     for ident in idents:

@@ -1,7 +1,8 @@
 """Find tests that a patch makes unstable: the tests near it run a few more times on the new tree.
 
 A patch that breaks a test only sometimes can be lucky in the first run. So the tests near the change run again, in
-several sandboxes, because luck can also depend on the sandbox.
+several sandboxes, because luck can also depend on the sandbox. The number of these runs depends on the suite alone. On a busy
+machine they take longer, and if their time is over, the patch is not verified.
 
 A test that turns red there may also be an old flaky test. Many of these measure time, and turn red when the machine
 is busy. A test that was red once only runs a few more times on the new tree. If it stays green there, it is unstable
@@ -26,14 +27,16 @@ from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
 
 SANDBOXES, TIMES = 3, 2
-"""Number of sandboxes, and most additional runs in each.
+"""Number of sandboxes, and additional runs in each.
 
-A test that fails every other time is green in all seven runs with a probability of 1 in 128. If the tests near the change
-take so long that each sandbox runs them once, it is 1 in 16. A test that is red in one of these runs is green in as many
-more with a probability of 1 in 64.
+A test that fails every other time is green in all seven runs with a probability of 1 in 128. In a large suite, each sandbox
+runs the tests once: it is 1 in 16. A test that is red in one of these runs is green in as many more with a probability of
+1 in 64.
 """
-REPEAT_SECONDS = 2.0
-"""Seconds for the additional runs of the new tree in a sandbox, unless its first run took longer."""
+REPEAT_SECONDS = 60.0
+"""Least seconds in which the additional runs in a sandbox must begin."""
+REPEAT_SHARE = 4
+"""They have this many times the seconds of the first run of all tests, if that is more: enough on a machine with twice the load."""
 COMPARED_TIMES = 4
 """Additional runs in each sandbox if a test turned red."""
 COMPARED_RUNS = SANDBOXES * COMPARED_TIMES
@@ -53,6 +56,8 @@ class Repeats:
         broken: Tests that are red in several runs of the new tree, and in none of the base tree.
         unstable: Other tests that are red in some runs of the new tree and green in others.
         errors: Error text of each of these tests.
+        always_red: Tests that are red in each of the first additional runs, and were not in the first run of all tests.
+        missing: Number of the first additional runs that had no time.
     """
 
     runs: int
@@ -60,6 +65,8 @@ class Repeats:
     broken: frozenset[str]
     unstable: frozenset[str]
     errors: dict[str, str]
+    always_red: frozenset[str] = frozenset()
+    missing: int = 0
 
 
 async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[TestReport]:
@@ -73,10 +80,9 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    seconds = _seconds(after)
-    many = TIMES if selection.seconds is None else 1
+    times, seconds = _times(selection), _seconds(after)
     return await _in_sandboxes(
-        "verify-repeat", lambda name: pair.runs.repeat(pair.new, name, selection, many, seconds)
+        "verify-repeat", lambda name: pair.runs.repeat(pair.new, name, selection, times, seconds)
     )
 
 
@@ -93,14 +99,15 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     """
     before, after = first
     times = _times_red(reports)
-    # a test that is red in each of these runs depends on other tests, which did not run
-    unstable = {ident for ident in times.keys() - after.red if times[ident] < len(reports)}
+    # a test that is red in each of these runs may depend on other tests, which did not run
+    always_red = {ident for ident in times.keys() - after.red if times[ident] == len(reports)}
+    unstable = times.keys() - after.red - always_red
     broken, more = set[str](), list[TestReport]()
     if candidates := times.keys() & {*before.passed}:
         again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
         if all(times[ident] < LEAST_RED for ident in candidates):
             more = await _run_again(pair, again, candidates, _seconds(after))
-        if not more or candidates & _times_red(more).keys():
+        if len(more) < SANDBOXES * TIMES or candidates & _times_red(more).keys():
             broken, compared = await _compare_trees(pair, again, candidates)
             more += compared
     errors = {
@@ -109,12 +116,25 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
         for ident in times.keys() & report.red
     }
     took = sum(report.seconds for report in (*reports, *more))
-    return Repeats(len(reports), round(took, 3), frozenset(broken), frozenset(unstable - broken), errors)
+    return Repeats(
+        len(reports),
+        round(took, 3),
+        frozenset(broken),
+        frozenset(unstable - broken),
+        errors,
+        frozenset(always_red),
+        SANDBOXES * _times(pair.selection) - len(reports),
+    )
+
+
+def _times(selection: Selection) -> int:
+    """Return the number of additional runs in a sandbox. Tests of a large suite have a time, and run once."""
+    return TIMES if selection.seconds is None else 1
 
 
 def _seconds(after: TestReport) -> float:
     """Return the seconds for the additional runs of the new tree in a sandbox."""
-    return max(REPEAT_SECONDS, after.seconds)
+    return max(REPEAT_SECONDS, REPEAT_SHARE * after.seconds)
 
 
 async def _run_again(

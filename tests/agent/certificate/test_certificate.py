@@ -224,7 +224,6 @@ def test_the_table(tmp_path: Path) -> None:
     odd = replace(FOUND, own_only=True, review=(Finding("calc.py", 3, "x", "reads frames"),))
     assert table(made(tmp_path, odd)).splitlines()[2:] == [
         "               calc.py",
-        "note           only tests that the patch itself brings show the fix",
         "red to green   1",
         f"               {ADD} (red in 2 of 2 runs without the patch, green in 2 of 3 runs with it)",
         "broken         0",

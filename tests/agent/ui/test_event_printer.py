@@ -428,7 +428,6 @@ def test_the_tests_that_decide_are_shown_before_and_after(show: Show) -> None:
         "           green  green  2 other tests",
         "✓ verified 1 test",
         "evidence   3 tests with and without the patch, in fresh sandboxes; 6 more runs of the tests near the change",
-        "           only tests that the patch adds or changes show the fix",
         "           not run, as the patch does not affect them: go:tool",
         "cost       12 s, 4 turns",
     ]

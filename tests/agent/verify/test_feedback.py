@@ -45,12 +45,11 @@ def test_what_the_model_is_told(found: dict[str, Any], kinds: list[str], words: 
 
 
 def test_a_red_test_is_asked_for_only_where_tests_ran() -> None:
-    told = feedback_on(UNVERIFIED, 1, 2)
+    told = feedback_on(evidence(UNVERIFIED, rule="no_red_test"), 1, 2)
     assert told is not None
     assert told.kinds == ("no_red_test",)
-    empty = dataclasses.replace(RUN, passed=())
-    assert feedback_on(evidence(UNVERIFIED, after=empty), 1, 2) is None, "there are no tests"
-    assert feedback_on(evidence(UNVERIFIED, not_on="3.7"), 1, 2) is None, "no test can show it here"
+    for rule in ("nothing_ran", "other_python", "same_obstacle", "no_time_for_further_runs"):
+        assert feedback_on(evidence(UNVERIFIED, rule=rule), 1, 2) is None, "no test can show it here"
     assert feedback_on(FAILED, 1, 2) is None, "the run did not finish: the model cannot mend that"
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.agent.verify.evidence import Changes
 from m3agent.agent.verify.flaky import (
     Outcome,
     Runs,
@@ -15,7 +16,6 @@ from m3agent.agent.verify.flaky import (
     outcomes,
     without,
 )
-from m3agent.agent.verify.judge import judge
 from m3agent.tools.test_report import TestReport
 
 KINDS = ("passed", "failed", "errored", "skipped", "absent")
@@ -144,12 +144,12 @@ def test_a_test_is_flaky_if_its_outcomes_on_one_tree_differ(
 def test_flaky_tests_are_in_no_set_and_the_others_stay(old: list[TestReport], new: list[TestReport]) -> None:
     flaky = Runs(old[:1], old[1:]).flaky(IDS) | Runs(new[:1], new[1:]).flaky(IDS)
     before, after = without(old[0], flaky), without(new[0], flaky)
-    fixed, broken, still_red = judge(before, after)[2]
-    assert not flaky & (fixed | broken | still_red)
+    changes = Changes(before, after)
+    assert not flaky & (changes.fixed | changes.broken | changes.still_red)
     others = set(IDS) - flaky
     assert outcomes(before, others) == outcomes(old[0], others)
     assert outcomes(after, others) == outcomes(new[0], others)
-    assert broken >= {i for i in others if i in old[0].passed and i not in new[0].passed}
+    assert changes.broken >= {i for i in others if i in old[0].passed and i not in new[0].passed}
 
 
 @pytest.mark.parametrize(

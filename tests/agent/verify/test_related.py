@@ -30,7 +30,8 @@ IDS = {
 @pytest.mark.parametrize(
     ("issue", "about"),
     [
-        ("", "sum all other broken"),
+        ("", ""),
+        ("?", "sum all other broken"),
         ("total is wrong for empty lists", "all"),  # any word for what the test imports
         ("plus is wrong", "sum"),
         ("local is wrong", ""),  # a word of the language, perhaps

@@ -16,7 +16,7 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
-from tests.agent.verify.test_verify import report
+from tests.agent.verify.test_rules import report
 
 NEW, AGAIN = "verify-repeat", "verify-repeat-again"
 BEFORE, AFTER = "verify-repeat-before", "verify-repeat-after"
@@ -146,6 +146,19 @@ async def test_tests_with_a_time_run_once_in_each_sandbox(
 ) -> None:
     found = await repeats(scripted, (ALL_GREEN, ALL_GREEN), Selection(seconds=seconds))
     assert found.runs == runs
+
+
+async def test_a_test_that_is_red_in_each_further_run_is_named(scripted: Scripted) -> None:
+    scripted.red[NEW] = {*range(6)}
+    red_before = await repeats(scripted, (RED, ALL_GREEN), Selection())
+    assert (red_before.always_red, red_before.unstable) == ({"a.py::y"}, frozenset())
+    red_at_first = await repeats(scripted, (ALL_GREEN, RED), Selection())
+    assert red_at_first.always_red == frozenset(), "it is no fixed test"
+
+
+async def test_runs_that_had_no_time_are_missing(scripted: Scripted) -> None:
+    reports = (await repeat(pair(scripted), ALL_GREEN, Selection()))[:4]
+    assert (await compare(pair(scripted), (ALL_GREEN, ALL_GREEN), reports)).missing == 2
 
 
 async def test_too_few_runs_of_the_base_tree_show_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify.judge import Verdict
+from m3agent.agent.verify.rules import Verdict
 from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify

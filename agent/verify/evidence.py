@@ -1,0 +1,241 @@
+"""What is known about a patch before it is judged: results of test runs, and what its files say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from m3agent.agent.verify.flaky import containers, members, without
+from m3agent.agent.verify.inverted_runs import CopiesSeen
+from m3agent.agent.verify.review import Finding
+from m3agent.agent.verify.scope import Scope
+from m3agent.agent.verify.stability import Repeats
+from m3agent.agent.verify.tree_runs import MadeRun
+from m3agent.tools.runners.suites import file_of, without_suite
+from m3agent.tools.test_report import TestReport
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the results of the same tests differ between the old and the new tree.
+
+    A file that cannot be imported has one red id. Once it can be imported, each of its tests has an id.
+    """
+
+    before: TestReport
+    after: TestReport
+
+    @cached_property
+    def _inside(self) -> dict[str, set[str]]:
+        return members(self.after.red | {*self.after.passed})
+
+    def _red_inside(self, ident: str) -> set[str]:
+        return self._inside.get(ident, set()) & self.after.red
+
+    @cached_property
+    def fixed(self) -> set[str]:
+        """Tests that are red before and green after."""
+        green = {*self.after.passed} | self._inside.keys()
+        return {i for i in self.before.red & green - self.after.red if not self._red_inside(i)}
+
+    @cached_property
+    def _stayed(self) -> set[str]:
+        stayed = self.before.red - self.fixed
+        return stayed.union(*map(self._red_inside, stayed))
+
+    @cached_property
+    def lost(self) -> set[str]:
+        """Tests that are green before and not green after."""
+        return {*self.before.passed} - {*self.after.passed}
+
+    @cached_property
+    def _only_after(self) -> set[str]:
+        return self.after.red - self.before.red - self._stayed - self.lost
+
+    @cached_property
+    def turned(self) -> set[str]:
+        """Other tests that are red after only. A run before that was cut short may not have reached them."""
+        return self._only_after if self.before.complete else set()
+
+    @cached_property
+    def broken(self) -> set[str]:
+        """Tests that are green before and not after it, or red after and not before."""
+        return self.lost | self.turned
+
+    @cached_property
+    def still_red(self) -> set[str]:
+        """Tests that are red before and not green after."""
+        return self._stayed | self._only_after - self.turned
+
+    @cached_property
+    def gone(self) -> set[str]:
+        """Tests that are red before and have no result after."""
+        return {i for i in self.before.red - self.fixed - self.after.red if not self._red_inside(i)}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known about a patch. `m3agent.agent.verify.gathering` adds to it, step by step."""
+
+    before: TestReport
+    """The first run on the old tree: of the old tests, and of the test files that the patch adds."""
+    after: TestReport
+    """The first run of these tests on the new tree."""
+    old_tree: str = ""
+    """Git tree id of the old code with the patch's new test files."""
+    new_tree: str = ""
+    """Git tree id of the new code with the old tests and the new test files."""
+    paths: Sequence[str] = ()
+    """Paths that the patch changes."""
+    added: Collection[str] = ()
+    """Paths of the test files that the patch adds."""
+    surroundings: Sequence[str] = ()
+    """Paths of the patch that decide how tests run. Its changes to them do not count, so it must leave no red test."""
+    undone: tuple[str, ...] = ()
+    """Sorted paths of the patch whose changes do not count: existing test files, and `surroundings`."""
+    inseparable: Sequence[str] = ()
+    """Paths of code files whose own tests cannot be separated from the code."""
+    scope: Scope | None = None
+    """The tests that ran, if the suite is large."""
+    seconds: float = 0.0
+    """Time for the tests of a large suite."""
+    own: tuple[TestReport, TestReport] | None = None
+    """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
+    flaky: frozenset[str] = frozenset()
+    """Tests that reruns found to be flaky. They count neither way."""
+    copies: CopiesSeen | None = None
+    """What inverted copies of the fixed tests show; None if none ran."""
+    similar: tuple[Finding, ...] = ()
+    """Lines of fixed tests that also pass with a similar value, if the patch changes how values compare."""
+    repeats: Repeats | None = None
+    """The further runs of the tests near the change; None if there were none."""
+    findings: tuple[Finding, ...] = ()
+    """Lines of the patch that a person must read."""
+    related: frozenset[str] = frozenset()
+    """Tests that the issue is about, and that stay red although the patch's own tests show a fix."""
+    other_python: tuple[str, str] | None = None
+    """The version of Python that the project needs, and the other one on which its tests ran."""
+    suites: tuple[str, ...] = ()
+    """Names of the test suites that ran."""
+    left_out: tuple[str, ...] = ()
+    """Names of the suites that did not run, because the patch does not affect them."""
+    runs: tuple[MadeRun, ...] = ()
+    """All test runs."""
+
+    @cached_property
+    def changes(self) -> Changes:
+        """How the tests changed, without the flaky ones."""
+        return Changes(without(self.before, self.flaky), without(self.after, self.flaky))
+
+    @cached_property
+    def not_importable(self) -> dict[str, str]:
+        """Test files that fail to be imported on both trees for the same reason, with the reason.
+
+        Files that the patch adds are left out: the patch is responsible for them.
+        """
+        files = {}
+        for ident in self.before.red & self.after.red:
+            reasons = {_last_line(report.errors.get(ident, "")) for report in (self.before, self.after)}
+            if "::" not in without_suite(ident) and file_of(ident) not in self.added and len(reasons) == 1:
+                files[ident] = reasons.pop()
+        return {ident: reason for ident, reason in files.items() if reason}
+
+    @cached_property
+    def written(self) -> set[str]:
+        """Tests that the patch adds to existing files."""
+        return set() if self.own is None else self.own[1].ids - {*self.own[1].skipped} - self.before.ids
+
+    @cached_property
+    def new_tests(self) -> set[str]:
+        """Tests that the patch adds."""
+        return self.written | {i for i in self.after.ids - {*self.after.skipped} if file_of(i) in self.added}
+
+    @cached_property
+    def shown(self) -> set[str]:
+        """Tests that the patch adds to or changes in existing files and that show a fix, if no other test does.
+
+        A changed test must be green on both trees without its change: a test that was red could have been weakened.
+        """
+        if self.own is None or not self.own[1].complete or self.changes.fixed:
+            return set()
+        red, green = self.own
+        changed = {*self.before.passed} & {*self.after.passed}
+        return (self.written | changed) & red.red & {*green.passed} - self.flaky
+
+    @cached_property
+    def fixed(self) -> set[str]:
+        """Tests that show a fix. The repository's own tests are better evidence than `shown`."""
+        return self.changes.fixed or self.shown
+
+    @cached_property
+    def own_only(self) -> bool:
+        """Whether only tests that the patch adds or changes show a fix."""
+        return all(file_of(ident) in self.added for ident in self.changes.fixed) and bool(self.fixed)
+
+    @cached_property
+    def own_red(self) -> set[str]:
+        """Red tests that the patch adds to or changes in existing files."""
+        if self.own is None or not self.own[1].complete:
+            return set()
+        return self.own[1].red - self.flaky - self.not_importable.keys() - self.before.red
+
+    @cached_property
+    def added_red(self) -> set[str]:
+        """Red tests that the patch adds or changes."""
+        return self.own_red | {i for i in self.after.red - self.flaky if file_of(i) in self.added}
+
+    @cached_property
+    def broken(self) -> set[str]:
+        """Tests that the patch breaks, also those that it breaks only sometimes."""
+        return self.changes.broken | (self.repeats.broken if self.repeats else set())
+
+    @cached_property
+    def unstable(self) -> set[str]:
+        """Fixed tests that are red in some of the further runs."""
+        return self.fixed & self.repeats.unstable if self.repeats else set()
+
+    @cached_property
+    def always_red(self) -> set[str]:
+        """Fixed tests, and tests in a fixed file, that are red in each of the further runs."""
+        again = self.repeats.always_red if self.repeats else frozenset[str]()
+        return {ident for ident in again if not self.fixed.isdisjoint({ident, *containers(ident)})}
+
+    @cached_property
+    def not_counted(self) -> frozenset[str]:
+        """All flaky tests."""
+        if self.repeats is None:
+            return self.flaky
+        return self.flaky - self.repeats.broken | self.repeats.unstable - self.fixed
+
+    @cached_property
+    def tampering(self) -> tuple[str, ...]:
+        """Signs that the code under test tampered with the test runs."""
+        signs = self.after.signs.beyond(self.before.signs, self.paths)
+        own = [] if self.own is None else self.own[1].signs.beyond(self.own[0].signs, self.paths)
+        return (*signs, *own)
+
+    @cached_property
+    def worthless(self) -> tuple[str, ...]:
+        """Reasons why the fixed tests show nothing, as phrases."""
+        return self.copies.reasons(self.findings) if self.copies else ()
+
+    @cached_property
+    def errors(self) -> dict[str, str]:
+        """Error text of each red test on the new code."""
+        own = self.own[1].errors if self.own is not None and self.own[1].complete else {}
+        repeated = self.repeats.errors if self.repeats and self.repeats.broken else {}
+        return {**self.after.errors, **own, **repeated}
+
+    @cached_property
+    def unfinished(self) -> str:
+        """Why neither run came to its end, if both have the same cause."""
+        if self.before.complete or self.after.complete:
+            return ""
+        same = self.before.cause == self.after.cause or (self.before.timed_out and self.after.timed_out)
+        return self.after.cause if same else ""
+
+
+def _last_line(error: str) -> str:
+    lines = [line.removeprefix("E ").strip() for line in error.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,493 @@
+"""Gather the evidence about a patch: run tests on the old and on the new tree, and read what the patch adds.
+
+The rules say what still has to run: further runs take place if the patch would be verified without them. They begin as soon as
+the patch seems right, beside the search for flaky tests. Copies of the patch's own tests begin even before the old tests have
+ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from m3agent.agent.util.concurrency import all_of
+from m3agent.agent.verify.build_changes import build_changes
+from m3agent.agent.verify.changed_tests import changed_tests
+from m3agent.agent.verify.evidence import Evidence
+from m3agent.agent.verify.inverted_runs import CopiesSeen, inverted_tree, run_copies
+from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
+from m3agent.agent.verify.related import related_tests
+from m3agent.agent.verify.review import Finding, changes_of, findings_at, needs_review
+from m3agent.agent.verify.rules import could_decide
+from m3agent.agent.verify.scope import files_of_tests_near
+from m3agent.agent.verify.stability import SANDBOXES, Repeats, compare, repeat
+from m3agent.agent.verify.suite import SuiteRun, run_suite
+from m3agent.agent.verify.touched import suites_to_run
+from m3agent.agent.verify.tree_runs import BASELINE, MadeRun, TreeRuns
+from m3agent.agent.verify.trees import (
+    Trees,
+    changes_undone,
+    trees_to_compare,
+    trees_with_new_tests,
+    with_changed_tests,
+)
+from m3agent.sandbox.declared.accepted_pythons import minor_of
+from m3agent.sandbox.declared.declared import read_required_pythons
+from m3agent.sandbox.images.environment import files_of
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.base import Suite
+from m3agent.tools.runners.python import CONFIGURATION, PYTEST
+from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, suite_of, suites_of
+from m3agent.tools.selection import EVERYTHING, Selection
+from m3agent.tools.test_report import EMPTY, TestReport, joined
+
+KNOWN_SECONDS = 0.1
+"""Seconds in which a result of the base tree's tests that is known arrives."""
+COPIES_SECONDS = 60.0
+"""Seconds after which no further inverted copy of a test starts."""
+
+Reports = tuple[TestReport, TestReport]
+"""The reports of the old and the new tree."""
+MoreRuns = asyncio.Future[list[TestReport]]
+"""The further runs of the new tree."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A patch to verify, and what runs its tests. The fields are the arguments of `m3agent.agent.verify.verify.verify`."""
+
+    workspace: Workspace
+    patch: Patch
+    runs: TreeRuns
+    reruns: int
+    baseline: Callable[[], Awaitable[TestReport | None]] | None
+    seconds: float
+    issue: str
+
+
+async def gather(work: Work) -> Evidence:
+    """Gather the evidence about a patch. Only the suites run that it affects.
+
+    Raises:
+        SandboxError: A sandbox failed, so nothing is known about the patch.
+    """
+    workspace, patch, runs, baseline = work.workspace, work.patch, work.runs, work.baseline
+    suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
+    chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
+    left_out = tuple(suite.name for suite in suites if suite not in chosen)
+    elsewhere = set[str]()
+    runs = replace(runs, base=patch.base, made=[], sides={patch.base: False})
+    if left_out:
+        runs = replace(runs, suites=chosen, among=suites)
+
+    async def of_chosen() -> TestReport | None:
+        """Return the part of the baseline that is about the suites that run."""
+        whole = None if baseline is None else await baseline()
+        if whole is None:
+            return None
+        runs.made.append(MadeRun.of(BASELINE, False, whole))
+        elsewhere.update(ident for ident in whole.red if suite_of(ident) in left_out)
+        return of_suites(whole, {suite.name for suite in chosen}) if left_out else whole
+
+    work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
+    copies = _CopyRuns(workspace, runs)
+    try:
+        evidence = await _with_runs(work, copies)
+    finally:
+        await copies.close()
+        await runs.close_unused()
+    names = tuple(suite.name for suite in chosen)
+    evidence = replace(evidence, suites=names, left_out=left_out, runs=tuple(runs.made))
+    return await asyncio.to_thread(_with_reading, evidence, work, chosen, elsewhere)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The trees whose tests run. Tests of different pairs never run in one process."""
+
+    old: Pair
+    """With the tests of the old tree."""
+    added: Pair
+    """With the test files that the patch adds."""
+    own: Pair | None
+    """With the test files that the patch changes, as the patch leaves them; None if it changes none."""
+    few: bool
+    """Whether `own` selects only tests that the patch adds or changes. Then they run beside the old tests."""
+
+    @property
+    def beside(self) -> tuple[Pair | None, Pair | None]:
+        """The pairs `added` and `own`, as far as they run beside the old tests."""
+        return self.added if self.added.selection.only else None, self.own if self.few else None
+
+
+async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
+    """Run the tests of both trees, and run those again that could change the verdict."""
+    started, workspace, patch, runs = time.monotonic(), work.workspace, work.patch, work.runs
+    trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
+    not_own = Selection(ignore=trees.imported)
+    old = Pair(patch.base, trees.without, "", runs, work.reruns, not_own, trees.new_files)
+    runs.start_ahead(old.new, 1)
+    known = asyncio.ensure_future(_nothing() if work.baseline is None else work.baseline())
+    tests = await asyncio.to_thread(_added_tests, workspace, patch, trees.added)
+    added = Pair(trees.old, trees.new, "added-", runs, work.reruns, tests, trees.new_files)
+    own = await asyncio.to_thread(_changed_tests, workspace, patch, runs, work.reruns)
+    few = own is not None and bool(own.selection.only) and {*own.selection.only}.isdisjoint(patch.paths)
+    pairs = _Pairs(old, added, own, few)
+    await asyncio.wait([known], timeout=KNOWN_SECONDS)
+    _start_ahead(work, pairs)
+    begin = _begin_copies(copies, trees.added, known.result() if known.done() else None)
+    (suite, of_added, of_own), evidence = await all_of(
+        all_of(
+            run_suite(workspace, patch, pairs.old, known, work.seconds),
+            _run_beside(pairs.beside[0], begin),
+            _run_beside(pairs.beside[1], begin),
+        ),
+        asyncio.to_thread(_read, work, trees),
+    )
+    before, after = suite.reports
+    if of_added is not None:
+        before, after = joined(before, of_added[0]), joined(after, of_added[1])
+    evidence = replace(evidence, before=before, after=after, scope=suite.scope)
+    again = _Again(work, copies, pairs, suite, of_added or suite.reports, started)
+    return await again.own_tests(await again.old_tests(evidence), of_own)
+
+
+def _start_ahead(work: Work, pairs: _Pairs) -> None:
+    """Start the sandboxes that runs will soon need."""
+    for pair in filter(None, pairs.beside):
+        work.runs.start_ahead(pair.old, 1)
+        work.runs.start_ahead(pair.new, 1)
+    whole = 1 if work.baseline is None else 0
+    work.runs.start_ahead(pairs.old.old, whole)
+    if work.reruns:
+        work.runs.start_ahead(pairs.old.new, 1 + SANDBOXES)
+        work.runs.start_ahead(pairs.old.old, whole + 1)
+
+
+def _begin_copies(
+    copies: _CopyRuns, added: Collection[str], known: TestReport | None
+) -> Callable[[Pair, Reports], None]:
+    """Return what begins with copies of tests of the patch that seem fixed, if the base tree's result is known."""
+
+    def begin(pair: Pair, reports: Reports) -> None:
+        red, green = reports
+        if known is not None and (seem_fixed := red.red & {*green.passed}):
+            copies.begin(pair.new, seem_fixed, {*added, *map(file_of, green.ids - known.ids)})
+
+    return begin
+
+
+async def _run_beside(pair: Pair | None, then: Callable[[Pair, Reports], None]) -> Reports | None:
+    """Run tests that the patch adds or changes."""
+    if pair is None:
+        return None
+    reports = await pair.run()
+    then(pair, reports)
+    return reports
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Runs tests again that could change the verdict."""
+
+    work: Work
+    copies: _CopyRuns
+    pairs: _Pairs
+    suite: SuiteRun
+    of_added: Reports
+    """The first reports of the test files that the patch adds; those of the old tests if it adds none."""
+    started: float
+
+    @property
+    def _old(self) -> Pair:
+        return replace(self.pairs.old, selection=self.suite.selection, parts=self.suite.parts)
+
+    async def old_tests(self, evidence: Evidence) -> Evidence:
+        """Run tests again that the old tree has or that are in new files, unless the new tree's run was cut short.
+
+        Reruns cannot repair that.
+        """
+        if not evidence.after.complete:
+            return evidence
+        changed, still_red = evidence.changes.fixed | evidence.changes.broken, evidence.changes.still_red
+        added = {ident for ident in changed | still_red if file_of(ident) in evidence.added}
+
+        async def search(repeats: MoreRuns | None) -> frozenset[str]:
+            old, new = await all_of(
+                self._old.find_flaky(
+                    self.suite.reports,
+                    changed - added,
+                    still_red - added,
+                    repeats if self.suite.scope is None else None,
+                ),
+                self.pairs.added.find_flaky(self.of_added, changed & added, still_red & added),
+            )
+            return old | new
+
+        return await self._settled(evidence, evidence.new_tree, search)
+
+    async def own_tests(self, evidence: Evidence, first: Reports | None) -> Evidence:
+        """Run the tests that the patch adds to or changes in existing files, unless the patch has failed.
+
+        In a large suite, changed test files that may affect every test do not run: they would need the whole suite twice.
+        """
+        own = None if self.suite.scope is not None and not self.pairs.few else self.pairs.own
+        if own is None or not evidence.after.complete or evidence.changes.broken:
+            return evidence
+        red, green = first or await own.run()
+        evidence = replace(evidence, own=(red, green))
+        if not green.complete:
+            return evidence
+        tests = evidence.shown | green.red
+
+        async def search(_: MoreRuns | None) -> frozenset[str]:
+            return await own.find_flaky((red, green), tests)
+
+        return await self._settled(evidence, own.new, search)
+
+    async def _settled(
+        self,
+        evidence: Evidence,
+        tree: str,
+        search: Callable[[MoreRuns | None], Coroutine[Any, Any, frozenset[str]]],
+    ) -> Evidence:
+        """Add which tests are flaky, and what further runs show if they could change the verdict.
+
+        Args:
+            evidence: What is known.
+            tree: Git tree id of the new code with the tests that show a fix.
+            search: Returns the flaky tests. It gets the further runs if they begin at the same time.
+        """
+        seem_fixed = evidence.fixed
+        begun = evidence.copies is None and could_decide(evidence, "further runs")
+        repeats = self._begin_repeats(seem_fixed) if begun else None
+        flaky, further = await all_of(
+            search(repeats), self._further(evidence, tree, repeats) if begun else _nothing()
+        )
+        evidence = replace(evidence, flaky=evidence.flaky | flaky)
+        if not could_decide(evidence, "further runs"):
+            return evidence
+        if further is None and (evidence.copies is None or not evidence.fixed <= seem_fixed):
+            further = await self._further(evidence, tree, self._begin_repeats(evidence.fixed))
+        return evidence if further is None else replace(evidence, copies=further[0], repeats=further[1])
+
+    async def _further(
+        self, evidence: Evidence, tree: str, repeats: MoreRuns | None
+    ) -> tuple[CopiesSeen, Repeats | None]:
+        """Run copies of the fixed tests, and compare both trees if a test is red in some of the further runs."""
+        files = {*evidence.added, *map(file_of, evidence.new_tests)}
+
+        async def compared() -> Repeats | None:
+            if repeats is None:
+                return None
+            again = await repeats
+            return await compare(replace(self._old, selection=self._in_time()), self.suite.reports, again)
+
+        return await all_of(self.copies.seen(tree, evidence.fixed, files), compared())
+
+    def _begin_repeats(self, fixed: Collection[str]) -> MoreRuns | None:
+        """Start the further runs of the tests near the change."""
+
+        async def run() -> list[TestReport]:
+            near = self._in_time()
+            if self.suite.scope is None:
+                workspace, patch = self.work.workspace, self.work.patch
+                near = await asyncio.to_thread(_tests_near, workspace, self._old.new, patch, fixed)
+            return await repeat(self._old, self.suite.reports[1], near)
+
+        return asyncio.ensure_future(run()) if self.work.reruns else None
+
+    def _in_time(self) -> Selection:
+        """Return the tests that are compared, in the time that is left if the suite is large."""
+        if self.suite.scope is None:
+            return self._old.selection
+        left = self.work.seconds - (time.monotonic() - self.started)
+        return replace(self._old.selection, seconds=max(FREE_SECONDS, left))
+
+
+def _read(work: Work, trees: Trees) -> Evidence:
+    """Return what the files say about a patch, before tests ran."""
+    workspace, patch = work.workspace, work.patch
+    undone = changes_undone(workspace, patch)
+    files, base = files_of_tests(workspace.store, patch.base), workspace.entries(patch.base)
+    return Evidence(
+        EMPTY,
+        EMPTY,
+        trees.old,
+        trees.new,
+        paths=patch.paths,
+        added=trees.added,
+        surroundings=sorted(path for path in patch.paths if files.is_surrounding(path, base)),
+        undone=undone,
+        inseparable=trees.inseparable,
+        seconds=work.seconds,
+        findings=needs_review(workspace, patch, undone),
+    )
+
+
+def _with_reading(
+    evidence: Evidence, work: Work, suites: Sequence[Suite], elsewhere: Collection[str]
+) -> Evidence:
+    """Add what only a reader of the files can say now that the tests ran.
+
+    Args:
+        evidence: What is known.
+        work: The patch.
+        suites: The suites that ran.
+        elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
+    """
+    workspace, patch = work.workspace, work.patch
+    builds = build_changes(workspace, patch, evidence.before, evidence.after)
+    evidence = replace(evidence, findings=evidence.findings + _hidden(evidence, workspace, patch) + builds)
+    if evidence.copies is not None:
+        similar = evidence.copies.to_read(lambda: changes_of(workspace, patch, evidence.undone))
+        evidence = replace(evidence, similar=similar)
+    if evidence.own_only and could_decide(evidence, "issue"):
+        red = {*evidence.changes.still_red, *elsewhere} - evidence.new_tests
+        related = related_tests(workspace, patch.base, work.issue, red)
+        evidence = replace(evidence, related=frozenset(related))
+    if any(suite.runner == PYTEST for suite in suites):
+        accepted = read_required_pythons(files_of(Workspace(workspace.store, patch.base)))
+        others = [python for python in sorted(work.runs.pythons) if minor_of(python) not in accepted]
+        if accepted and others:
+            evidence = replace(evidence, other_python=(accepted[0], others[0]))
+    return evidence
+
+
+def _hidden(evidence: Evidence, workspace: Workspace, patch: Patch) -> tuple[Finding, ...]:
+    """Return the lines at which the interpreter saw more than a reader does."""
+    usual, seen = evidence.before.signs, evidence.after.signs
+    built = {place.path for place in seen.reached} - workspace.entries(patch.base).keys()
+    places = seen.reached_beyond(usual, {*patch.paths, *built})
+    if evidence.own is not None:
+        red, green = evidence.own
+        places += green.signs.reached_beyond(red.signs, patch.paths)
+    patched = workspace.entries(patch.tree)
+    return findings_at(
+        [place for place in places if place.path not in evidence.undone],
+        lambda path: workspace.store.get_blob(patched[path].sha) if path in patched else b"",
+    )
+
+
+class _CopyRuns:
+    """Runs inverted copies of fixed tests, the same ones only once.
+
+    Args:
+        workspace, runs: As for `verify`.
+    """
+
+    def __init__(self, workspace: Workspace, runs: TreeRuns) -> None:
+        self._workspace = workspace
+        self._runs = runs
+        self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
+
+    def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
+        """Run copies of tests that are fixed, or seem to be while others still run.
+
+        Args:
+            tree: Git tree id of the new code with the fixed tests.
+            fixed: Ids of the fixed tests.
+            added: Paths of files with tests that the patch adds.
+        """
+        own = frozenset(file_of(ident) for ident in fixed) & {*added}
+        key = tree, frozenset(fixed), own
+        if key not in self._begun:
+            self._begun[key] = asyncio.create_task(self._run(tree, fixed, own))
+        return self._begun[key]
+
+    async def seen(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
+        """Return what copies of fixed tests show. The arguments are those of `begin`."""
+        return await self.begin(tree, fixed, added)
+
+    async def close(self) -> None:
+        """End the runs that nobody waits for."""
+        for task in self._begun.values():
+            task.cancel()
+        await asyncio.gather(*self._begun.values(), return_exceptions=True)
+
+    async def _run(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
+        inverted = await asyncio.to_thread(inverted_tree, self._workspace.store, tree, fixed)
+        if inverted is None:
+            return CopiesSeen()
+        number = itertools.count(1)
+
+        async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
+            own = {
+                ident for ident in idents if file_of(ident) in added
+            }  # never in one process with the old tests
+            name = f"verify-inverted-{next(number)}"
+            groups = {name: {*idents} - own, f"{name}-added": own}
+            selections = {
+                name: Selection(
+                    targets_of({file_of(ident) for ident in group}), group, seconds=COPIES_SECONDS
+                )
+                for name, group in groups.items()
+                if group
+            }
+            reports = await all_of(*(self._runs.run(inverted.tree, *each) for each in selections.items()))
+            passed = {ident for report in reports for ident in report.passed}
+            return passed, {ident for report in reports for ident in report.ids}
+
+        return await run_copies(inverted, run)
+
+
+def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection[str]) -> Selection:
+    """Return the tests of a tree near a change: in files with a fixed test, or of a changed module; else all tests."""
+    files = {file_of(ident) for ident in fixed} & workspace.entries(tree).keys()
+    files |= files_of_tests_near(workspace, tree, patch.paths)
+    return Selection(targets_of(files)) if files else EVERYTHING
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Selection:
+    """Return the tests in the test files that a patch adds.
+
+    Args:
+        workspace, patch: As for `verify`.
+        added: Paths of all files that the patch adds to the tests, also of those without tests.
+    """
+    files = files_of_tests(workspace.store, patch.base)
+    modules = [path for path in added if files.has_tests(path)]
+    others = [path for path in added if path.endswith(".py") and path not in modules]
+    if not others:
+        return Selection(targets_of(modules), modules)
+    base = workspace.entries(patch.base)
+    settings = (workspace.store.get_blob(base[path].sha) for path in CONFIGURATION & base.keys())
+    if any(b"python_files" in text for text in settings):  # pytest knows which of them are test files
+        return Selection(only=[*modules, *others])
+    return Selection(targets_of(modules), modules)
+
+
+def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: int) -> Pair | None:
+    """Return the old and the new code with the tests that a patch adds to or changes in existing test files.
+
+    A changed file without tests of its own, such as conftest.py or a file with data, may affect every test.
+
+    Returns:
+        None if there are no such tests.
+    """
+    trees = trees_with_new_tests(workspace, patch)
+    if trees is None:
+        return None
+    pair = Pair(*trees, OWN_TESTS, runs, reruns)
+    files = files_of_tests(workspace.store, patch.base)
+    changed = {path for path in patch.paths if files.is_test(path)}
+    if not all(map(files.has_tests, changed)):
+        return pair
+    changed |= with_changed_tests(workspace, patch, files).keys()
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    only = set[str]()
+    for path in changed & patched.keys() & base.keys():
+        old, new = (workspace.store.get_blob(tree[path].sha) for tree in (base, patched))
+        names = changed_tests(old, new) if path.endswith(".py") else None
+        only |= {path} if names is None else {f"{path}::{name}" for name in names}
+    if not only:
+        return None
+    return replace(pair, selection=Selection(targets_of({file_of(ident) for ident in only}), only))

@@ -1,0 +1,398 @@
+"""Judge a patch: the rules, in order of precedence. The first rule that matches decides.
+
+The page docs/fix.md shows the rules as a table. It is made from this module.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from m3agent.agent.verify.evidence import Evidence
+from m3agent.agent.verify.scope import no_time
+from m3agent.agent.verify.stability import COMPARED_RUNS
+from m3agent.tools.runners.suites import file_of
+
+Verdict = Literal["verified", "unverified", "failed"]
+Part = Literal["further runs", "issue"]
+"""Evidence that costs time. It is gathered only if a rule about it could decide."""
+NOT_TESTED = "not tested on Python"
+"""Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the verdict."""
+
+    name: str
+    verdict: Verdict
+    when: str
+    """The condition, as a sentence of docs/fix.md."""
+    sentence: Callable[[Evidence], str]
+    """Returns the reason of the verdict; an empty text if the rule does not match."""
+    about: Part | None = None
+    """The evidence that the rule is about, if it costs time."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rules say about a patch."""
+
+    verdict: Verdict
+    reason: str
+    """The sentence of the rule that decides, with the notes."""
+    rule: str
+    """Name of the rule that decides."""
+    rules: tuple[str, ...]
+    """Names of all rules that match."""
+
+
+RULES: list[Rule] = []
+
+
+def _rule(
+    verdict: Verdict, about: Part | None = None
+) -> Callable[[Callable[[Evidence], str]], Callable[[Evidence], str]]:
+    """Add a function to the rules. Its docstring is the condition."""
+
+    def add(sentence: Callable[[Evidence], str]) -> Callable[[Evidence], str]:
+        when = " ".join((sentence.__doc__ or "").split())
+        RULES.append(Rule(sentence.__name__, verdict, when, sentence, about))
+        return sentence
+
+    return add
+
+
+def judge(evidence: Evidence) -> Judgement:
+    """Judge a patch by what is known about it."""
+    deciding, *others = _matching(evidence)
+    notes = (note(evidence, deciding.verdict) for note in NOTES)
+    reason = "; ".join([deciding.sentence(evidence), *filter(None, notes)])
+    if evidence.scope is not None:
+        reason += f" ({evidence.scope.sentence()})"
+    return Judgement(
+        deciding.verdict, reason, deciding.name, (deciding.name, *(rule.name for rule in others))
+    )
+
+
+def could_decide(evidence: Evidence, part: Part) -> bool:
+    """Return whether more evidence of a kind could change the verdict."""
+    deciding = _matching(evidence)[0]
+    return any(rule.about == part for rule in itertools.takewhile(lambda rule: rule != deciding, RULES))
+
+
+def _matching(evidence: Evidence) -> list[Rule]:
+    return [rule for rule in RULES if rule.sentence(evidence)]
+
+
+def _otherwise(evidence: Evidence, name: str) -> str:
+    """Return the reason that the rules after one of them give."""
+    after = itertools.dropwhile(lambda rule: rule.name != name, RULES)
+    return next(filter(None, (rule.sentence(evidence) for rule in itertools.islice(after, 1, None))))
+
+
+# -- the rules ---------------------------------------------------------------------------------------------------------
+
+
+@_rule("unverified")
+def other_python(evidence: Evidence) -> str:
+    """The tests ran on a Python that the project does not accept, the patch breaks no test, and nothing tampered."""
+    if not evidence.other_python or evidence.broken or evidence.tampering or evidence.worthless:
+        return ""
+    needed, used = evidence.other_python
+    return (
+        f"{NOT_TESTED} {needed}, which the project needs; on {used}: {_otherwise(evidence, 'other_python')}"
+    )
+
+
+@_rule("failed")
+def lost(evidence: Evidence) -> str:
+    """A test passes without the patch, and fails or is missing with it."""
+    return _about(evidence.changes.lost, "passed before the patch and not after it")
+
+
+@_rule("failed")
+def turned_red(evidence: Evidence) -> str:
+    """A test fails only with the patch. This is not checked if the run without it was cut short."""
+    return _about(evidence.changes.turned, "red after the patch and not before it")
+
+
+@_rule("failed")
+def tampering(evidence: Evidence) -> str:
+    """The test run was changed from inside.
+
+    A test that must fail did not, or functions of pytest or of a library, or values of a test module were replaced.
+    """
+    signs = evidence.tampering
+    return f"the code under test tampered with the test run: {signs[0]}" if signs else ""
+
+
+@_rule("failed")
+def own_test_red(evidence: Evidence) -> str:
+    """A test fails with the patch that the patch adds to or changes in an existing file."""
+    is_are = "is" if len(evidence.own_red) == 1 else "are"
+    return _about(evidence.own_red, f"that the patch adds or changes {is_are} red")
+
+
+@_rule("unverified")
+def same_obstacle(evidence: Evidence) -> str:
+    """Neither test run came to its end, for the same cause."""
+    cause = evidence.unfinished if _ran(evidence) else ""
+    return (
+        f"the tests did not finish without the patch, and with it for the same cause: {cause}"
+        if cause
+        else ""
+    )
+
+
+@_rule("failed")
+def cut_short(evidence: Evidence) -> str:
+    """The test run with the patch was cut short."""
+    cut = _ran(evidence) and not evidence.after.complete
+    return "the test run on the patched tree did not finish" if cut else ""
+
+
+@_rule("failed")
+def gone(evidence: Evidence) -> str:
+    """A test fails without the patch and does not run with it."""
+    return _about(evidence.changes.gone, "red before the patch and not run after it")
+
+
+@_rule("unverified")
+def not_importable(evidence: Evidence) -> str:
+    """The test files that matter cannot be imported with or without the patch, and no other test shows a fix."""
+    deciding, files = _decisive(evidence) or evidence.changes.still_red, evidence.not_importable
+    if evidence.fixed or not deciding or not deciding <= files.keys():
+        return ""
+    first = min(files)
+    which = f"{first} cannot" if len(files) == 1 else f"{len(files)} test files cannot"
+    return f"cannot be tested here, because {which} be imported with or without the patch: {files[first]}"
+
+
+@_rule("failed")
+def red_in_changed_file(evidence: Evidence) -> str:
+    """A test still fails in a test file that the patch changes."""
+    return _about(_in_changed_files(evidence), "red before and after in test files that the patch changes")
+
+
+@_rule("failed")
+def red_with_changed_surroundings(evidence: Evidence) -> str:
+    """A test still fails, and the patch changes files that decide how tests run."""
+    them = _named(evidence.surroundings)
+    return _about(
+        evidence.changes.still_red if them else (),
+        f"red before and after; the patch's changes to {them} do not count, because they can decide how tests run",
+    )
+
+
+@_rule("failed")
+def partly_fixed(evidence: Evidence) -> str:
+    """A test still fails in a file with a repaired test."""
+    fixed, still_red = evidence.changes.fixed, evidence.changes.still_red
+    if {*map(file_of, fixed)}.isdisjoint(map(file_of, still_red)):
+        return ""
+    return (
+        f"{count(fixed, 'test')} fixed, but {count(still_red, 'test')} still red, also in the same test file"
+    )
+
+
+@_rule("failed")
+def nothing_fixed(evidence: Evidence) -> str:
+    """Tests fail without the patch, and none of them passes with it."""
+    still_red = set() if evidence.fixed else evidence.changes.still_red
+    return f"no test turned green: {_about(still_red, 'red before and after the patch')}" if still_red else ""
+
+
+@_rule("unverified")
+def no_time_for_all(evidence: Evidence) -> str:
+    """Not all selected tests of a large suite had time."""
+    return no_time(evidence.seconds) if evidence.scope is not None and evidence.scope.untimed else ""
+
+
+@_rule("unverified")
+def suite_cannot_run(evidence: Evidence) -> str:
+    """No test has a result, because a test suite cannot run, for example without its toolchain."""
+    if evidence.after.ran or not evidence.after.not_run:
+        return ""
+    return "cannot be tested here, because the tests of {} could not run: {}".format(*_not_run(evidence))
+
+
+@_rule("unverified")
+def nothing_ran(evidence: Evidence) -> str:
+    """No test has a result, with or without the patch."""
+    if _ran(evidence):
+        return ""
+    obstacle = evidence.changes.after.obstacle or evidence.changes.before.obstacle
+    return f"no test could run: {obstacle}" if obstacle else "there are no tests to check the patch"
+
+
+@_rule("unverified")
+def no_red_test(evidence: Evidence) -> str:
+    """No test fails without the patch."""
+    shows = "no test was red before the patch, so none shows that it fixes the issue"
+    return "" if evidence.fixed or evidence.changes.still_red else shows
+
+
+@_rule("unverified")
+def inseparable(evidence: Evidence) -> str:
+    """The tests in a code file that the patch changes cannot be told apart from the code."""
+    if not evidence.inseparable:
+        return ""
+    file, otherwise = evidence.inseparable[0], _otherwise(evidence, "inseparable")
+    return f"the tests in {file} cannot be told apart from its code ({otherwise})"
+
+
+@_rule("failed", "issue")
+def issue_still_red(evidence: Evidence) -> str:
+    """Only the patch's own tests show a fix, and a failing test that the issue is about still fails."""
+    related = sorted(evidence.related)
+    return f"red before and after the patch, and the issue is about it: {_named(related)}" if related else ""
+
+
+@_rule("failed", "further runs")
+def tests_show_nothing(evidence: Evidence) -> str:
+    """A repaired test also passes with its opposite.
+
+    A copy of it passes whose assertion is negated, or copies that expect a very different value and a similar one. If a line
+    of the patch needs review, a copy that passes with a similar value is enough, or one that fails although only its name
+    differs or it hides the values that it expects.
+    """
+    return f"the fixed tests show nothing: {evidence.worthless[0]}" if evidence.worthless else ""
+
+
+@_rule("failed", "further runs")
+def broken_sometimes(evidence: Evidence) -> str:
+    """A test turns red in some of six further runs, then in several of twelve with the patch and in none without it."""
+    tests = evidence.repeats.broken if evidence.repeats else ()
+    runs = f"{COMPARED_RUNS} further runs with the patch, and in none of {COMPARED_RUNS} without it"
+    return _about(tests, f"red in several of {runs}")
+
+
+@_rule("unverified", "further runs")
+def unstable(evidence: Evidence) -> str:
+    """A repaired test is red in some of the further runs."""
+    if not evidence.repeats or not evidence.unstable:
+        return ""
+    tests = count(evidence.unstable, "fixed test")
+    return f"unstable: {tests} red in some of {evidence.repeats.runs} further runs"
+
+
+@_rule("unverified", "further runs")
+def always_red(evidence: Evidence) -> str:
+    """A repaired test is red in each of the further runs, which run only the tests near the change."""
+    if not evidence.repeats or not evidence.always_red:
+        return ""
+    tests = count(evidence.always_red, "fixed test")
+    return f"{tests} green in the first run, but red in all {evidence.repeats.runs} further runs"
+
+
+@_rule("unverified", "further runs")
+def no_time_for_further_runs(evidence: Evidence) -> str:
+    """There was no time for all further runs."""
+    if not evidence.repeats or not evidence.repeats.missing:
+        return ""
+    runs = evidence.repeats.runs
+    return f"no time for the further runs: {runs} of {runs + evidence.repeats.missing} were made"
+
+
+@_rule("unverified", "further runs")
+def needs_review(evidence: Evidence) -> str:
+    """A person must read lines of the patch.
+
+    They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
+    source may hide it. Or they change how values compare, and copies of a repaired test pass that expect similar values.
+    """
+    lines = (*evidence.findings, *evidence.similar)
+    if not lines:
+        return ""
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return (
+        f"needs review: {lines[0].path}:{lines[0].line} {lines[0].what}{more}; its tests cannot show that it works "
+        f"({_otherwise(evidence, 'needs_review')})"
+    )
+
+
+@_rule("verified")
+def fixed(evidence: Evidence) -> str:
+    """A test fails without the patch and passes with it."""
+    sentence = _about(evidence.changes.fixed, "red before, green after; nothing else turned red")
+    return sentence and sentence + _rest(evidence)
+
+
+@_rule("verified")
+def shown(evidence: Evidence) -> str:
+    """A test does so that the patch adds to or changes in an existing file, and no other test shows a fix."""
+    added = "added" if evidence.changes.before.ids.isdisjoint(evidence.shown) else "added or changed"
+    sentence = _about(evidence.shown, f"{added} by the patch: red on the old code, green on the new")
+    return sentence and sentence + _rest(evidence)
+
+
+# -- the notes, which follow the reason --------------------------------------------------------------------------------
+
+
+def _suite_not_run(evidence: Evidence, _: Verdict) -> str:
+    if not evidence.after.ran or not evidence.after.not_run:
+        return ""
+    return "the tests of {} could not run here: {}".format(*_not_run(evidence))
+
+
+def _own_only(evidence: Evidence, verdict: Verdict) -> str:
+    return "shown only by the patch's own tests" if evidence.own_only and verdict != "failed" else ""
+
+
+def _flaky(evidence: Evidence, _: Verdict) -> str:
+    return f"{count(evidence.not_counted, 'flaky test')} not counted" if evidence.not_counted else ""
+
+
+def _blind(evidence: Evidence, verdict: Verdict) -> str:
+    return evidence.after.signs.blind if verdict == "verified" else ""
+
+
+def _left_out(evidence: Evidence, _: Verdict) -> str:
+    if not evidence.left_out:
+        return ""
+    ran = ", ".join(name for name in evidence.suites if name not in evidence.after.not_run)
+    return f"{f'ran {ran}; ' if ran else ''}not affected by the patch and not run: {', '.join(evidence.left_out)}"
+
+
+NOTES = (_suite_not_run, _own_only, _flaky, _blind, _left_out)
+
+
+# -- helpers -----------------------------------------------------------------------------------------------------------
+
+
+def _ran(evidence: Evidence) -> bool:
+    return bool(evidence.changes.before.ran or evidence.changes.after.ran)
+
+
+def _in_changed_files(evidence: Evidence) -> set[str]:
+    return {ident for ident in evidence.changes.still_red if file_of(ident) in evidence.paths}
+
+
+def _decisive(evidence: Evidence) -> set[str]:
+    """Return the tests that must not stay red, whatever else is fixed."""
+    return evidence.changes.still_red if evidence.surroundings else _in_changed_files(evidence)
+
+
+def _rest(evidence: Evidence) -> str:
+    rest = evidence.changes.still_red
+    return f"; {count(rest, 'test')} elsewhere still red" if rest else ""
+
+
+def _not_run(evidence: Evidence) -> tuple[str, str]:
+    return min(evidence.after.not_run.items())
+
+
+def _about(tests: Collection[str], what: str) -> str:
+    return f"{count(tests, 'test')} {what}" if tests else ""
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else ""
+
+
+def count(items: Collection[str], noun: str) -> str:
+    """Return the number of items with its noun: `1 test`, `3 tests`."""
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
