@@ -15,7 +15,7 @@ import yaml  # type: ignore[import-untyped]
 from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.session import events
 from m3agent.serving.client.endpoint import Flavour
-from scripts.docs import commands_page, licences_page, rooms, settings_page
+from scripts.docs import commands_page, licences_page, rooms, rules_table, settings_page
 
 ROOT = Path(__file__).parent.parent
 PAPERS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -48,6 +48,13 @@ def test_parts_made_from_the_settings_are_current(path: Path) -> None:
     text = path.read_text()
     current = settings_page.renewed(text, settings_page.MADE[path]())
     assert current == text, "stale: write it again with `make docs-pages`"
+
+
+def test_the_rules_of_the_verdict_are_current() -> None:
+    text = rules_table.PAGE.read_text()
+    assert settings_page.renewed(text, rules_table.table()) == text, (
+        "stale: write it again with `make docs-pages`"
+    )
 
 
 @pytest.mark.slow

@@ -212,9 +212,7 @@ class Updates:
                 self.note(f"{words.change_of_tests(before, after)}: {len(tests) - MOST_TESTS:,} more")
 
     def _on_session_finished(self, line: Line) -> None:
-        for said, _ in words.evidence(
-            self._facts.verdict, self._facts.compared, isolated=self._facts.isolated
-        ):
+        for said in words.evidence(self._facts.verdict, self._facts.compared, isolated=self._facts.isolated):
             self.note(said)
         if line["turns"]:
             self.note(f"cost {cost(line, self._facts)}")

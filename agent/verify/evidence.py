@@ -102,7 +102,7 @@ class Evidence:
     """Time for the tests of a large suite."""
     own: tuple[TestReport, TestReport] | None = None
     """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
-    flaky: frozenset[str] = frozenset()
+    rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
     copies: CopiesSeen | None = None
     """What inverted copies of the fixed tests show; None if none ran."""
@@ -126,7 +126,7 @@ class Evidence:
     @cached_property
     def changes(self) -> Changes:
         """How the tests changed, without the flaky ones."""
-        return Changes(without(self.before, self.flaky), without(self.after, self.flaky))
+        return Changes(without(self.before, self.rerun_flaky), without(self.after, self.rerun_flaky))
 
     @cached_property
     def not_importable(self) -> dict[str, str]:
@@ -161,7 +161,7 @@ class Evidence:
             return set()
         red, green = self.own
         changed = {*self.before.passed} & {*self.after.passed}
-        return (self.written | changed) & red.red & {*green.passed} - self.flaky
+        return (self.written | changed) & red.red & {*green.passed} - self.rerun_flaky
 
     @cached_property
     def fixed(self) -> set[str]:
@@ -178,17 +178,27 @@ class Evidence:
         """Red tests that the patch adds to or changes in existing files."""
         if self.own is None or not self.own[1].complete:
             return set()
-        return self.own[1].red - self.flaky - self.not_importable.keys() - self.before.red
+        return self.own[1].red - self.rerun_flaky - self.not_importable.keys() - self.before.red
 
     @cached_property
     def added_red(self) -> set[str]:
         """Red tests that the patch adds or changes."""
-        return self.own_red | {i for i in self.after.red - self.flaky if file_of(i) in self.added}
+        return self.own_red | {i for i in self.after.red - self.rerun_flaky if file_of(i) in self.added}
 
     @cached_property
     def broken(self) -> set[str]:
         """Tests that the patch breaks, also those that it breaks only sometimes."""
         return self.changes.broken | (self.repeats.broken if self.repeats else set())
+
+    @property
+    def still_red(self) -> set[str]:
+        """Tests that are red before and not green after."""
+        return self.changes.still_red
+
+    @property
+    def review(self) -> tuple[Finding, ...]:
+        """All lines that a person must read."""
+        return (*self.findings, *self.similar)
 
     @cached_property
     def unstable(self) -> set[str]:
@@ -202,11 +212,11 @@ class Evidence:
         return {ident for ident in again if not self.fixed.isdisjoint({ident, *containers(ident)})}
 
     @cached_property
-    def not_counted(self) -> frozenset[str]:
+    def flaky(self) -> frozenset[str]:
         """All flaky tests."""
         if self.repeats is None:
-            return self.flaky
-        return self.flaky - self.repeats.broken | self.repeats.unstable - self.fixed
+            return self.rerun_flaky
+        return self.rerun_flaky - self.repeats.broken | self.repeats.unstable - self.fixed
 
     @cached_property
     def tampering(self) -> tuple[str, ...]:

@@ -139,12 +139,12 @@ async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
     pairs = _Pairs(old, added, own, few)
     await asyncio.wait([known], timeout=KNOWN_SECONDS)
     _start_ahead(work, pairs)
-    begin = _begin_copies(copies, trees.added, known.result() if known.done() else None)
+    known_at_once = known.result() if known.done() else None
     (suite, of_added, of_own), evidence = await all_of(
         all_of(
             run_suite(workspace, patch, pairs.old, known, work.seconds),
-            _run_beside(pairs.beside[0], begin),
-            _run_beside(pairs.beside[1], begin),
+            _run_beside(pairs.beside[0], copies, trees.added, known_at_once),
+            _run_beside(pairs.beside[1], copies, trees.added, known_at_once),
         ),
         asyncio.to_thread(_read, work, trees),
     )
@@ -168,26 +168,16 @@ def _start_ahead(work: Work, pairs: _Pairs) -> None:
         work.runs.start_ahead(pairs.old.old, whole + 1)
 
 
-def _begin_copies(
-    copies: _CopyRuns, added: Collection[str], known: TestReport | None
-) -> Callable[[Pair, Reports], None]:
-    """Return what begins with copies of tests of the patch that seem fixed, if the base tree's result is known."""
-
-    def begin(pair: Pair, reports: Reports) -> None:
-        red, green = reports
-        if known is not None and (seem_fixed := red.red & {*green.passed}):
-            copies.begin(pair.new, seem_fixed, {*added, *map(file_of, green.ids - known.ids)})
-
-    return begin
-
-
-async def _run_beside(pair: Pair | None, then: Callable[[Pair, Reports], None]) -> Reports | None:
-    """Run tests that the patch adds or changes."""
+async def _run_beside(
+    pair: Pair | None, copies: _CopyRuns, added: Collection[str], known: TestReport | None
+) -> Reports | None:
+    """Run tests that the patch adds or changes. Begin with copies of those that seem fixed, if the baseline is known."""
     if pair is None:
         return None
-    reports = await pair.run()
-    then(pair, reports)
-    return reports
+    red, green = await pair.run()
+    if known is not None and (seem_fixed := red.red & {*green.passed}):
+        copies.begin(pair.new, seem_fixed, {*added, *map(file_of, green.ids - known.ids)})
+    return red, green
 
 
 @dataclass(frozen=True)
@@ -213,7 +203,7 @@ class _Again:
         """
         if not evidence.after.complete:
             return evidence
-        changed, still_red = evidence.changes.fixed | evidence.changes.broken, evidence.changes.still_red
+        changed, still_red = evidence.changes.fixed | evidence.changes.broken, evidence.still_red
         added = {ident for ident in changed | still_red if file_of(ident) in evidence.added}
 
         async def search(repeats: MoreRuns | None) -> frozenset[str]:
@@ -268,7 +258,7 @@ class _Again:
         flaky, further = await all_of(
             search(repeats), self._further(evidence, tree, repeats) if begun else _nothing()
         )
-        evidence = replace(evidence, flaky=evidence.flaky | flaky)
+        evidence = replace(evidence, rerun_flaky=evidence.rerun_flaky | flaky)
         if not could_decide(evidence, "further runs"):
             return evidence
         if further is None and (evidence.copies is None or not evidence.fixed <= seem_fixed):
@@ -280,14 +270,12 @@ class _Again:
     ) -> tuple[CopiesSeen, Repeats | None]:
         """Run copies of the fixed tests, and compare both trees if a test is red in some of the further runs."""
         files = {*evidence.added, *map(file_of, evidence.new_tests)}
-
-        async def compared() -> Repeats | None:
-            if repeats is None:
-                return None
-            again = await repeats
-            return await compare(replace(self._old, selection=self._in_time()), self.suite.reports, again)
-
-        return await all_of(self.copies.seen(tree, evidence.fixed, files), compared())
+        copies, compared = self.copies.begin(tree, evidence.fixed, files), None
+        if repeats is not None:
+            reports = await repeats
+            pair = replace(self._old, selection=self._in_time())
+            compared = await compare(pair, self.suite.reports, reports)
+        return await copies, compared
 
     def _begin_repeats(self, fixed: Collection[str]) -> MoreRuns | None:
         """Start the further runs of the tests near the change."""
@@ -347,7 +335,7 @@ def _with_reading(
         similar = evidence.copies.to_read(lambda: changes_of(workspace, patch, evidence.undone))
         evidence = replace(evidence, similar=similar)
     if evidence.own_only and could_decide(evidence, "issue"):
-        red = {*evidence.changes.still_red, *elsewhere} - evidence.new_tests
+        red = {*evidence.still_red, *elsewhere} - evidence.new_tests
         related = related_tests(workspace, patch.base, work.issue, red)
         evidence = replace(evidence, related=frozenset(related))
     if any(suite.runner == PYTEST for suite in suites):
@@ -377,7 +365,7 @@ class _CopyRuns:
     """Runs inverted copies of fixed tests, the same ones only once.
 
     Args:
-        workspace, runs: As for `verify`.
+        workspace, runs: As for `Work`.
     """
 
     def __init__(self, workspace: Workspace, runs: TreeRuns) -> None:
@@ -393,15 +381,11 @@ class _CopyRuns:
             fixed: Ids of the fixed tests.
             added: Paths of files with tests that the patch adds.
         """
-        own = frozenset(file_of(ident) for ident in fixed) & {*added}
+        own = frozenset(map(file_of, fixed)) & {*added}
         key = tree, frozenset(fixed), own
         if key not in self._begun:
             self._begun[key] = asyncio.create_task(self._run(tree, fixed, own))
         return self._begun[key]
-
-    async def seen(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
-        """Return what copies of fixed tests show. The arguments are those of `begin`."""
-        return await self.begin(tree, fixed, added)
 
     async def close(self) -> None:
         """End the runs that nobody waits for."""
@@ -409,26 +393,27 @@ class _CopyRuns:
             task.cancel()
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
 
-    async def _run(self, tree: str, fixed: Collection[str], added: Collection[str]) -> CopiesSeen:
+    async def _run(self, tree: str, fixed: Collection[str], own: Collection[str]) -> CopiesSeen:
         inverted = await asyncio.to_thread(inverted_tree, self._workspace.store, tree, fixed)
         if inverted is None:
             return CopiesSeen()
         number = itertools.count(1)
 
         async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
-            own = {
-                ident for ident in idents if file_of(ident) in added
-            }  # never in one process with the old tests
             name = f"verify-inverted-{next(number)}"
-            groups = {name: {*idents} - own, f"{name}-added": own}
-            selections = {
-                name: Selection(
-                    targets_of({file_of(ident) for ident in group}), group, seconds=COPIES_SECONDS
+            added = {ident for ident in idents if file_of(ident) in own}
+            groups = {name: {*idents} - added, f"{name}-added": added}  # never in one process
+            reports = await all_of(
+                *(
+                    self._runs.run(
+                        inverted.tree,
+                        name,
+                        Selection(targets_of({*map(file_of, group)}), group, seconds=COPIES_SECONDS),
+                    )
+                    for name, group in groups.items()
+                    if group
                 )
-                for name, group in groups.items()
-                if group
-            }
-            reports = await all_of(*(self._runs.run(inverted.tree, *each) for each in selections.items()))
+            )
             passed = {ident for report in reports for ident in report.passed}
             return passed, {ident for report in reports for ident in report.ids}
 

@@ -96,17 +96,6 @@ def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -
     return tuple(found)
 
 
-def findings(path: str, before: bytes | None, after: bytes) -> list[Finding]:
-    """Return the lines of one file that a person must read.
-
-    Args:
-        path: Path of the file in the repository.
-        before: Its old content; None if it is new.
-        after: Its new content.
-    """
-    return list(findings_of({path: (before, after)}))
-
-
 def findings_of(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
     """Return the lines of several files that a person must read, in the order of the paths.
 

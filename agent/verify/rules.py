@@ -163,7 +163,7 @@ def gone(evidence: Evidence) -> str:
 @_rule("unverified")
 def not_importable(evidence: Evidence) -> str:
     """The test files that matter cannot be imported with or without the patch, and no other test shows a fix."""
-    deciding, files = _decisive(evidence) or evidence.changes.still_red, evidence.not_importable
+    deciding, files = _decisive(evidence) or evidence.still_red, evidence.not_importable
     if evidence.fixed or not deciding or not deciding <= files.keys():
         return ""
     first = min(files)
@@ -182,7 +182,7 @@ def red_with_changed_surroundings(evidence: Evidence) -> str:
     """A test still fails, and the patch changes files that decide how tests run."""
     them = _named(evidence.surroundings)
     return _about(
-        evidence.changes.still_red if them else (),
+        evidence.still_red if them else (),
         f"red before and after; the patch's changes to {them} do not count, because they can decide how tests run",
     )
 
@@ -190,7 +190,7 @@ def red_with_changed_surroundings(evidence: Evidence) -> str:
 @_rule("failed")
 def partly_fixed(evidence: Evidence) -> str:
     """A test still fails in a file with a repaired test."""
-    fixed, still_red = evidence.changes.fixed, evidence.changes.still_red
+    fixed, still_red = evidence.changes.fixed, evidence.still_red
     if {*map(file_of, fixed)}.isdisjoint(map(file_of, still_red)):
         return ""
     return (
@@ -201,7 +201,7 @@ def partly_fixed(evidence: Evidence) -> str:
 @_rule("failed")
 def nothing_fixed(evidence: Evidence) -> str:
     """Tests fail without the patch, and none of them passes with it."""
-    still_red = set() if evidence.fixed else evidence.changes.still_red
+    still_red = set() if evidence.fixed else evidence.still_red
     return f"no test turned green: {_about(still_red, 'red before and after the patch')}" if still_red else ""
 
 
@@ -232,7 +232,7 @@ def nothing_ran(evidence: Evidence) -> str:
 def no_red_test(evidence: Evidence) -> str:
     """No test fails without the patch."""
     shows = "no test was red before the patch, so none shows that it fixes the issue"
-    return "" if evidence.fixed or evidence.changes.still_red else shows
+    return "" if evidence.fixed or evidence.still_red else shows
 
 
 @_rule("unverified")
@@ -304,7 +304,7 @@ def needs_review(evidence: Evidence) -> str:
     They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
     source may hide it. Or they change how values compare, and copies of a repaired test pass that expect similar values.
     """
-    lines = (*evidence.findings, *evidence.similar)
+    lines = evidence.review
     if not lines:
         return ""
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
@@ -343,7 +343,7 @@ def _own_only(evidence: Evidence, verdict: Verdict) -> str:
 
 
 def _flaky(evidence: Evidence, _: Verdict) -> str:
-    return f"{count(evidence.not_counted, 'flaky test')} not counted" if evidence.not_counted else ""
+    return f"{count(evidence.flaky, 'flaky test')} not counted" if evidence.flaky else ""
 
 
 def _blind(evidence: Evidence, verdict: Verdict) -> str:
@@ -368,16 +368,16 @@ def _ran(evidence: Evidence) -> bool:
 
 
 def _in_changed_files(evidence: Evidence) -> set[str]:
-    return {ident for ident in evidence.changes.still_red if file_of(ident) in evidence.paths}
+    return {ident for ident in evidence.still_red if file_of(ident) in evidence.paths}
 
 
 def _decisive(evidence: Evidence) -> set[str]:
     """Return the tests that must not stay red, whatever else is fixed."""
-    return evidence.changes.still_red if evidence.surroundings else _in_changed_files(evidence)
+    return evidence.still_red if evidence.surroundings else _in_changed_files(evidence)
 
 
 def _rest(evidence: Evidence) -> str:
-    rest = evidence.changes.still_red
+    rest = evidence.still_red
     return f"; {count(rest, 'test')} elsewhere still red" if rest else ""
 
 

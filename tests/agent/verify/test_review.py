@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.review import findings, findings_at, findings_of, needs_review
+from m3agent.agent.verify.review import Finding, findings_at, findings_of, needs_review
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.tampering import Reached
 from tests.conftest import write_files
+
+
+def findings(path: str, before: bytes | None, after: bytes) -> list[Finding]:
+    """Return the lines of one file that a person must read."""
+    return list(findings_of({path: (before, after)}))
+
 
 # what a rule finds, and the nearest honest code that it does not find
 RULES = [

@@ -96,7 +96,7 @@ def test_judge(before: TestReport, after: TestReport, verdict: Verdict, said: st
     assert said in judged.reason
     assert judged.verdict == verdict
     wanted = [set(report(passed=words).passed) for words in sets.split("/")]
-    assert [evidence.fixed, evidence.broken, evidence.changes.still_red] == wanted
+    assert [evidence.fixed, evidence.broken, evidence.still_red] == wanted
 
 
 def test_red_tests_in_files_that_the_patch_changes() -> None:
@@ -198,7 +198,7 @@ EXAMPLES: list[tuple[Evidence, str, str]] = [
     ),
     (replace(FIXED, similar=(LINE,)), "needs_review", "needs review: code.py:3 reads frames; its tests cannot show that it works (1 test red before, green after; nothing else turned red)"),
     (
-        replace(FIXED, flaky=frozenset({"a.py::x"}), left_out=("go:tool",)),
+        replace(FIXED, rerun_flaky=frozenset({"a.py::x"}), left_out=("go:tool",)),
         "fixed",
         "1 test red before, green after; nothing else turned red; 1 flaky test not counted; ran pytest:.; not affected by the patch and not run: go:tool",
     ),
