@@ -61,66 +61,67 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
         number: Number of this message in the session, from 1.
         most: Most messages of this kind in a session.
     """
-    added, errors = set(evidence.added_red), dict(evidence.errors)
-    still_red = [ident for ident in evidence.still_red if ident not in added]
-    broken = [ident for ident in evidence.broken if ident not in added]
-    files = [ident for ident in (*still_red, *broken) if "::" not in without_suite(ident)]
-    parts: list[tuple[FeedbackKind, str, Sequence[str]]] = [
-        ("broken", "These tests pass without your change and do not pass with it", broken),
+    parts = _parts(evidence)
+    if not parts:
+        return None
+    if evidence.undone:
+        parts["undone"] = (
+            "Changes to these files do not count, because the verification restores existing test files and files that "
+            f"decide how tests run: {_list(evidence.undone)}. New tests count."
+        )
+    red = {*evidence.broken, *evidence.added_red, *evidence.still_red}
+    text = "\n\n".join(
         (
-            "added_red",
-            "These tests that your change adds or edits are red; if the test itself is wrong, correct the test",
-            evidence.added_red,
-        ),
+            (
+                "Your change was verified in a fresh copy of the repository and is not accepted (message "
+                f"{number} of at most {most}): {evidence.reason}."
+            ),
+            *filter(None, parts.values()),
+            ("" if [*parts] == ["no_red_test"] else "Correct the change. ")
+            + "Run the tests, and answer without a tool call when you are done."
+            + (" Do not delete, skip or weaken a test that is named here." if red else ""),
+        )
+    )
+    return Feedback(tuple(parts), redact_text(text), tuple(sorted(red)))
+
+
+def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
+    """Return what the model can do something about, each with its part of the message; the most important first."""
+    errors, parts = dict(evidence.errors), dict[FeedbackKind, str]()
+    still_red, broken = (
+        [ident for ident in idents if ident not in evidence.added_red]
+        for idents in (evidence.still_red, evidence.broken)
+    )
+    edited = (
+        "These tests that your change adds or edits are red; if the test itself is wrong, correct the test"
+    )
+    named: Sequence[tuple[FeedbackKind, str, Sequence[str]]] = (
+        ("broken", "These tests pass without your change and do not pass with it", broken),
+        ("added_red", edited, evidence.added_red),
         ("still_red", "These tests are red with and without your change", still_red),
-    ]
-    kinds: list[FeedbackKind] = [kind for kind, _, idents in parts if idents]
-    texts = [_named(title, idents, errors) for _, title, idents in parts if idents]
-    if files:
-        kinds.append("cannot_import")
+    )
+    parts |= {kind: _named(title, idents, errors) for kind, title, idents in named if idents}
+    if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
+        parts["cannot_import"] = ""
     if evidence.weakened:
-        kinds.append("weakened")
-        texts.append(
+        parts["weakened"] = (
             "An earlier message named these tests red, and your change no longer has them as they were: "
             f"{_list(evidence.weakened)}. Restore them and correct the code. Only values in a test's assertions may change, "
             "if the test then fails without your change and passes with it."
         )
     if evidence.verdict == "unverified" and evidence.review:
-        kinds.append("needs_review")
-        lines = _list([f"{found.path}:{found.line} ({found.what})" for found in evidence.review])
-        texts.append(
+        lines = _list([f"{line.path}:{line.line} ({line.what})" for line in evidence.review])
+        parts["needs_review"] = (
             "These lines of your change reach for the insides of the interpreter or of the test runner. A person must read "
             f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."
         )
     repeats = evidence.repeats
     if repeats is not None and (unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}):
-        kinds.append("unstable")
-        errors = {**errors, **repeats.errors}
-        texts.append(_named("These tests are red in some runs with your change", sorted(unstable), errors))
-    if not kinds and evidence.rule in ("no_red_test", "inseparable"):
-        kinds.append("no_red_test")
-        texts.append("Write a test that fails without your change and passes with it.")
-    if not kinds:
-        return None
-    if evidence.undone:
-        kinds.append("undone")
-        texts.append(
-            "Changes to these files do not count, because the verification restores existing test files and files that "
-            f"decide how tests run: {_list(evidence.undone)}. New tests count."
-        )
-    text = (
-        f"Your change was verified in a fresh copy of the repository and is not accepted (message {number} of at most "
-        f"{most}): {evidence.reason}.\n\n"
-        + "\n\n".join(texts)
-        + ("\n\n" if kinds == ["no_red_test"] else "\n\nCorrect the change. ")
-        + "Run the tests, and answer without a tool call when you are done."
-        + (
-            " Do not delete, skip or weaken a test that is named here."
-            if broken or added or still_red
-            else ""
-        )
-    )
-    return Feedback(tuple(kinds), redact_text(text), tuple(sorted({*broken, *added, *still_red})))
+        title = "These tests are red in some runs with your change"
+        parts["unstable"] = _named(title, sorted(unstable), {**errors, **repeats.errors})
+    if not parts and evidence.rule in ("no_red_test", "inseparable"):
+        parts["no_red_test"] = "Write a test that fails without your change and passes with it."
+    return parts
 
 
 def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:

@@ -171,7 +171,13 @@ def with_inverted_copies(
             text += _copied(lines, function, names[-1], kept)
             copies[prefix + names[-1]] = Copy(test, kept=True)
         added.append((function.end_lineno or 0, text))
-    for end, text in sorted(added, reverse=True, key=lambda one: one[0]):
+    changed = _with_texts(lines, added)
+    return (source, {}) if changed is None else (changed, copies)
+
+
+def _with_texts(lines: list[bytes], added: Collection[tuple[int, bytes]]) -> bytes | None:
+    """Return a file with texts after some of its lines, and the helper that they need; None if it is no Python any more."""
+    for end, text in sorted(added, reverse=True, key=lambda place: place[0]):
         lines.insert(end, text)
     changed = b"".join(lines)
     if any(f"{helper}(".encode() in changed for helper in (OTHER, KEEP)):
@@ -179,8 +185,8 @@ def with_inverted_copies(
     try:
         parse(changed)
     except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
-        return source, {}
-    return changed, copies
+        return None
+    return changed
 
 
 def _chosen(inverted: Sequence[Inversion], random: Random) -> list[int]:

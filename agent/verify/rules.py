@@ -88,9 +88,9 @@ def _matching(evidence: Evidence) -> list[Rule]:
 
 
 def _otherwise(evidence: Evidence, name: str) -> str:
-    """Return the reason that the rules after one of them give."""
+    """Return the reason that the rules after one of them give; empty if none of them matches."""
     after = itertools.dropwhile(lambda rule: rule.name != name, RULES)
-    return next(filter(None, (rule.sentence(evidence) for rule in itertools.islice(after, 1, None))))
+    return next(filter(None, (rule.sentence(evidence) for rule in itertools.islice(after, 1, None))), "")
 
 
 # -- the rules ---------------------------------------------------------------------------------------------------------

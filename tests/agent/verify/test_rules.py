@@ -230,6 +230,11 @@ def test_all_rules_that_match_are_listed() -> None:
     )
 
 
+def test_rules_about_a_seeming_fix_match_also_if_nothing_is_fixed() -> None:
+    nothing = Evidence(report("a.x"), report("a.x"), findings=(LINE,), inseparable=["lib.rs"])
+    assert judge(nothing).rules == ("no_red_test", "inseparable", "needs_review")
+
+
 @pytest.mark.parametrize(
     ("evidence", "open_to"),
     [
