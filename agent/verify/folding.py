@@ -110,6 +110,16 @@ class Folder:
                 return inner(value)
             case ast.List(elts=parts) | ast.Tuple(elts=parts) if len(parts) <= MOST:
                 return [inner(part) for part in parts]
+            case ast.GeneratorExp(generators=[each]) | ast.ListComp(generators=[each]):
+                if not isinstance(each.target, ast.Name) or each.ifs:
+                    raise NotConstant
+                given, name = inner(each.iter), each.target.id
+                return [self._value(node.elt, {**names, name: one}, depth + 1) for one in given]
+        return self._operated(node, inner)
+
+    def _operated(self, node: ast.AST, inner: Callable[[ast.AST], Any]) -> Any:
+        """Return the value of an operation; `inner` returns the values of its parts."""
+        match node:
             case ast.BinOp(op=kind) if type(kind) in OPERATORS:
                 return _short(OPERATORS[type(kind)](inner(node.left), inner(node.right)))
             case ast.BinOp(op=ast.Mod()):
@@ -121,11 +131,6 @@ class Folder:
                 return inner(node.value)[inner(node.slice)]
             case ast.UnaryOp(op=ast.USub()):
                 return -inner(node.operand)
-            case ast.GeneratorExp(generators=[each]) | ast.ListComp(generators=[each]):
-                if not isinstance(each.target, ast.Name) or each.ifs:
-                    raise NotConstant
-                given, name = inner(each.iter), each.target.id
-                return [self._value(node.elt, {**names, name: one}, depth + 1) for one in given]
             case ast.Call(keywords=[]):
                 return _short(self._called(node, inner))
         raise NotConstant

@@ -143,21 +143,27 @@ class _Reader:
 
     def _read(self, node: ast.AST) -> None:
         match node:
-            case ast.Import(names=aliases):
-                for alias in aliases:
-                    self._imported(node, alias.name)
-            case ast.ImportFrom(level=0):
-                for alias in node.names:
-                    self._imported(node, member(node.module or "", alias.name))
-            case ast.ImportFrom():
-                for alias in node.names:
-                    self._imported(node, f".{node.module or ''}.{alias.name}")
+            case ast.Import() | ast.ImportFrom():
+                for full in _imported_names(node):
+                    self._imported(node, full)
             case ast.Attribute():
                 self._attribute(node)
             case ast.Name(ctx=ast.Load()):
                 self._name(node)
             case ast.Call():
                 self._call(node)
+            case ast.Constant(value=str() as text):
+                self._text(node, text)
+            case _:
+                self._definition(node)
+        if isinstance(node, ast.BinOp | ast.Call | ast.Subscript | ast.JoinedStr):
+            hidden = self._syntax.text(node)
+            if hidden is not None and (hidden in insides.NAMED_HIDDEN or insides.WORDS.search(hidden)):
+                self._add(node, repr(hidden[:MOST_NAME]), insides.HIDDEN)
+
+    def _definition(self, node: ast.AST) -> None:
+        """Read what gives names: of functions, of variables, of a class's members, and of attributes in a pattern."""
+        match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self._defined(node, name, node)
                 if name.startswith("pytest_"):
@@ -172,12 +178,6 @@ class _Reader:
                 for attribute in attributes:
                     if attribute in insides.ATTRIBUTES:
                         self._add(node, attribute, insides.ATTRIBUTES[attribute])
-            case ast.Constant(value=str() as text):
-                self._text(node, text)
-        if isinstance(node, ast.BinOp | ast.Call | ast.Subscript | ast.JoinedStr):
-            hidden = self._syntax.text(node)
-            if hidden is not None and (hidden in insides.NAMED_HIDDEN or insides.WORDS.search(hidden)):
-                self._add(node, repr(hidden[:MOST_NAME]), insides.HIDDEN)
 
     def _defined(self, node: ast.AST, name: str, value: ast.AST) -> None:
         """Read what gets a name that Python itself uses."""
@@ -224,29 +224,31 @@ class _Reader:
         if stored:
             self._replaced(node, self._syntax.names(node.value), node.attr)
         for full in self._syntax.names(node):
-            root = full.partition(".")[0]
-            if full == "sys.modules":
-                self._modules(node, parent)
-            elif (what := _of_member(full, insides.MEMBERS)) and not (
-                root == self._own and root in insides.TEST_RUNNERS
-            ):
-                self._add(node, full, what)
-            elif full in {f"builtins.{name}" for name in insides.RUNS_CODE}:
-                self._add(node, full, insides.RUNS_CODE[node.attr])
-            elif full in insides.MODULES:  # found in another module
-                self._add(node, full, insides.MODULES[full])
-            elif (
-                node.attr == "__dict__"
-                and not isinstance(parent, ast.Compare)
-                and full.removesuffix(".__dict__") in insides.OPENERS
-            ):
-                self._add(node, full, insides.PASSES_ON)
-            elif full == "importlib.import_module" and not (
-                isinstance(parent, ast.Call) and parent.func is node
-            ):
-                self._add(node, full, insides.BY_NAME)
-            elif full in insides.OPENERS:
-                self._passed_on(node, full)
+            self._member(node, full, parent)
+
+    def _member(self, node: ast.Attribute, full: str, parent: ast.AST) -> None:
+        """Read an attribute by one of its full names."""
+        root = full.partition(".")[0]
+        if full == "sys.modules":
+            self._modules(node, parent)
+        elif (what := _of_member(full, insides.MEMBERS)) and not (
+            root == self._own and root in insides.TEST_RUNNERS
+        ):
+            self._add(node, full, what)
+        elif full in {f"builtins.{name}" for name in insides.RUNS_CODE}:
+            self._add(node, full, insides.RUNS_CODE[node.attr])
+        elif full in insides.MODULES:  # found in another module
+            self._add(node, full, insides.MODULES[full])
+        elif (
+            node.attr == "__dict__"
+            and not isinstance(parent, ast.Compare)
+            and full.removesuffix(".__dict__") in insides.OPENERS
+        ):
+            self._add(node, full, insides.PASSES_ON)
+        elif full == "importlib.import_module" and not (isinstance(parent, ast.Call) and parent.func is node):
+            self._add(node, full, insides.BY_NAME)
+        elif full in insides.OPENERS:
+            self._passed_on(node, full)
 
     def _name(self, node: ast.Name) -> None:
         if node.id in insides.RUNS_CODE and node.id not in self._taken:
@@ -379,16 +381,18 @@ class _Reader:
             self._opens_to_write(node) or (method in insides.WRITERS and not isinstance(node.func, ast.Name))
         ):
             self._add(node, called, insides.WRITES)
-        if called in DECODERS and given:
+        if given:
+            self._decoded(node, called, given[0])
+
+    def _decoded(self, node: ast.Call, called: str, first: ast.expr) -> None:
+        """Read a call that may decode a text or code."""
+        if called in DECODERS:
             value = self._syntax.folder.value(node)
             text = value.decode("latin-1") if isinstance(value, bytes) else value
             if isinstance(text, str) and len(text) > 1 and text.isascii() and text.isprintable():
                 self._add(node, called, insides.HIDDEN)
-        if (
-            called in ({"decompress"} if self._in_tests else {"decompress", "loads"})
-            and given
-            and isinstance(self._syntax.folder.value(given[0]), bytes)
-        ):
+        loaders = {"decompress"} if self._in_tests else {"decompress", "loads"}
+        if called in loaders and isinstance(self._syntax.folder.value(first), bytes):
             self._add(node, called, insides.HIDDEN)
 
     def _opens_to_write(self, node: ast.Call) -> bool:
@@ -433,3 +437,12 @@ def _of_member(full: str, table: Mapping[str, str]) -> str:
             return table[full]
         full = full.rpartition(".")[0]
     return ""
+
+
+def _imported_names(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """Return the full names of what a statement imports; those of relative imports begin with a dot."""
+    names = [alias.name for alias in node.names]
+    if isinstance(node, ast.Import):
+        return names
+    module = node.module or ""
+    return [f".{module}.{name}" if node.level else member(module, name) for name in names]

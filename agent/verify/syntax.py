@@ -46,14 +46,8 @@ class Syntax:
         """Collect what the file's names stand for. Scopes are ignored: a name stands for all its values."""
         stored: dict[str, list[ast.expr | None]] = {}
         for node in self.nodes:
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    root = alias.name.partition(".")[0]
-                    self._bind_name(alias.asname or root, alias.name if alias.asname else root)
-            elif isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    full = member("." if node.level else node.module or "", alias.name)
-                    self._bind_name(alias.asname or alias.name, full)
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self._bind_imports(node)
             elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 stored.setdefault(node.id, []).extend(self._values_of(node))
         for _ in range(2):  # an alias of an alias
@@ -65,6 +59,15 @@ class Syntax:
                 value = self.folder.value(values[0])
                 if value is not None:
                     self.folder.names[name] = value
+
+    def _bind_imports(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            root = alias.name.partition(".")[0]
+            if isinstance(node, ast.ImportFrom):
+                full = member("." if node.level else node.module or "", alias.name)
+                self._bind_name(alias.asname or alias.name, full)
+            else:
+                self._bind_name(alias.asname or root, alias.name if alias.asname else root)
 
     def _values_of(self, node: ast.Name) -> list[ast.expr | None]:
         """Return what a name gets where it is stored; None for an unknown value."""

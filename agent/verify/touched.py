@@ -80,6 +80,13 @@ class _Part:
     own: set[bytes] = field(default_factory=set)
     texts: list[bytes] = field(default_factory=list)
 
+    def add(self, name: str, content: bytes, *, is_own: bool) -> None:
+        """Add the text of a file that it uses; `is_own` says whether it uses the file's name for it."""
+        if is_own:
+            self.own.add(os.fsencode(name))
+        if b"\0" not in content[:8000]:
+            self.texts.append(content)
+
     def depends_on(self, others: Sequence[_Part]) -> bool:
         """Return whether it names one of these parts, or is a suite in the folder of one of them or around it."""
         names = {name for other in others for name in other.names}
@@ -143,13 +150,9 @@ def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[
     files = [(path, entry) for path, entry in files if not path.endswith(SILENT)]
     if len(files) > MOST_FILES:
         return None
-    of_suites = {suite.name: _Part(suite.name, suite.root) for suite in suites if suite.root}
+    of_suites = {suite.name: _suite(suite) for suite in suites if suite.root}
     of_python = {suite.name: _Part(suite.name, own={b"src"}) for suite in suites if suite.runner == PYTEST}
     of_files = dict[str, _Part]()
-    for part in of_suites.values():
-        *above, name = os.fsencode(part.root).split(b"/")
-        part.names = {name, b"../*", *(step + b"/*" for step in above[-1:])}
-        part.own = {*above, name, b"src"}
     size = 0
     contents = workspace.store.each_blob([entry.sha for _, entry in files])
     for (path, _), content in zip(files, contents, strict=True):
@@ -157,9 +160,8 @@ def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[
         if size > MOST_BYTES:
             return None
         folder, pure = _folder(path, suites), PurePosixPath(path)
-        users = [part for part in of_suites.values() if _within(path, part.root)]
-        if not folder:
-            users = [of_files.setdefault(path, _file(pure))]
+        around = [part for part in of_suites.values() if _within(path, part.root)]
+        users = around if folder else [of_files.setdefault(path, _file(pure))]
         if pure.name in MANIFESTS or pure.suffix == ".gemspec":
             for part in users:
                 part.names.update(name for pattern in _NAMED for name in pattern.findall(content))
@@ -169,11 +171,15 @@ def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[
                 for part in of_python.values():
                     part.texts.append(os.fsencode(PurePosixPath(folder).name))
         for part in users:
-            if part.key not in of_files:
-                part.own.add(os.fsencode(pure.name))
-            if b"\0" not in content[:8000]:
-                part.texts.append(content)
+            part.add(pure.name, content, is_own=part.key not in of_files)
     return [*of_suites.values(), *of_python.values(), *of_files.values()]
+
+
+def _suite(suite: Suite) -> _Part:
+    """Return a suite with a folder, without the texts of its files."""
+    *above, name = os.fsencode(suite.root).split(b"/")
+    names = {name, b"../*", *(step + b"/*" for step in above[-1:])}
+    return _Part(suite.name, suite.root, names, own={*above, name, b"src"})
 
 
 def _file(path: PurePosixPath) -> _Part:
