@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from m3agent import __version__
 from m3agent.agent.context.types import Context
@@ -21,6 +21,8 @@ from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import Session
 from m3agent.agent.verify.baseline import Baseline
+from m3agent.agent.verify.review import Finding
+from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.network.proxy import NetworkRequest
@@ -152,29 +154,23 @@ def log_verification(
         session.write(
             events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
         )
-    session.write(
-        events.Verify(
-            verdict=evidence.verdict,
-            reason=evidence.reason,
-            fixed=list(evidence.fixed),
-            broken=list(evidence.broken),
-            still_red=list(evidence.still_red),
-            new=list(evidence.new_tests),
-            flaky=list(evidence.flaky),
-            added_red=list(evidence.added_red),
-            undone=list(evidence.undone),
-            seconds=evidence.seconds,
-            round=number,
-            by=by,
-            scope=None if evidence.scope is None else dataclasses.asdict(evidence.scope),
-            left_out=list(evidence.left_out),
-            own_only=evidence.own_only,
-            tampering=list(evidence.tampering),
-            review=[dataclasses.asdict(found) for found in evidence.review],
-            repeats=0 if evidence.repeats is None else evidence.repeats.runs,
-            repeat_seconds=0.0 if evidence.repeats is None else evidence.repeats.seconds,
-        )
-    )
+    repeats = evidence.repeats
+    others = {
+        "new": list(evidence.new_tests),
+        "round": number,
+        "by": by,
+        "repeats": repeats.runs if repeats else 0,
+        "repeat_seconds": repeats.seconds if repeats else 0.0,
+    }
+    names = [field.name for field in dataclasses.fields(events.Verify) if field.name not in others]
+    session.write(events.Verify(**{name: _plain(getattr(evidence, name)) for name in names}, **others))
+
+
+def _plain(value: Any) -> Any:
+    """Return a field of a verification as the log has it."""
+    if isinstance(value, Scope | Finding):
+        return dataclasses.asdict(value)
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events.AttemptChosen:
