@@ -155,7 +155,7 @@ def log_verification(
             events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
         )
     repeats = evidence.repeats
-    others = {
+    others: dict[str, Any] = {
         "new": list(evidence.new_tests),
         "round": number,
         "by": by,

@@ -140,11 +140,7 @@ def own_test_red(evidence: Evidence) -> str:
 def same_obstacle(evidence: Evidence) -> str:
     """Neither test run came to its end, for the same cause."""
     cause = evidence.unfinished if _ran(evidence) else ""
-    return (
-        f"the tests did not finish without the patch, and with it for the same cause: {cause}"
-        if cause
-        else ""
-    )
+    return f"the tests finished neither without nor with the patch: {cause}" if cause else ""
 
 
 @_rule("failed")
@@ -304,12 +300,12 @@ def needs_review(evidence: Evidence) -> str:
     They reach into the interpreter or the test runner, such as `sys._getframe`, or replace a part of another package; their
     source may hide it. Or they change how values compare, and copies of a repaired test pass that expect similar values.
     """
-    lines = evidence.review
-    if not lines:
+    if not evidence.review:
         return ""
-    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    first, *others = evidence.review
+    more = f", and {len(others)} more" if others else ""
     return (
-        f"needs review: {lines[0].path}:{lines[0].line} {lines[0].what}{more}; its tests cannot show that it works "
+        f"needs review: {first.path}:{first.line} {first.what}{more}; its tests cannot show that it works "
         f"({_otherwise(evidence, 'needs_review')})"
     )
 

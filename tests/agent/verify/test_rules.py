@@ -152,6 +152,12 @@ def test_runs_that_do_not_finish(before: TestReport, after: TestReport, rule: st
     assert judged.verdict == ("unverified" if rule in ("same_obstacle", "nothing_ran") else "failed")
 
 
+def test_the_cause_is_named() -> None:
+    judged = judge(Evidence(ODD_END, ODD_END))
+    cause = "the test program ended with exit status 2: KeyError: 'HOME'"
+    assert judged.reason == f"the tests finished neither without nor with the patch: {cause}"
+
+
 FIXED = Evidence(report("a.x", "a.y"), report("a.x a.y"), paths=["code.py"], suites=("pytest:.",))
 SHOWN = Evidence(report("a.x"), report("a.x"), own=(report("a.x", "a.y"), report("a.x a.y")))
 LINE = Finding("code.py", 3, "sys._getframe()", "reads frames")
