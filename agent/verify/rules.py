@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.verify.evidence import Evidence
-from m3agent.agent.verify.scope import no_time
 from m3agent.agent.verify.stability import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
 
@@ -204,7 +203,10 @@ def nothing_fixed(evidence: Evidence) -> str:
 @_rule("unverified")
 def no_time_for_all(evidence: Evidence) -> str:
     """Not all selected tests of a large suite had time."""
-    return no_time(evidence.seconds) if evidence.scope is not None and evidence.scope.untimed else ""
+    if evidence.scope is None or not evidence.scope.untimed:
+        return ""
+    minutes = f"{evidence.seconds / 60:g} minutes (--verify-minutes)"
+    return f"not all tests that may execute the change had time within {minutes}"
 
 
 @_rule("unverified")
@@ -289,8 +291,7 @@ def no_time_for_further_runs(evidence: Evidence) -> str:
     """There was no time for all further runs."""
     if not evidence.repeats or not evidence.repeats.missing:
         return ""
-    runs = evidence.repeats.runs
-    return f"no time for the further runs: {runs} of {runs + evidence.repeats.missing} were made"
+    return f"no time for the further runs: {evidence.repeats.missing} are missing"
 
 
 @_rule("unverified", "further runs")

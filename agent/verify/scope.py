@@ -156,11 +156,6 @@ def hung(report: TestReport) -> set[str]:
     return {ident for ident in report.red if report.errors.get(ident, "").startswith("timed out after")}
 
 
-def no_time(seconds: float) -> str:
-    """Return the reason of a verdict if selected tests had no time."""
-    return f"not all tests that may execute the change had time within {seconds / 60:g} minutes (--verify-minutes)"
-
-
 def _stem(path: PurePosixPath) -> str:
     """Return a file's name without suffixes and without the words that mark tests, in lower case."""
     return _TEST_WORDS.sub("", path.name.partition(".")[0].lower())

@@ -16,9 +16,8 @@ base tree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.pair import Pair, targets_of
@@ -57,7 +56,7 @@ class Repeats:
         unstable: Other tests that are red in some runs of the new tree and green in others.
         errors: Error text of each of these tests.
         always_red: Tests that are red in each of the first additional runs, and were not in the first run of all tests.
-        missing: Number of the first additional runs that had no time.
+        missing: Number of runs that had no time, and without which it is not known whether the patch breaks a test.
     """
 
     runs: int
@@ -80,10 +79,7 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    times, seconds = _times(selection), _seconds(after)
-    return await _in_sandboxes(
-        "verify-repeat", lambda name: pair.runs.repeat(pair.new, name, selection, times, seconds)
-    )
+    return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, _times(selection), _seconds(after))
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
@@ -103,13 +99,15 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     always_red = {ident for ident in times.keys() - after.red if times[ident] == len(reports)}
     unstable = times.keys() - after.red - always_red
     broken, more = set[str](), list[TestReport]()
+    missing = SANDBOXES * _times(pair.selection) - len(reports)
     if candidates := times.keys() & {*before.passed}:
         again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
         if all(times[ident] < LEAST_RED for ident in candidates):
             more = await _run_again(pair, again, candidates, _seconds(after))
         if len(more) < SANDBOXES * TIMES or candidates & _times_red(more).keys():
-            broken, compared = await _compare_trees(pair, again, candidates)
+            broken, compared, left = await _compare_trees(pair, again, candidates)
             more += compared
+            missing += left if pair.selection.seconds is None else 0
     errors = {
         ident: report.errors.get(ident, "")
         for report in (*more, *reports)
@@ -123,7 +121,7 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
         frozenset(unstable - broken),
         errors,
         frozenset(always_red),
-        SANDBOXES * _times(pair.selection) - len(reports),
+        missing,
     )
 
 
@@ -142,25 +140,23 @@ async def _run_again(
 ) -> list[TestReport]:
     """Run the new tree until one of the tests is red in each sandbox, or as often as the first time."""
     return await _in_sandboxes(
+        pair,
+        pair.new,
         "verify-repeat-again",
-        lambda name: pair.runs.repeat(
-            pair.new,
-            name,
-            selection,
-            TIMES,
-            seconds,
-            lambda report: not candidates.isdisjoint(report.red),
-        ),
+        selection,
+        TIMES,
+        seconds,
+        lambda report: not candidates.isdisjoint(report.red),
     )
 
 
 async def _compare_trees(
     pair: Pair, selection: Selection, candidates: set[str]
-) -> tuple[set[str], list[TestReport]]:
+) -> tuple[set[str], list[TestReport], int]:
     """Run both trees at the same time.
 
     Returns:
-        The broken tests among the candidates, and the reports of both trees.
+        The broken tests among the candidates, the reports of both trees, and the number of runs of the old tree that had no time.
     """
     stable = {*candidates}
 
@@ -168,32 +164,30 @@ async def _compare_trees(
         stable.difference_update(report.red)
         return not stable
 
+    limits = selection, COMPARED_TIMES, COMPARED_SECONDS
     old, new = await all_of(
-        _in_sandboxes(
-            "verify-repeat-before",
-            lambda name: pair.runs.repeat(
-                pair.old, name, selection, COMPARED_TIMES, COMPARED_SECONDS, all_unstable
-            ),
-        ),
-        _in_sandboxes(
-            "verify-repeat-after",
-            lambda name: pair.runs.repeat(
-                pair.new, name, selection, COMPARED_TIMES, COMPARED_SECONDS, lambda _: not stable
-            ),
-        ),
+        _in_sandboxes(pair, pair.old, "verify-repeat-before", *limits, all_unstable),
+        _in_sandboxes(pair, pair.new, "verify-repeat-after", *limits, lambda _: not stable),
     )
     broken = set[str]()
     if len(old) == COMPARED_RUNS:
         often = {ident for ident, number in _times_red(new).items() if number >= LEAST_RED}
         broken = candidates & often - _times_red(old).keys()
-    return broken, [*old, *new]
+    return broken, [*old, *new], COMPARED_RUNS - len(old) if stable else 0
 
 
 async def _in_sandboxes(
-    name: str, repeat_in: Callable[[str], Coroutine[Any, Any, list[TestReport]]]
+    pair: Pair,
+    tree: str,
+    name: str,
+    selection: Selection,
+    times: int,
+    seconds: float,
+    enough: Callable[[TestReport], bool] = lambda _: False,
 ) -> list[TestReport]:
-    """Return the reports of several sandboxes that run at once; `repeat_in` runs one, which it names."""
-    done = await all_of(*(repeat_in(f"{name}-{number}") for number in range(1, SANDBOXES + 1)))
+    """Return the reports of several sandboxes that run at once. The arguments are those of `TreeRuns.repeat`."""
+    names = (f"{name}-{number}" for number in range(1, SANDBOXES + 1))
+    done = await all_of(*(pair.runs.repeat(tree, each, selection, times, seconds, enough) for each in names))
     return [report for some in done for report in some]
 
 

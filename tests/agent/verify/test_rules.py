@@ -196,7 +196,7 @@ EXAMPLES: list[tuple[Evidence, str, str]] = [
     (replace(FIXED, repeats=repeats(broken=TEST)), "broken_sometimes", "1 test red in several of 12 further runs with the patch, and in none of 12 without it"),
     (replace(FIXED, repeats=repeats(unstable=TEST)), "unstable", "unstable: 1 fixed test red in some of 6 further runs"),
     (replace(FIXED, repeats=repeats(always_red=TEST)), "always_red", "1 fixed test green in the first run, but red in all 6 further runs"),
-    (replace(FIXED, repeats=repeats(runs=3, missing=3)), "no_time_for_further_runs", "no time for the further runs: 3 of 6 were made"),
+    (replace(FIXED, repeats=repeats(runs=3, missing=3)), "no_time_for_further_runs", "no time for the further runs: 3 are missing"),
     (
         replace(FIXED, findings=(LINE, LINE)),
         "needs_review",

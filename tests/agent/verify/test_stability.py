@@ -166,6 +166,9 @@ async def test_too_few_runs_of_the_base_tree_show_nothing(tmp_path: Path) -> Non
     runs.red.update({NEW: {0, 5}, AFTER: {*range(12)}})
     found = await repeats(runs, (ALL_GREEN, ALL_GREEN), Selection())
     assert (found.broken, found.unstable) == (frozenset(), frozenset({"a.py::y"}))
+    assert found.missing == 3, "nobody knows whether the patch breaks the test"
+    large = await repeats(runs, (ALL_GREEN, ALL_GREEN), Selection(seconds=9))
+    assert large.missing == 0, "large suites have less time, whatever the load"
 
 
 async def test_a_test_that_was_red_before_is_not_run_on_the_base_tree(scripted: Scripted) -> None:
