@@ -16,7 +16,7 @@ from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
 from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
-from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner
+from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner, variants
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
 from m3agent.tools.test_report import TestReport
 
@@ -24,7 +24,7 @@ PER_TEST = 1 / 30  # share of the whole time limit after which a single test cou
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
 MOST_REPORT = 64 << 20  # most bytes of the report that are read
 MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
-PARTS = (channel, bytecode, guard, recorder)
+PARTS = (channel, bytecode, guard, recorder, variants)
 """What each test program imports."""
 
 MOST_BYTECODE = 64 << 20  # most bytes of packed bytecode that are kept
@@ -41,6 +41,16 @@ class Bytecode:
     """
 
     content: bytes = b""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Test files with other assertions (`m3agent.tools.in_sandbox.variants`)."""
+
+    files: Mapping[str, str]
+    """Sources of test files, by path. They define the same functions as the files in the sandbox."""
+    helpers: str = ""
+    """Source of functions that they call."""
 
 
 def standard_input(
@@ -120,6 +130,74 @@ async def _taken(sandbox: Sandbox, path: str, most: int) -> bytes:
     """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
     raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
     return raw.stdout
+
+
+async def run_variants(
+    sandbox: Sandbox,
+    variants: Sequence[Variant],
+    only: Collection[str],
+    *,
+    per_test: float,
+    seconds: float,
+    interpreter: Sequence[str] = ("python3",),
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    bytecode: Bytecode | None = None,
+) -> list[Reading]:
+    """Run tests with each variant of their files, and return what each report says. For pytest only.
+
+    Args:
+        sandbox: The sandbox.
+        variants: The variants, in the order in which they run.
+        only: Ids of the tests.
+        per_test: Time limit of one test, in seconds.
+        seconds: Time after which no further test starts.
+        interpreter, env, log, bytecode: As for `run_program`.
+        options: More options of pytest.
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+    """
+    folder = f"{sandbox.folders.temporary}/variants-{secrets.token_hex(8)}"
+    keys = [secrets.token_bytes(32) for _ in variants]
+    parts = [
+        {
+            "report": f"{folder}-{number}",
+            "key": key.hex(),
+            "files": dict(variant.files),
+            "helpers": variant.helpers,
+        }
+        for number, (variant, key) in enumerate(zip(variants, keys, strict=True))
+    ]
+    request: dict[str, object] = {
+        "framework": "pytest",
+        "limit": per_test,
+        "targets": sorted({ident.partition("::")[0] for ident in only}),
+        "options": options,
+        "only": sorted(only),
+        "until": seconds,
+        "unstable": ADDRESS.pattern,
+        "variants": parts,
+    }
+    collected, _ = await run_program(
+        sandbox,
+        runner,
+        request,
+        timeout=seconds + len(variants) * per_test,
+        interpreter=interpreter,
+        env=env,
+        log=log,
+        bytecode=bytecode,
+    )
+    reports = await sandbox.exec(
+        ["sh", "-c", 'cat "$1"-* 2>/dev/null; rm -f "$1"-*', "sh", folder], keep=MOST_REPORT
+    )
+    # each line counts for the report with its key only
+    readings = [read_report(reports.stdout, key) for key in keys]
+    for reading in readings:
+        reading.arguments = collected.arguments
+    return readings
 
 
 async def run_in_sandbox(

@@ -22,18 +22,27 @@ CHANGERS = frozenset({"setattr", "delattr", "update_wrapper", "vars", "globals",
 """Names of what changes classes, and options of decorators that make comparison methods."""
 HARMLESS = frozenset({"__init__", "__name__", "__doc__"})
 """Special attributes that change no comparison."""
+CLASS = "class "
+"""Start of what `_deciding` says of a class."""
 TEXTS = frozenset({".md", ".rst", ".txt"})
 """Files without code."""
 
 
-def may_change_comparisons(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> bool:
+def may_change_comparisons(
+    changes: Mapping[str, tuple[bytes | None, bytes | None]], *, classes: bool = True
+) -> bool:
     """Return whether a patch may change how values compare: it adds a class, or changes a comparison method.
 
     Args:
         changes: By path, the old and the new content; None where the file is missing.
+        classes: Count each new class. Otherwise only those whose code has something that decides a comparison.
     """
     return any(
-        after is not None and _deciding(path, after) - _deciding(path, before or b"")
+        after is not None
+        and any(
+            classes or not (isinstance(name, str) and name.startswith(CLASS))
+            for name in _deciding(path, after) - _deciding(path, before or b"")
+        )
         for path, (before, after) in changes.items()
     )
 
@@ -53,7 +62,7 @@ def _deciding(path: str, source: bytes) -> Counter[str | bytes]:
     for node in ast.walk(module):
         match node:
             case ast.ClassDef(name=name):
-                found[f"class {name}"] += 1
+                found[f"{CLASS}{name}"] += 1
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in COMPARISONS:
                 found[ast.dump(node)] += 1
             case (

@@ -18,7 +18,7 @@ from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.evidence import Evidence
-from m3agent.agent.verify.inverted_runs import CopiesSeen, inverted_tree, run_copies
+from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
 from m3agent.agent.verify.review import Finding, changes_of, findings_at, needs_review
@@ -39,6 +39,8 @@ from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.report_reader import Reading
+from m3agent.tools.run_tests import Variant
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, suite_of, suites_of
@@ -47,8 +49,6 @@ from m3agent.tools.test_report import EMPTY, TestReport, joined
 
 KNOWN_SECONDS = 0.1
 """Seconds in which a result of the base tree's tests that is known arrives."""
-COPIES_SECONDS = 60.0
-"""Seconds after which no further inverted copy of a test starts."""
 
 Reports = tuple[TestReport, TestReport]
 """The reports of the old and the new tree."""
@@ -372,6 +372,7 @@ class _CopyRuns:
         self._workspace = workspace
         self._runs = runs
         self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
+        self._number = itertools.count(1)
 
     def begin(self, tree: str, fixed: Collection[str], added: Collection[str]) -> asyncio.Task[CopiesSeen]:
         """Run copies of tests that are fixed, or seem to be while others still run.
@@ -394,30 +395,20 @@ class _CopyRuns:
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
 
     async def _run(self, tree: str, fixed: Collection[str], own: Collection[str]) -> CopiesSeen:
-        inverted = await asyncio.to_thread(inverted_tree, self._workspace.store, tree, fixed)
-        if inverted is None:
+        added = {ident for ident in fixed if file_of(ident) in own}
+        groups = [group for group in ({*fixed} - added, added) if group]  # never in one process
+        return joined_copies(await all_of(*(self._run_group(tree, group) for group in groups)))
+
+    async def _run_group(self, tree: str, fixed: Collection[str]) -> CopiesSeen:
+        copies = await asyncio.to_thread(copies_of, self._workspace.store, tree, fixed)
+        if copies is None:
             return CopiesSeen()
-        number = itertools.count(1)
 
-        async def run(idents: Collection[str]) -> tuple[set[str], set[str]]:
-            name = f"verify-inverted-{next(number)}"
-            added = {ident for ident in idents if file_of(ident) in own}
-            groups = {name: {*idents} - added, f"{name}-added": added}  # never in one process
-            reports = await all_of(
-                *(
-                    self._runs.run(
-                        inverted.tree,
-                        name,
-                        Selection(targets_of({*map(file_of, group)}), group, seconds=COPIES_SECONDS),
-                    )
-                    for name, group in groups.items()
-                    if group
-                )
-            )
-            passed = {ident for report in reports for ident in report.passed}
-            return passed, {ident for report in reports for ident in report.ids}
+        async def run(variants: Sequence[Variant], idents: Collection[str]) -> list[Reading]:
+            name = f"verify-inverted-{next(self._number)}"
+            return await self._runs.run_variants(tree, name, variants, idents, SECONDS)
 
-        return await run_copies(inverted, run)
+        return await run_copies(copies, run)
 
 
 def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection[str]) -> Selection:

@@ -96,6 +96,7 @@ MEMBERS = _by_name(
             signal.raise_signal signal.pthread_kill
         """,
         DESCRIPTORS: "os.closerange os.pidfd_open",
+        FINDS_TESTS: "os.getpid os.getppid",
         EXIT: "atexit.register weakref.finalize threading._register_atexit",
         IN_RUNNER: """
             pytest.hookimpl pytest.Config pytest.Item pytest.Function pytest.CallInfo pytest.TestReport unittest.case

@@ -1,51 +1,33 @@
-"""Make copies of tests that must fail: in each copy, one assertion is inverted.
+"""Make variants of test files: the same tests, with other assertions in the same places.
 
-The test
+A test with the assertion
 
-    def test_add():
-        assert add(2, 3) == 5
-        assert add(0, 7) > 0
+    assert add(2, 3) == 5
 
-gets the copies
+must fail if that assertion is inverted:
 
-    def test_add_1():
+    assert add(2, 3) == (2 * 5 + 4711)          a very different value
+    assert add(2, 3) == (5 + 3)                 a value that looks alike: as many digits, letters or elements
+    assert not (add(2, 3) == 5)                 only if no other value can be given
+
+If it passes all the same, it shows nothing: the code under test changes how tests are judged, or its values are equal to
+everything. Only assertions that run in each run that passes can be inverted like this. They are statements of the test itself,
+not of its loops, conditions and `try` statements, and no `return` stands before them.
+
+All other assertions that compare are expected to fail with another value, wherever they stand: in loops, in functions that tests
+call, in parts of conditions, in `if ...: raise`. Then the test must pass:
+
+    try:
         assert add(2, 3) == (2 * 5 + 4711)
-        assert add(0, 7) > 0
+    except BaseException:
+        pass
+    else:
+        raise Equal("<token 7 test_add.py>")
 
-    def test_add_2():
-        assert add(2, 3) == (5 + 3)
-        assert add(0, 7) > 0
+And a test must pass if its assertions find the same values in other places, where code that searches the variables of its caller
+does not find them:
 
-    def test_add_3():
-        assert add(2, 3) == (5 - 4)
-        assert add(0, 7) > 0
-
-    def test_add_4():
-        assert add(2, 3) == 5
-        assert not (add(0, 7) > 0)
-
-A comparison with a literal gets three copies: one with a very different value, and two with values that look alike (as many
-digits, letters or elements), because code may recognise the first. Where no value looks alike, it gets another very different
-one. A comparison with anything else gets three with other values of the same type, and a negated one.
-
-If a test passes and such a copy passes as well, the test shows nothing. Either the code under test changes how tests are
-judged, or its values are equal to everything.
-
-A test also gets one copy without a change. A test that depends on its name or on how often it runs fails in that copy:
-then its other copies show nothing. And it gets one whose assertions find the same values in other places:
-
-    def test_add_0():
-        assert add(2, 3) == 5
-        assert add(0, 7) > 0
-
-    def test_add_5():
-        assert add((lambda: 2)(), (lambda: 3)()) == (lambda: 5)()
-        assert add((lambda: 0)(), (lambda: 7)()) > (lambda: 0)()
-
-If the unchanged copy passes and that one does not, code under test may have changed what the test expects.
-
-Only assertions that run in each run that passes are inverted. They are statements of the test itself, not of its loops,
-conditions and `try` statements, and no `return` stands before them.
+    assert add((lambda: 2)(), (lambda: 3)()) == (lambda: 5)()
 """
 
 from __future__ import annotations
@@ -54,20 +36,23 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
+from typing import Literal, TypeGuard
 
 from m3agent.agent.verify.comparisons import own_nodes
 from m3agent.sandbox.python_ast import parse
 
-MOST_COPIES = 6
-"""Most copies of one test."""
 MAY_SWALLOW = re.compile("raise|error|exception|suppress|ignor|expect|fail|swallow|catch", re.IGNORECASE)
 """Context managers with such a word may end a failed assertion."""
 MAY_FAIL = re.compile("xfail|expectedFailure", re.IGNORECASE)
 """Decorators of tests that may fail."""
 APPROXIMATE = re.compile("approx|assertAlmostEqual")
 """Comparisons that a similar value may pass."""
+MAY_COMPARE = re.compile("assert|check|verif|expect|ensure|compar|match|equal|same", re.IGNORECASE)
+"""Names of functions that may compare their arguments."""
+EXPECTS_ERROR = re.compile("raise|warn|log", re.IGNORECASE)
+"""Names of functions that expect an error, a warning or a message."""
 OPPOSITES = {
     one: other
     for pair in (
@@ -99,106 +84,399 @@ EQUALITIES = frozenset(
     }
 )
 """Assertions of unittest that compare their first two arguments."""
+SEARCHES = frozenset({"index", "count", "remove"})
+"""Methods that compare their argument with elements."""
 
+Way = Literal["different", "alike", "left"]
+"""How another value is made: it is very different, it looks alike, or the left side is very different instead of the right one."""
+WAYS: tuple[Way, ...] = ("different", "alike", "left")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[ast.expr | ast.stmt, str, str]
-"""A part of the source, and the texts to put before and after it."""
-Inversion = tuple[ast.stmt, list[Edit], bool]
-"""An assertion, the edits that invert it, and whether they negate it."""
+"""A part of the source, and the texts to put before and after it. Of a name, and of an attribute's name, an empty text before
+stands for the name itself, which the other text replaces. A part stands after the parts that it contains."""
 
 
 @dataclass(frozen=True)
-class Copy:
-    """A copy of a test, unchanged or with an inverted assertion.
+class Inversion:
+    """An inverted assertion, which must fail."""
 
-    Attributes:
-        test: Name of the test, with the names of its classes, such as `TestSum::test_add`.
-        line: Line number of the inverted assertion in the original file, from 1; 0 if none is inverted.
-        text: That line, stripped.
-        negated: Whether the assertion is negated. Otherwise, it compares with another value.
-        kept: Whether its assertions are as they were, but keep the values that they compare with out of reach.
-    """
-
-    test: str
-    line: int = 0
-    text: str = ""
-    negated: bool = False
-    kept: bool = False
+    line: int
+    """Line number of the assertion, from 1."""
+    text: str
+    """That line, stripped."""
+    negated: bool
+    """Whether it is negated. Otherwise it compares with another value."""
+    alike: bool = False
+    """Whether that value looks like the one that the test expects."""
 
 
-def with_inverted_copies(
-    source: bytes, tests: Collection[str], random: Random
-) -> tuple[bytes, dict[str, Copy]]:
-    """Add inverted copies of tests to a test file, each after the test itself.
+class TestSource:
+    """A test file, of which variants are made.
 
     Args:
-        source: The file.
-        tests: Names of the tests, such as `test_add` or `TestSum::test_add`.
-        random: Chooses other values, and the assertions if a test has many.
-
-    Returns:
-        The new file, and the copies by name. The old file and no copies if no assertion of the tests can be inverted.
+        source: The file. It has no variants if it cannot be read.
+        random: Chooses other values, and assertions.
+        token: Begins the names of the functions that the variants call.
     """
+
+    __test__ = False
+
+    def __init__(self, source: bytes, random: Random, token: str) -> None:
+        self._random = random
+        self._names = _Names(token)
+        self._source = source
+        self._functions: dict[str, Function] = {}
+        self._lines = source.splitlines(keepends=True)
+        try:
+            module = parse(source)
+            source.decode()
+        except (SyntaxError, ValueError, RecursionError):
+            return
+        self._functions = dict(_functions(module.body, ""))
+
+    @property
+    def helpers(self) -> str:
+        """The source of the functions that variants call."""
+        return self._names.source()
+
+    def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
+        """Return up to two variants in which an assertion of each test is inverted.
+
+        Args:
+            tests: Names of the tests, such as `test_add` or `TestSum::test_add`.
+
+        Returns:
+            For each variant the source, and the inversions by the name of the test.
+        """
+        edits: tuple[list[Edit], list[Edit]] = [], []
+        inversions: tuple[dict[str, Inversion], dict[str, Inversion]] = {}, {}
+        for test in tests:
+            function = self._functions.get(test)
+            if function is None or not _must_pass(function):
+                continue
+            groups = [list(self._inversions(each)) for each in _certain(function.body)]
+            groups = self._random.sample([group for group in groups if group], sum(map(bool, groups)))
+            if not groups:
+                continue
+            first, *others = groups
+            rest = [first[1:], *others]
+            ways = [
+                first[0],
+                *self._random.sample([way for group in rest for way in group], 1 if any(rest) else 0),
+            ]
+            for number, (inversion, way) in enumerate(ways):
+                edits[number].extend(way)
+                inversions[number][test] = inversion
+        made = zip((self._edited(each) for each in edits), inversions, strict=True)
+        return [(source, each) for source, each in made if each and source is not None]
+
+    def expected_to_fail(self, path: str, way: Way) -> bytes | None:
+        """Return a variant in which each assertion must fail with another value, and the tests must pass.
+
+        Args:
+            path: The file's path, for the error text of a test whose assertion passes.
+            way: How the other values are made.
+
+        Returns:
+            None if no assertion compares, or none can get another value.
+        """
+        edits: list[Edit] = []
+        for statement in self._statements():
+            if (falsified := self._falsified_statement(statement, way)) and self._begins_line(statement):
+                edits += falsified
+                edits.append(self._expected(statement, path))
+        return self._edited(edits) if edits else None
+
+    def hidden(self, tests: Collection[str]) -> bytes | None:
+        """Return a variant whose assertions find their values in other places; None if there is none."""
+        functions = [self._functions[test] for test in tests if test in self._functions]
+        edits = [edit for function in filter(_must_pass, functions) for edit in self._hidden(function)]
+        return self._edited(edits) if edits else None
+
+    @property
+    def functions(self) -> set[str]:
+        """The names of the file's functions."""
+        return {name.rpartition("::")[2] for name in self._functions}
+
+    def not_inverted(self, tests: Collection[str], helpers: Collection[str]) -> dict[str, tuple[int, str]]:
+        """Return the tests that may compare where no variant inverts it, each with the first such line and its text.
+
+        Args:
+            tests: As for `inverted`.
+            helpers: Names of functions whose assertions are expected to fail as well.
+        """
+        helpers = {*helpers, *self.functions}
+        result = dict[str, tuple[int, str]]()
+        inverted = {
+            id(node) for each in self._statements() if self._is_inverted(each) for node in ast.walk(each)
+        }
+        for test in tests:
+            if (function := self._functions.get(test)) is None:
+                continue
+            certain = {id(node) for each in _certain(function.body) for node in ast.walk(each)}
+            lines = sorted(
+                node.lineno
+                for node in ast.walk(function)
+                if _searches(node) or (_may_compare(node, helpers) and id(node) not in inverted | certain)
+            )
+            if lines:
+                result[test] = lines[0], self._text(lines[0])
+        return result
+
+    def imports(self) -> set[str]:
+        """Return the paths without a suffix that the file's imports may mean, relative to the folders of the search path.
+
+        A relative import has a dot for each level at its start.
+        """
+        names = set[str]()
+        for function in [*self._module_nodes()]:
+            match function:
+                case ast.Import(names=aliases):
+                    names |= {alias.name.replace(".", "/") for alias in aliases}
+                case ast.ImportFrom(module=module, names=aliases, level=level):
+                    start = "." * level + (module or "").replace(".", "/")
+                    names |= {start, *(f"{start}{'/' if module else ''}{alias.name}" for alias in aliases)}
+        return names
+
+    def _module_nodes(self) -> Iterator[ast.AST]:
+        try:
+            yield from ast.walk(parse(self._source))
+        except (SyntaxError, ValueError, RecursionError):
+            return
+
+    def _text(self, line: int) -> str:
+        return self._lines[line - 1].decode().strip()
+
+    def _edited(self, edits: Sequence[Edit]) -> bytes | None:
+        """Return the source with edits; None if that is no Python, such as for two statements in one line."""
+        changed = _with_edits(self._lines, edits)
+        try:
+            parse(changed)
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        return changed
+
+    def _statements(self) -> Iterator[ast.stmt]:
+        """Yield the assertions in all functions of the file."""
+        for function in self._functions.values():
+            if not any(MAY_FAIL.search(ast.dump(decorator)) for decorator in function.decorator_list):
+                yield from _assertions(function.body)
+
+    def _begins_line(self, statement: ast.stmt) -> bool:
+        """Return whether a statement has its lines for itself, and is no `elif`."""
+        line = self._lines[statement.lineno - 1]
+        last = self._lines[(statement.end_lineno or 1) - 1][statement.end_col_offset or 0 :]
+        return (
+            not line[: statement.col_offset].strip()
+            and last.strip()[:1] != b";"
+            and (not isinstance(statement, ast.If) or line[statement.col_offset :].startswith(b"if"))
+        )
+
+    def _is_inverted(self, statement: ast.stmt) -> bool:
+        return bool(self._falsified_statement(statement, "different")) and self._begins_line(statement)
+
+    # -- assertions that must fail -----------------------------------------------------------------------------------------------
+
+    def _inversions(self, statement: ast.Assert | ast.Expr) -> Iterator[tuple[Inversion, list[Edit]]]:
+        """Yield the ways to invert an assertion, first one with a very different value."""
+
+        def inversion(*, negated: bool = False, alike: bool = False) -> Inversion:
+            return Inversion(statement.lineno, self._text(statement.lineno), negated, alike)
+
+        sides = _sides(statement)
+        values = [self._other(sides, way, statement) for way in WAYS[:2]] if sides else []
+        if values and values[0]:
+            is_bool = any(isinstance(side, ast.Constant) and isinstance(side.value, bool) for side in sides)
+            yield inversion(negated=is_bool), values[0]
+            if not is_bool and values[1]:
+                yield inversion(alike=True), values[1]
+            return
+        match statement:
+            case ast.Assert(test=test):
+                yield inversion(negated=True), [(test, "not (", ")")]
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
+                yield inversion(negated=True), [(method, "", OPPOSITES[name])]
+
+    def _other(self, sides: Sequence[ast.expr], way: Way, around: ast.AST) -> list[Edit]:
+        """Return the edits that make another value of one side of a comparison: of a literal, or else of either side."""
+        literal = next((side for side in sides if _another(side, "1")), None)
+        approximate = bool(APPROXIMATE.search(ast.dump(around)))
+        if literal is not None and way != "left":
+            near = [] if approximate or way != "alike" else _alike(literal, self._random, self._names)
+            return near or _another(literal, str(self._random.randrange(1000, 10_000)))
+        if approximate or literal is not None:
+            return []
+        side = sides[1:] if way == "left" else sides[:1]
+        return self._names.call(self._names.other, side[0], alike=way == "alike") if side else []
+
+    # -- assertions that are expected to fail ------------------------------------------------------------------------------------
+
+    def _expected(self, statement: ast.stmt, path: str) -> Edit:
+        start = self._lines[statement.lineno - 1][: statement.col_offset].decode()
+        error = f"{self._names.equal}('<{self._names.token} {statement.lineno} {path}>')"
+        after = f"\n{start}except BaseException:\n{start} pass\n{start}else:\n{start} raise {error}"
+        return statement, f"try:\n{start} ", after
+
+    def _falsified_statement(self, statement: ast.stmt, way: Way) -> list[Edit]:
+        """Return the edits with which an assertion that passes fails; none if that is not possible."""
+        match statement:
+            case (
+                ast.Assert(test=test)
+                | ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertTrue"), args=[test, *_]))
+            ):
+                return self._falsified(test, True, way)
+            case (
+                ast.If(test=test)
+                | ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertFalse"), args=[test, *_]))
+            ):
+                return self._falsified(test, False, way)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertIn"), args=[_, container, *_])):
+                return self._elements(container, way)
+            case ast.Expr() if sides := _sides(statement):
+                return self._other(sides, way, statement)
+        return []
+
+    def _falsified(self, node: ast.expr, truth: bool, way: Way) -> list[Edit]:
+        """Return the edits that make an expression false that is true; or true that is false, if `truth` is False.
+
+        In a loop, each comparison must get another result, whichever of them is about the code under test.
+        """
+        equal, within = (ast.Eq, ast.In) if truth else (ast.NotEq, ast.NotIn)
+        match node:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                return self._falsified(inner, not truth, way)
+            case ast.BoolOp(op=op, values=values):
+                parts = [self._falsified(value, truth, way) for value in values]
+                if isinstance(op, ast.And) is truth:  # one part suffices
+                    some = [part for part in parts if part]
+                    return self._random.choice(some) if some else []
+                return [edit for part in parts for edit in part] if all(parts) else []
+            case ast.Compare(left=left, ops=[*_, op], comparators=[*others, last]) if isinstance(op, equal):
+                return self._other([last] if others else [last, left], way, node)
+            case ast.Compare(ops=[*_, op], comparators=[*_, last]) if isinstance(op, within):
+                return self._elements(last, way)
+            case ast.Call(
+                func=ast.Name(id="all" | "any" as name) as function,
+                args=[ast.GeneratorExp() | ast.ListComp() as each],
+            ):
+                edits = self._falsified(each.elt, truth, way)
+                swapped = "any" if truth else "all"
+                # all(f(x) == x for x in y) becomes any(f(x) == another(x) for x in y), which no element may fulfil
+                return [(function, "", swapped), *edits] if edits and name != swapped else edits
+        return []
+
+    def _elements(self, container: ast.expr, way: Way) -> list[Edit]:
+        """Return the edits that make a container with other elements."""
+        return [] if way == "left" else self._names.call(self._names.items, container, alike=way == "alike")
+
+    # -- assertions with hidden values -------------------------------------------------------------------------------------------
+
+    def _hidden(self, function: Function) -> list[Edit]:
+        """Return the edits that hide the values of a test's assertions.
+
+        A literal becomes a constant of another function. An argument of the test is hidden during the assertion.
+        """
+        names, every = self._names, function.args
+        arguments = {one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)} - {
+            "self",
+            "cls",
+        }
+        edits: list[Edit] = []
+        for statement in _certain(function.body):
+            shown = list(_values(statement.test if isinstance(statement, ast.Assert) else statement.value))
+            times = Counter(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
+            reached = Counter(node.id for node in shown if isinstance(node, ast.Name))
+            hidden = sorted(name for name in arguments & reached.keys() if times[name] == reached[name])
+            for node in shown:
+                if isinstance(node, ast.Constant):
+                    edits.append((node, "(lambda: ", ")()"))
+                elif node.id in hidden:
+                    edits.append((node, f"{names.again}({names.token}_", ")"))
+            start = self._lines[statement.lineno - 1][: statement.col_offset].decode()
+            if start.strip() and hidden:  # `if x: assert y` cannot begin with another statement
+                return []
+            if hidden:
+                before = (
+                    f"{names.token}_{name} = {names.keep}({name}); {name} = None\n{start}" for name in hidden
+                )
+                after = (f"\n{start}{name} = {names.again}({names.token}_{name})" for name in hidden)
+                edits.append((statement, "".join(before), "".join(after)))
+        return edits
+
+
+HELPERS = """
+class TOKEN_equal(BaseException):
+    pass
+
+
+def TOKEN_other(value, alike=0):
+    if alike and value and isinstance(value, (list, tuple)):
+        return value[:-1] + type(value)([TOKEN_other(value[-1], alike)])
+    if alike and value and isinstance(value, dict):
+        last = list(value)[-1]
+        return {**value, last: TOKEN_other(value[last], alike)}
+    if alike and value and isinstance(value, str):
+        return value[:-1] + [letter for letter in "abc" if letter != value[-1]][alike - 1]
+    if alike and isinstance(value, int) and not isinstance(value, bool):
+        return value + alike
+    if isinstance(value, (bool, int, float, complex)):
+        return (2 + alike) * value + 4711 if abs(value) < 1e300 else 0
+    if isinstance(value, (str, bytes, list, tuple)):
+        return value + (1 + alike) * (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
+    if isinstance(value, dict):
+        return {**value, "471%d" % alike: 0}
+    if isinstance(value, (set, frozenset)):
+        return value | {"471%d" % alike}
+    return object()
+
+
+def TOKEN_items(value, alike=0):
+    if isinstance(value, dict):
+        return {TOKEN_other(key, alike): each for key, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [TOKEN_other(each, alike) for each in value]
+    return []
+
+
+def TOKEN_keep(value):
+    import ast
     try:
-        module = parse(source)
-        source.decode()
-    except (SyntaxError, ValueError, RecursionError):
-        return source, {}
-    lines = source.splitlines(keepends=True)
-    if lines and not lines[-1].endswith((b"\n", b"\r")):
-        lines[-1] += b"\n"
-    functions = dict(_functions(module.body, ""))
-    added: list[tuple[int, bytes]] = []
-    copies: dict[str, Copy] = {}
-    for test in tests:
-        function = functions.get(test)
-        if function is None or not _must_pass(function):
-            continue
-        inverted = [found for one in _certain(function.body) for found in _inverted(one, random)]
-        names = [f"{function.name}_{number}" for number in range(len(inverted) + 2)]
-        prefix = test.removesuffix(function.name)
-        if not inverted or any(prefix + name in functions for name in names):
-            continue
-        chosen = _chosen(inverted, random)
-        text = _copied(lines, function, names[0], ())
-        copies[prefix + names[0]] = Copy(test)
-        for number in chosen:
-            statement, edits, negated = inverted[number]
-            text += _copied(lines, function, names[number + 1], edits)
-            line = lines[statement.lineno - 1].decode().strip()
-            copies[prefix + names[number + 1]] = Copy(test, statement.lineno, line, negated)
-        if kept := _kept(function, lines):
-            text += _copied(lines, function, names[-1], kept)
-            copies[prefix + names[-1]] = Copy(test, kept=True)
-        added.append((function.end_lineno or 0, text))
-    changed = _with_texts(lines, added)
-    return (source, {}) if changed is None else (changed, copies)
+        text = repr(value)
+        return text if ast.literal_eval(text) == value else lambda: value
+    except Exception:  # the code of a value may raise anything
+        return lambda: value
 
 
-def _with_texts(lines: list[bytes], added: Collection[tuple[int, bytes]]) -> bytes | None:
-    """Return a file with texts after some of its lines, and the helper that they need; None if it is no Python any more."""
-    for end, text in sorted(added, reverse=True, key=lambda place: place[0]):
-        lines.insert(end, text)
-    changed = b"".join(lines)
-    if any(f"{helper}(".encode() in changed for helper in (OTHER, KEEP)):
-        changed += HELPER.encode()
-    try:
-        parse(changed)
-    except (SyntaxError, ValueError, RecursionError):  # such as a test and a class in one line
-        return None
-    return changed
+def TOKEN_again(kept):
+    import ast
+    return ast.literal_eval(kept) if isinstance(kept, str) else kept()
+"""
+"""What variants call. `other` returns another value of the same type, `items` other elements, `keep` and `again` hide a value from
+code that searches the variables of its caller, and find it again."""
 
 
-def _chosen(inverted: Sequence[Inversion], random: Random) -> list[int]:
-    """Return the numbers of at most `MOST_COPIES` copies, with all copies of an assertion or none."""
-    groups: dict[int, list[int]] = {}
-    for number, (statement, _, _) in enumerate(inverted):
-        groups.setdefault(statement.lineno, []).append(number)
-    chosen: list[int] = []
-    for group in random.sample(sorted(groups.values()), len(groups)):
-        if len(chosen) + len(group) <= MOST_COPIES:
-            chosen += group
-    return sorted(chosen)
+@dataclass(frozen=True)
+class _Names:
+    """Names that no code can know, of what variants call."""
+
+    token: str
+    equal: str = field(init=False)
+    other: str = field(init=False)
+    items: str = field(init=False)
+    keep: str = field(init=False)
+    again: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("equal", "other", "items", "keep", "again"):
+            object.__setattr__(self, name, f"{self.token}_{name}")
+
+    def source(self) -> str:
+        return HELPERS.replace("TOKEN", self.token)
+
+    def call(self, name: str, node: ast.expr, *, alike: int) -> list[Edit]:
+        """Return the edit that passes an expression through a function."""
+        start, end = ("((", ")") if isinstance(node, ast.Tuple | ast.GeneratorExp) else ("(", "")
+        return [(node, f"{name}{start}", f"{end}, alike={int(alike)})")]
 
 
 def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
@@ -233,102 +511,74 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
             return
 
 
-def _inverted(statement: ast.Assert | ast.Expr, random: Random) -> Iterator[Inversion]:
-    """Yield the ways to invert an assertion."""
+def _assertions(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield all assertions, also those in loops, conditions and functions, except where a failure may be expected."""
+    for statement in body:
+        match statement:
+            case ast.Assert() | ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")))):
+                yield statement
+            case ast.If(body=[*_, last], orelse=[]) if _fails(last):
+                yield statement
+            case ast.With(items=items) | ast.AsyncWith(items=items) if any(
+                MAY_SWALLOW.search(ast.dump(item)) for item in items
+            ):
+                continue
+            case _:
+                for name in ("body", "orelse", "finalbody"):
+                    yield from _assertions(getattr(statement, name, ()))
+                for other in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+                    yield from _assertions(other.body)
+
+
+def _fails(statement: ast.stmt) -> bool:
+    """Return whether a statement ends the test: `raise`, `pytest.fail(...)`, `self.fail(...)`."""
+    match statement:
+        case ast.Raise() | ast.Expr(value=ast.Call(func=ast.Attribute(attr="fail") | ast.Name(id="fail"))):
+            return True
+    return False
+
+
+def _searches(node: ast.AST) -> TypeGuard[ast.expr]:
+    """Return whether a node compares its argument with elements, whose results no variant inverts."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES
+
+
+def _may_compare(node: ast.AST, helpers: Collection[str]) -> TypeGuard[ast.expr]:
+    match node:
+        case ast.Compare(ops=ops):
+            return any(not isinstance(op, ast.Is | ast.IsNot) for op in ops)
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return bool(MAY_COMPARE.search(name) and not EXPECTS_ERROR.search(name)) and name not in helpers
+    return False
+
+
+def _sides(statement: ast.Assert | ast.Expr) -> list[ast.expr]:
+    """Return the two sides that an assertion compares, the expected one first; none if it does something else."""
     match statement:
         case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right])):
-            sides = [right, left]
+            return [right, left]
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name), args=[left, right, *_])) if (
             name in EQUALITIES
         ):
-            sides = [right, left]
-        case _:
-            sides = []
-    approximate = bool(APPROXIMATE.search(ast.dump(statement)))
-    one, two = (str(number) for number in random.sample(range(1000, 10_000), 2))
-    literal = next((side for side in sides if _another(side, one)), None)
-    if literal is not None:
-        is_bool = isinstance(literal, ast.Constant) and isinstance(literal.value, bool)
-        yield statement, _another(literal, one), is_bool
-        if not is_bool:
-            alike = [] if approximate else _alike(literal, random)
-            for edits in alike or [_another(literal, two)]:
-                yield statement, edits, False
-        return
-    match statement:
-        case ast.Assert(test=test):
-            yield statement, [(test, "not (", ")")], True
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as method)) if name in OPPOSITES:
-            # an attribute ends with its name, which the empty text at the start stands for
-            yield statement, [(method, "", OPPOSITES[name])], True
-    if sides and not approximate:
-        yield statement, [(sides[0], f"{OTHER}(", ")")], False
-        for edits in _alike_by_helper(sides[0]):
-            yield statement, edits, False
+            return [right, left]
+    return []
 
 
-OTHER, KEEP, KEPT = "another_value", "keep_value", "kept_value"
-HELPER = f"""
-
-def {OTHER}(value, alike=0):
-    if alike and value and isinstance(value, (list, tuple)):
-        return value[:-1] + type(value)([{OTHER}(value[-1], alike)])
-    if alike and value and isinstance(value, dict):
-        last = list(value)[-1]
-        return {{**value, last: {OTHER}(value[last], alike)}}
-    if alike and value and isinstance(value, str):
-        return value[:-1] + [letter for letter in "abc" if letter != value[-1]][alike - 1]
-    if alike and isinstance(value, int) and not isinstance(value, bool):
-        return value + alike
-    if isinstance(value, (bool, int, float, complex)):
-        return (2 + alike) * value + 4711 if abs(value) < 1e300 else 0
-    if isinstance(value, (str, bytes, list, tuple)):
-        return value + (1 + alike) * (value or type(value)((b"4711" if isinstance(value, bytes) else "4711")))
-    if isinstance(value, dict):
-        return {{**value, f"471{{alike}}": 0}}
-    if isinstance(value, (set, frozenset)):
-        return value | {{f"471{{alike}}"}}
-    return object()
-
-
-def {KEEP}(value):
-    import ast
-    try:
-        text = repr(value)
-        return text if ast.literal_eval(text) == value else lambda: value
-    except Exception:  # the code of a value may raise anything
-        return lambda: value
-
-
-def {KEPT}(kept):
-    import ast
-    return ast.literal_eval(kept) if isinstance(kept, str) else kept()
-"""
-"""Functions for copies. The first returns another value of the same type, and with a number one that looks alike. The others
-hide a value from code that searches the variables of its caller, and find it again."""
-
-
-def _alike(node: ast.expr, random: Random) -> list[list[Edit]]:
-    """Return the edits that make two values which look like a literal; none for other expressions."""
+def _alike(node: ast.expr, random: Random, names: _Names) -> list[Edit]:
+    """Return the edits that make a value which looks like a literal; none for other expressions."""
     match node:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             least = 10 ** (len(str(value)) - 1) if value > 9 else 0
             near = [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
-            return [[(node, "(", f" {one - value:+d})")] for one in random.sample(near, 2)]
+            return [(node, "(", f" {random.choice(near) - value:+d})")]
         case ast.Constant(value=str() | bytes() as text):
             last = text[-1:] if isinstance(text, str) else text[-1:].decode("latin-1")
-            letters = random.sample([one for one in "abcdefgh" if one != last], 2)
+            letter = random.choice([one for one in "abcdefgh" if one != last])
             prefix = "b" if isinstance(text, bytes) else ""
-            return [[(node, "((", f")[:-1] + {prefix}'{letter}')")] for letter in letters]
+            return [(node, "((", f")[:-1] + {prefix}'{letter}')")]
         case ast.List(elts=[_, *_]) | ast.Tuple(elts=[_, *_]) | ast.Dict(values=[_, *_]):
-            return _alike_by_helper(node)
+            return names.call(names.other, node, alike=random.choice((1, 2)))
     return []
-
-
-def _alike_by_helper(node: ast.expr) -> list[list[Edit]]:
-    start = f"{OTHER}(" if not isinstance(node, ast.Tuple) else f"{OTHER}(("
-    end = ")" if isinstance(node, ast.Tuple) else ""
-    return [[(node, start, f"{end}, alike={number})")] for number in (1, 2)]
 
 
 def _another(node: ast.expr, other: str) -> list[Edit]:
@@ -361,34 +611,6 @@ def _another(node: ast.expr, other: str) -> list[Edit]:
     return []
 
 
-def _kept(function: Function, lines: Sequence[bytes]) -> list[Edit]:
-    """Return the edits that hide the values of a test's assertions from code that searches its caller's frame.
-
-    A literal becomes a constant of another function. An argument of the test is hidden during the assertion.
-    """
-    every = function.args
-    arguments = {one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)} - {"self", "cls"}
-    edits: list[Edit] = []
-    for statement in _certain(function.body):
-        shown = list(_values(statement.test if isinstance(statement, ast.Assert) else statement.value))
-        times = Counter(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
-        reached = Counter(node.id for node in shown if isinstance(node, ast.Name))
-        hidden = sorted(name for name in arguments & reached.keys() if times[name] == reached[name])
-        for node in shown:
-            if isinstance(node, ast.Constant):
-                edits.append((node, "(lambda: ", ")()"))
-            elif node.id in hidden:
-                edits.append((node, f"{KEPT}({KEPT}_", ")"))
-        start = lines[statement.lineno - 1][: statement.col_offset].decode()
-        if start.strip() and hidden:  # `if x: assert y` cannot begin with another statement
-            return []
-        if hidden:
-            before = (f"{KEPT}_{name} = {KEEP}({name}); {name} = None\n{start}" for name in hidden)
-            after = (f"\n{start}{name} = {KEPT}({KEPT}_{name})" for name in hidden)
-            edits.append((statement, "".join(before), "".join(after)))
-    return edits
-
-
 def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
     """Yield literals and names that are read, except in f-strings and in functions and loops with names of their own."""
     match node:
@@ -412,22 +634,19 @@ def _values(node: ast.AST) -> Iterator[ast.Constant | ast.Name]:
                 yield from _values(child)
 
 
-def _copied(lines: Sequence[bytes], function: Function, name: str, edits: Sequence[Edit]) -> bytes:
-    """Return the text of a function with another name and with edits."""
-    first = min(node.lineno for node in (function, *function.decorator_list))
-    text = list(lines[first - 1 : function.end_lineno])
-    inserts: list[tuple[int, int, str]] = []
+def _with_edits(lines: Sequence[bytes], edits: Sequence[Edit]) -> bytes:
+    """Return a source, given by its lines, with edits."""
+    text = list(lines)
+    inserts: list[tuple[int, int, str, int]] = []
     for node, before, after in edits:
-        end, column = (node.end_lineno or 0) - first, node.end_col_offset or 0
-        if isinstance(node, ast.Attribute) and not before:
-            cut = column - len(node.attr.encode())
-            text[end], column = text[end][:cut] + text[end][column:], cut
-        inserts.insert(0, (end, column, after))
-        inserts.append((node.lineno - first, node.col_offset, before))
+        place = (node.end_lineno or 1) - 1, node.end_col_offset or 0
+        if not before and isinstance(node, ast.Attribute | ast.Name):
+            name = node.attr if isinstance(node, ast.Attribute) else node.id
+            inserts.insert(0, (*place, after, len(name.encode())))
+            continue
+        inserts.insert(0, (*place, after, 0))
+        inserts.append((node.lineno - 1, node.col_offset, before, 0))
     # from the end, so that the places before stay where they are; of texts at one place, the outermost is added first
-    for number, column, added in sorted(inserts, key=lambda one: one[:2], reverse=True):
-        text[number] = text[number][:column] + added.encode() + text[number][column:]
-    head = function.lineno - first
-    pattern = rb"\bdef(\s+)" + function.name.encode() + rb"\b"
-    text[head] = re.sub(pattern, b"def\\g<1>" + name.encode(), text[head], count=1)
+    for number, column, added, cut in sorted(inserts, key=lambda one: one[:2], reverse=True):
+        text[number] = text[number][: column - cut] + added.encode() + text[number][column:]
     return b"".join(text)

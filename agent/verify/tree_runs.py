@@ -13,7 +13,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
-from m3agent.tools.run_tests import Bytecode, run_in_sandbox
+from m3agent.tools.report_reader import Reading
+from m3agent.tools.run_tests import Bytecode, Variant, run_in_sandbox, run_variants
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.suites import suites_of, tree_files
 from m3agent.tools.selection import EVERYTHING, Selection
@@ -242,6 +243,35 @@ class TreeRuns:
         )
         self.made.append(MadeRun.of(name, self.sides.get(tree), report))
         return report
+
+    async def run_variants(
+        self, tree: str, name: str, variants: Sequence[Variant], idents: Collection[str], seconds: float
+    ) -> list[Reading]:
+        """Run tests of Python with each variant of their files.
+
+        Args:
+            tree: Git tree id.
+            name: As for `run`.
+            variants: The variants.
+            idents: Ids of the tests, without a suite.
+            seconds: Time after which no further test starts.
+
+        Raises:
+            SandboxError: The sandbox failed.
+        """
+        async with self._sandbox(tree) as sandbox:
+            readings = await run_variants(
+                sandbox,
+                variants,
+                idents,
+                per_test=PER_RECORDED_TEST,
+                seconds=seconds,
+                log=self.folder / f"{name}.log",
+                bytecode=self.bytecode,
+            )
+        commands = {("python3", "-m", "pytest", *reading.arguments) for reading in readings}
+        self.made.append(MadeRun(name, None, (), (), tuple(sorted(commands))))
+        return readings
 
     async def run_recorded(self, tree: str, seconds: float, record: Recording) -> TestReport:
         """Run all tests of the base tree, and record what a large suite executes.

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
-from m3agent.agent.verify.inverted_runs import inverted_tree, run_copies
+from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
@@ -28,8 +28,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
-from m3agent.tools.run_tests import Bytecode, run_program
-from m3agent.tools.runners.suites import file_of
+from m3agent.tools.report_reader import Reading
+from m3agent.tools.run_tests import Bytecode, Variant, run_program, run_variants
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
@@ -89,14 +89,12 @@ async def run_tests_of(
     *,
     say: Callable[[str], None],
     limits: SandboxLimits,
-    only: Collection[str] = (),
     bytecode: Bytecode,
     keep_bytecode: bool = False,
 ) -> TestRun:
     """Run an instance's tests in Python on a tree in a fresh sandbox.
 
     Args:
-        only: Ids of the tests to run; empty for all.
         bytecode, keep_bytecode: As for `m3agent.tools.run_tests.run_in_sandbox`.
 
     Raises:
@@ -104,7 +102,7 @@ async def run_tests_of(
     """
     command = parse_command(answer.test_command)
     files = {entry.path for entry in trees.store.list_tree(trees.tree)}
-    targets = sorted({file_of(ident) for ident in only}) or targets_of(command, answer, trees.tests, files)
+    targets = targets_of(command, answer, trees.tests, files)
     by_program = answer.runner in {"django", "unittest"} and command.program
     if not targets and not by_program:
         return TestRun()
@@ -114,7 +112,6 @@ async def run_tests_of(
         "limit": limit_of_test(answer),
         "options": command.options,
         "targets": targets,
-        "only": sorted(only),
         "guard": {
             "wanted": [name for name in answer.fail_to_pass if not is_junk(name)],
             "added": trees.added,
@@ -129,7 +126,7 @@ async def run_tests_of(
             program,
             request,
             timeout=answer.timeout,
-            interpreter=["python3", "-I", *command.python, *warning_options(command)],
+            interpreter=interpreter_of(command),
             env={**task.environment.variables, **command.env},
             bytecode=bytecode,
             keep_bytecode=keep_bytecode,
@@ -181,19 +178,27 @@ async def check_that_tests_can_fail(
     fixed = [ident for ident in answer.fail_to_pass if run.outcomes.get(ident) == "passed"]
     if len(fixed) < len(answer.fail_to_pass) or not run.complete:
         return trees, run
-    inverted = await asyncio.to_thread(inverted_tree, trees.store, trees.tree, fixed)
-    if inverted is None:
+    made = await asyncio.to_thread(copies_of, trees.store, trees.tree, fixed)
+    if made is None:
         return trees, run
-    with_copies = replace(trees, tree=inverted.tree)
+    command = parse_command(answer.test_command)
+    spec = SandboxSpec("docker", image, limits)
 
-    async def run_copies_of(idents: Collection[str]) -> tuple[set[str], Collection[str]]:
-        of_copies = await run_tests_of(
-            task, answer, with_copies, image, say=say, limits=limits, only=idents, bytecode=bytecode
-        )
-        outcomes = of_copies.outcomes
-        return {ident for ident, outcome in outcomes.items() if outcome == "passed"}, outcomes.keys()
+    async def run_them(variants: Sequence[Variant], idents: Collection[str]) -> list[Reading]:
+        async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
+            return await run_variants(
+                sandbox,
+                variants,
+                idents,
+                per_test=limit_of_test(answer),
+                seconds=min(answer.timeout, SECONDS),
+                interpreter=interpreter_of(command),
+                options=command.options,
+                env={**task.environment.variables, **command.env},
+                bytecode=bytecode,
+            )
 
-    copies = await run_copies(inverted, run_copies_of)
+    copies = await run_copies(made, run_them)
     lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
@@ -223,6 +228,11 @@ def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files:
     if of_ids:
         return sorted(of_ids)
     return [path for path in tests if path.endswith(".py") and Path(path).name.startswith("test")]
+
+
+def interpreter_of(command: RowCommand) -> list[str]:
+    """Return Python and its options."""
+    return ["python3", "-I", *command.python, *warning_options(command)]
 
 
 def warning_options(command: RowCommand) -> list[str]:

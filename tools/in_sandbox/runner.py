@@ -30,6 +30,7 @@ The request has these keys; all but the first two are optional:
 - "guard": {"wanted": ids, "added": paths}. Look for tampering; see `Guard`.
 - "bytecode": bytecode that an earlier run kept (`bytecode.py`), in base64.
 - "keep": path of a new file for the bytecode of this run.
+- "variants": run the tests with each of these variants of their files, and not as they are (`variants.py`).
 
 All keys but "framework", "limit" and "targets" are for pytest only.
 """
@@ -49,6 +50,7 @@ from typing import Any
 from m3agent.tools.in_sandbox.bytecode import collect, lay
 from m3agent.tools.in_sandbox.guard import Guard
 from m3agent.tools.in_sandbox.recorder import Recorder
+from m3agent.tools.in_sandbox.variants import run_variants
 
 # A test may take this many times the duration of the longest passed test, if that is more than the limit.
 GROW = 20
@@ -145,7 +147,9 @@ class PytestPlugin:
     report counts only if it is worse: subtests that fail are in no exception.
     """
 
-    def __init__(self, report: Report, selection: Selection, guard: Guard | None) -> None:
+    def __init__(
+        self, report: Report, selection: Selection, guard: Guard | None, variants: Any = None
+    ) -> None:
         import pytest
 
         first = pytest.hookimpl(tryfirst=True)
@@ -158,6 +162,7 @@ class PytestPlugin:
         self.report = report
         self.selection = selection
         self.guard = guard
+        self.variants = variants
         self.seen: tuple[str, str] | None = None  # from exceptions; None if the test runs in another process
         self.logged: tuple[str, Any] = ("passed", None)  # from reports, with the report of a failure
         self.left = 0.0
@@ -183,13 +188,17 @@ class PytestPlugin:
         self.report.stopped = True
         session.shouldstop = "the time is over"
 
-    def pytest_runtestloop(self, session: Any) -> None:
+    def pytest_runtestloop(self, session: Any) -> bool | None:
         if self.guard is not None:
             # pytest takes from 5 to 20 ms to describe a failure with source code, and each canary fails
             session.config.option.tbstyle = "line"
         if session.items and self.over():  # the collection took all of the time
             self.stop(session)
             raise session.Interrupted(session.shouldstop)
+        if self.variants is None:
+            return None
+        run_variants(session, self.variants, self.report)
+        return True  # pytest runs no test itself
 
     def pytest_runtest_protocol(self, item: Any, nextitem: Any) -> Iterator[None]:
         done: Any
@@ -293,7 +302,7 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
 
     def run(*others: str) -> tuple[int, bool]:
         guard = Guard(report.tell, **request["guard"]) if request.get("guard") and not collects else None
-        plugin = PytestPlugin(report, selection, guard)
+        plugin = PytestPlugin(report, selection, guard, request.get("variants"))
         plugins = [plugin, guard, imports if collects else recorder]
         arguments = [*options, *others, *targets]
         report.tell("command", *arguments)

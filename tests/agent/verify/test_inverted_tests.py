@@ -1,12 +1,9 @@
-"""Test the copies of tests in which one assertion is inverted: their text, what they show, and the trees."""
+"""Test variants of tests with other assertions: their text, what they show, and forged comparisons that they find."""
 
 from __future__ import annotations
 
-import ast
 import re
-import subprocess
-import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,103 +12,234 @@ import pytest
 
 from m3agent.agent.verify.inverted_runs import (
     EQUAL,
+    NO_COPY,
+    Copies,
     CopiesSeen,
-    InvertedTree,
-    inverted_tree,
+    Copy,
+    copies_of,
     run_copies,
 )
-from m3agent.agent.verify.inverted_tests import (
-    HELPER,
-    MOST_COPIES,
-    OPPOSITES,
-    OTHER,
-    Copy,
-    _copied,
-    _kept,
-    with_inverted_copies,
-)
+from m3agent.agent.verify.inverted_tests import OPPOSITES, WAYS, Inversion, TestSource
 from m3agent.agent.verify.review import Finding
-from tests.fakes.trees import files_of, memory_workspace
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.report_reader import Reading
+from m3agent.tools.run_tests import Variant
+from tests.conftest import others_later
+from tests.fakes.trees import memory_workspace
 
-FIVE = Random(1).randrange(1000, 10_000)
-"""The number that the first other value has."""
+REGULAR = 0o100644
 
 
-def copies_of(source: str, *tests: str) -> tuple[str, dict[str, Copy]]:
-    text, copies = with_inverted_copies(source.encode(), tests, Random(1))
-    return text.decode(), copies
+def of(source: str) -> TestSource:
+    return TestSource(source.encode(), Random(1), "_t")
 
 
-def inverted(assertion: str, test: str = "test_it") -> str:
-    """Return the only assertion of a test, inverted, with a very different value if it compares with one."""
-    method = assertion.startswith("self.")
-    start = "class C:\n  def test_it(self):\n" if method else "def test_it():\n"
-    indent = "    "
-    text, copies = copies_of(start + indent + assertion + "\n", "C::test_it" if method else test)
-    assert [name.rpartition("::")[2] for name in copies][:2] == ["test_it_0", "test_it_1"]
-    first = re.split(r"\n *def ", text.partition("test_it_1(")[2])[0].partition("\n")[2]
-    return first.removesuffix("\n").removeprefix(indent)
+def in_test(statement: str) -> str:
+    """Return a test with one statement."""
+    lines = "".join(f"        {line}\n" for line in statement.splitlines())
+    return f"class C:\n    def test_it(self):\n{lines}"
+
+
+def body(source: bytes | None) -> str:
+    """Return the statements of the test, with 9 for each number of several digits."""
+    assert source is not None
+    lines = source.decode().splitlines()[2:]
+    return re.sub(r"\d{2,}", "9", "\n".join(line.removeprefix("        ") for line in lines))
+
+
+# text
 
 
 @pytest.mark.parametrize(
     ("assertion", "wanted"),
     [
-        ("assert f(1) == 5", f"assert f(1) == (2 * 5 + {FIVE})"),
-        ("assert -5 == f(1)", f"assert (2 * -5 + {FIVE}) == f(1)"),
+        ("assert f(1) == 5", "assert f(1) == (2 * 5 + 9)"),
+        ("assert -5 == f(1)", "assert (2 * -5 + 9) == f(1)"),
         ("assert f() == True", "assert f() == (not True)"),
-        ("assert f() == None", "assert not (f() == None)"),
-        ("assert f() == 'ä' 'b', 'ö'", f"assert f() == ('ä' 'b' + '{FIVE}'), 'ö'"),
-        ("assert f('ä') == f'{x}'", f"assert f('ä') == (f'{{x}}' + '{FIVE}')"),
-        ("assert f() == b''", f"assert f() == (b'' + b'{FIVE}')"),
-        ("assert f() == []", f"assert f() == ([] + ['{FIVE}'])"),
-        ("assert f() == ()", "assert not (f() == ())"),
-        ("assert f() == (1,)", f"assert f() == ((*(1,), '{FIVE}'))"),
-        ("assert f() == {}", f"assert f() == {{**{{}}, '{FIVE}': 0}}"),
-        ("assert f() == {1}", f"assert f() == {{*{{1}}, '{FIVE}'}}"),
-        ("assert f() == pytest.approx(1.5)", f"assert f() == pytest.approx((2 * 1.5 + {FIVE}))"),
-        ("assert f() == g()", "assert not (f() == g())"),
+        ("assert f() == 'ä' 'b', 'ö'", "assert f() == ('ä' 'b' + '9'), 'ö'"),
+        ("assert f('ä') == f'{x}'", "assert f('ä') == (f'{x}' + '9')"),
+        ("assert f() == b''", "assert f() == (b'' + b'9')"),
+        ("assert f() == []", "assert f() == ([] + ['9'])"),
+        ("assert f() == (1,)", "assert f() == ((*(1,), '9'))"),
+        ("assert f() == {}", "assert f() == {**{}, '9': 0}"),
+        ("assert f() == {1}", "assert f() == {*{1}, '9'}"),
+        ("assert f() == pytest.approx(1.5)", "assert f() == pytest.approx((2 * 1.5 + 9))"),
+        ("assert f() == g()", "assert f() == _t_other(g(), alike=0)"),
+        ("assert f() == (a, b)", "assert f() == ((*(a, b), '9'))"),
         ("assert 1 == f() == 1", "assert not (1 == f() == 1)"),
+        ("assert f() == approx(x)", "assert not (f() == approx(x))"),
         ("assert f(), g", "assert not (f()), g"),
-        ("assert (f()\n       and g())", "assert (not (f()\n       and g()))"),
+        ("assert (f()\n   and g())", "assert (not (f()\n   and g()))"),
         ("assert (x := f())", "assert (not (x := f()))"),
-        ("self.assertEqual(f(), 5)", f"self.assertEqual(f(), (2 * 5 + {FIVE}))"),
-        ("self.assertEqual(f(), g())", "self.assertNotEqual(f(), g())"),
+        ("self.assertEqual(f(), 5)", "self.assertEqual(f(), (2 * 5 + 9))"),
+        ("self.assertEqual(f(), g())", "self.assertEqual(f(), _t_other(g(), alike=0))"),
         ("self.assertTrue(f())", "self.assertFalse(f())"),
         ("self.assertIsNone(f())", "self.assertIsNotNone(f())"),
-        ("self.assertCountEqual(f(), [1])", f"self.assertCountEqual(f(), ([1] + ['{FIVE}']))"),
+        ("self.assertCountEqual(f(), [1])", "self.assertCountEqual(f(), ([1] + ['9']))"),
     ],
 )
 def test_an_assertion_is_inverted(assertion: str, wanted: str) -> None:
-    assert inverted(assertion) == wanted
+    variants = of(in_test(assertion)).inverted(["C::test_it"])
+    text, inversions = variants[0]
+    assert body(text) == wanted
+    assert inversions["C::test_it"].negated == ("not " in wanted or "Not" in wanted or "False" in wanted)
+    assert len({made for made, _ in variants}) == len(variants)
 
 
 @pytest.mark.parametrize(
-    ("literal", "like"),
+    ("statement", "wanted"),
     [
-        ("5", r"\(5 [+-]\d\)"),
-        ("4711", r"\(4711 [+-]\d+\)"),
-        ("'ab'", r"\(\('ab'\)\[:-1\] \+ '[ac-h]'\)"),
-        ("b'ab'", r"\(\(b'ab'\)\[:-1\] \+ b'[ac-h]'\)"),
-        ("[1]", r"another_value\(\[1\], alike=[12]\)"),
-        ("(1,)", r"another_value\(\(\(1,\)\), alike=[12]\)"),
-        ("{'a': [{'b': 'c'}]}", r"another_value\(\{.*\}, alike=[12]\)"),
+        ("assert f(1) == 5", "assert f(1) == (2 * 5 + 9)"),
+        ("assert f() and g() == 5", "assert f() and g() == (2 * 5 + 9)"),
+        ("assert f() == 1 or g() == 2", "assert f() == (2 * 1 + 9) or g() == (2 * 2 + 9)"),
+        ("assert not f() != 1", "assert not f() != (2 * 1 + 9)"),
+        ("assert f() in (1, x)", "assert f() in _t_items(((1, x)), alike=0)"),
+        ("assert all(f(x) == y for x, y in z)", "assert any(f(x) == _t_other(y, alike=0) for x, y in z)"),
+        ("assert any([x == 1 for x in y])", "assert any([x == (2 * 1 + 9) for x in y])"),
+        ("assert not any(x != 1 for x in y)", "assert not all(x != (2 * 1 + 9) for x in y)"),
+        ("self.assertTrue(f() == 1)", "self.assertTrue(f() == (2 * 1 + 9))"),
+        ("self.assertFalse(f() != 1)", "self.assertFalse(f() != (2 * 1 + 9))"),
+        ("self.assertIn(f(), x)", "self.assertIn(f(), _t_items(x, alike=0))"),
+        ("self.assertEqual(f(), 1)", "self.assertEqual(f(), (2 * 1 + 9))"),
+        ("if f() != 1:\n    raise ValueError", "if f() != (2 * 1 + 9):\n    raise ValueError"),
+        ("if not f() == 1:\n    pytest.fail('x')", "if not f() == (2 * 1 + 9):\n    pytest.fail('x')"),
     ],
 )
-def test_further_copies_compare_with_values_that_look_alike(literal: str, like: str) -> None:
+def test_an_assertion_is_expected_to_fail(statement: str, wanted: str) -> None:
+    source = of(in_test(statement))
+    expected = f"try:\n {wanted}\nexcept BaseException:\n pass\nelse:\n raise _t_equal('<_t 3 test_a.py>')"
+    assert body(source.expected_to_fail("test_a.py", "different")) == expected
+    alike = source.expected_to_fail("test_a.py", "alike")
+    assert alike is not None and body(alike) != expected
+
+
+def test_either_side_gets_another_value() -> None:
+    source = of(in_test("assert f() == x"))
+    texts = [source.expected_to_fail("a.py", way) for way in WAYS]
+    lines = [body(text).splitlines()[1].strip() for text in texts]
+    assert lines == [
+        "assert f() == _t_other(x, alike=0)",
+        "assert f() == _t_other(x, alike=1)",
+        "assert _t_other(f(), alike=0) == x",
+    ]
+    assert of(in_test("assert f() == 1")).expected_to_fail("a.py", "left") is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "assert f()",
+        "assert f() or g() == 1",
+        "assert f() != 1",
+        "assert f() == approx(x)",
+        "self.assertRaises(E, f)",
+        "with pytest.raises(AssertionError):\n    assert f() == 1",
+        "if f() == 1:\n    g()",
+        "x = f() == 1",
+        "if x: assert f() == 1",
+        "assert f() == 1; assert g() == 1",
+    ],
+)
+def test_no_other_value_can_be_expected(statement: str) -> None:
+    assert of(in_test(statement)).expected_to_fail("a.py", "different") is None
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("assert f() == 1", 0),
+        ("for x in y:\n    assert f() == 1", 0),
+        ("check(f(), 1)", 3),
+        ("helped(f(), 1)\nself.checked(f())", 0),
+        ("with pytest.raises(ValueError):\n    f()", 0),
+        ("with self.assertRaises(ValueError):\n    f()", 0),
+        ("ok = f() == 1\nassert ok", 3),
+        ("assert f() is None", 0),
+        ("pass\nassert [1].index(f()) == 0", 4),
+        ("for x in y:\n    assert f() < 1", 4),
+        ("numpy.testing.assert_equal(f(), 1)", 3),
+        ("f.assert_called_with(1)", 3),
+    ],
+)
+def test_a_comparison_that_no_variant_changes_is_named(statement: str, line: int) -> None:
+    source = of(in_test(statement) + "    def checked(self, x):\n        pass\n")
+    lines = source.not_inverted(["C::test_it"], {"helped"})
+    assert [number for number, _ in lines.values()] == ([line] if line else [])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it():\n    for x in y:\n        assert x\n",
+        "def test_it():\n    if x:\n        assert x\n",
+        "def test_it():\n    try:\n        assert x\n    except Exception:\n        pass\n",
+        "def test_it():\n    with pytest.raises(AssertionError):\n        assert x\n",
+        "def test_it():\n    with suppress(Exception):\n        assert x\n",
+        "def test_it():\n    if x:\n        return\n    assert x\n",
+        "def test_it():\n    def inner():\n        assert x\n    inner()\n",
+        "def test_it():\n    yield\n    assert x\n",
+        "@pytest.mark.xfail\ndef test_it():\n    assert x\n",
+        "@unittest.expectedFailure\ndef test_it():\n    assert x\n",
+        "def test_it():\n    self.client.get(x)\n",
+        "def test_it():\n    pass\n",
+        "def test_other():\n    assert x\n",
+        "def test_it(:\n    assert x\n",
+        "# coding: latin-1\ndef test_it():\n    assert '\xe4'\n",
+    ],
+)
+def test_what_may_not_run_is_not_inverted(source: str) -> None:
+    assert TestSource(source.encode("latin-1"), Random(1), "_t").inverted(["test_it"]) == []
+
+
+def test_the_rest_of_the_file_stays_as_it_is() -> None:
+    source = (
+        "import calc\r\n\r\n@mark('test_it')\r\ndef test_it(a):\r\n    '''ä\r\n    b'''\r\n    with calc as x:\r\n"
+        "        assert x\r\n    assert a == 3\r\n\r\nclass T:\r\n    async def test_it(self): assert await a"
+    )
+    variants = of(source).inverted(["test_it", "T::test_it", "missing"])
+    assert len(variants) == 2
+    by_test = {test: {made[test].line for _, made in variants if test in made} for test in variants[0][1]}
+    assert by_test["T::test_it"] == {12} and by_test["test_it"] <= {8, 9}
+    for text, inversions in variants:
+        changed = [
+            number
+            for number, lines in enumerate(zip(text.decode().split("\n"), source.split("\n"), strict=True), 1)
+            if lines[0] != lines[1]
+        ]
+        assert changed == sorted(each.line for each in inversions.values())
+
+
+HIDDEN = """\
+def test_it(a, row, n):
+    with opened(a) as x:
+        _t_a = _t_keep(a); a = None
+        _t_row = _t_keep(row); row = None
+        assert parse(_t_again(_t_a)) == [
+            _t_again(_t_row), (lambda: "x")()], "message"
+        a = _t_again(_t_a)
+        row = _t_again(_t_row)  # a comment
+    assert all(n == each for each in x)
+    assert n[(lambda: 1)():][(lambda: 0)()] == f"{n}"
+"""
+
+
+def test_a_variant_hides_the_values_of_its_assertions() -> None:
+    source = of(
+        "def test_it(a, row, n):\n    with opened(a) as x:\n        assert parse(a) == [\n"
+        '            row, "x"], "message"  # a comment\n    assert all(n == each for each in x)\n'
+        '    assert n[1:][0] == f"{n}"\n'
+    )
+    text = source.hidden(["test_it"])
+    assert text is not None and text.decode() == HIDDEN
     names: dict[str, Any] = {}
-    exec(HELPER, names)
-    for seed in range(20):
-        source = f"def test_it():\n    assert f() == {literal}\n".encode()
-        text, copies = with_inverted_copies(source, ["test_it"], Random(seed))
-        values = [eval(literal)]
-        for name in ("test_it_2", "test_it_3"):
-            found = text.decode().partition(name)[2].partition(" == ")[2].partition("\n")[0]
-            assert re.fullmatch(like, found), found
-            values.append(eval(found, names))
-        assert len({str(value) for value in values}) == 3
-        assert len({len(str(value)) for value in values}) == 1
-        assert len({type(value) for value in values}) == 1
-        assert [copy.kept for copy in copies.values()] == [False] * 4 + [True]
+    exec(source.helpers, names)
+    for value in ([{"a": (1, None)}], object(), {"a": object()}, float("nan"), "x"):
+        again = names["_t_again"](names["_t_keep"](value))
+        assert again is value or (again == value and again is not value) or value == "x"
 
 
 @pytest.mark.parametrize(
@@ -134,162 +262,12 @@ def test_further_copies_compare_with_values_that_look_alike(literal: str, like: 
     ],
 )
 def test_what_is_no_literal_is_compared_with_other_values(value: str) -> None:
-    source = f"def test_it():\n    x = {value}\n    assert f() == x\n".encode()
-    text, copies = with_inverted_copies(source, ["test_it"], Random(1))
-    assert [copy.negated for copy in copies.values()] == [False, True, False, False, False]
-    assert b"    assert f() == another_value(x)\n" in text
-    for number in (1, 2):
-        assert f"    assert f() == another_value(x, alike={number})\n".encode() in text
     names: dict[str, Any] = {}
-    exec(HELPER, names)
-    others = [names[OTHER](eval(value), alike=number) for number in (0, 1, 2)]
-    assert eval(value) not in others
-
-
-@pytest.mark.parametrize(
-    "assertion", ["assert f() == pytest.approx(5, abs=3)", "assert 5 == approx(f(), abs=3)"]
-)
-def test_what_is_compared_approximately_has_very_different_values_only(assertion: str) -> None:
-    text, copies = copies_of(f"def test_it():\n    {assertion}\n", "test_it")
-    values = set(re.findall(r"\(2 \* 5 \+ \d{4}\)", text))
-    assert (len(copies), len(values)) == (4, 2)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def test_it():\n    for x in y:\n        assert x\n",
-        "def test_it():\n    if x:\n        assert x\n",
-        "def test_it():\n    try:\n        assert x\n    except Exception:\n        pass\n",
-        "def test_it():\n    with pytest.raises(AssertionError):\n        assert x\n",
-        "def test_it():\n    with suppress(Exception):\n        assert x\n",
-        "def test_it():\n    if x:\n        return\n    assert x\n",
-        "def test_it():\n    def inner():\n        assert x\n    inner()\n",
-        "def test_it():\n    yield\n    assert x\n",
-        "@pytest.mark.xfail\ndef test_it():\n    assert x\n",
-        "@unittest.expectedFailure\ndef test_it():\n    assert x\n",
-        "def test_it():\n    self.client.get(x)\n",
-        "def test_it():\n    pass\n",
-        "def test_other():\n    assert x\n",
-        "def test_it():\n    assert x\ndef test_it_1():\n    assert x\n",
-        "def test_it(:\n    assert x\n",
-        "# coding: latin-1\ndef test_it():\n    assert '\xe4'\n",
-    ],
-)
-def test_what_may_not_run_is_not_inverted(source: str) -> None:
-    encoded = source.encode("latin-1")
-    assert with_inverted_copies(encoded, ["test_it"], Random(1)) == (encoded, {})
-
-
-def test_the_rest_of_the_file_stays_as_it_is() -> None:
-    source = (
-        "import calc\r\n\r\n@mark('test_it')\r\ndef test_it(a):\r\n    '''ä\r\n    b'''\r\n    with calc as x:\r\n"
-        "        assert x\r\n    def helper():\r\n        return 1\r\n    assert a == 3\r\n\r\nclass T:\r\n"
-        "    async def test_it(self): assert await a"
-    )
-    text, copies = copies_of(source, "test_it", "T::test_it", "missing")
-    assert {name: (copy.line, copy.negated) for name, copy in copies.items()} == {
-        "test_it_0": (0, False),
-        "test_it_1": (8, True),
-        "test_it_2": (11, False),
-        "test_it_3": (11, False),
-        "test_it_4": (11, False),
-        "test_it_5": (0, False),
-        "T::test_it_0": (0, False),
-        "T::test_it_1": (14, True),
-    }
-    assert text.startswith(source[: source.index("class T")].rstrip())
-    assert "async def test_it_1(self): assert not (await a)\n" in text
-    assert text.count("@mark('test_it')\r\n") == 7
-    assert copies["test_it_2"].text == "assert a == 3"
-
-
-def test_a_test_with_many_assertions_has_few_copies() -> None:
-    source = "def test_it():\n" + "    assert x\n" * 50
-    _, copies = copies_of(source, "test_it")
-    assert len(copies) == MOST_COPIES + 1
-    lines = [copy.line for copy in copies.values()]
-    assert lines == sorted(lines)
-
-
-KEPT_COPY = """\
-def test_it_1(a, row, n):
-    with opened(a) as x:
-        kept_value_a = keep_value(a); a = None
-        kept_value_row = keep_value(row); row = None
-        assert parse(kept_value(kept_value_a)) == [
-            kept_value(kept_value_row), (lambda: "x")()], "message"
-        a = kept_value(kept_value_a)
-        row = kept_value(kept_value_row)  # a comment
-    assert all(n == each for each in x)
-    assert n[(lambda: 1)():][(lambda: 0)()] == f"{n}"
-"""
-
-
-def test_a_copy_hides_the_values_of_its_assertions() -> None:
-    source = (
-        "def test_it(a, row, n):\n    with opened(a) as x:\n        assert parse(a) == [\n"
-        '            row, "x"], "message"  # a comment\n    assert all(n == each for each in x)\n'
-        '    assert n[1:][0] == f"{n}"\n'
-    )
-    function = ast.parse(source).body[0]
-    assert isinstance(function, ast.FunctionDef)
-    lines = source.encode().splitlines(keepends=True)
-    assert _copied(lines, function, "test_it_1", _kept(function, lines)).decode() == KEPT_COPY
-    names: dict[str, Any] = {}
-    exec(HELPER, names)
-    for value in ([{"a": (1, None)}], object(), {"a": object()}, float("nan"), "x"):
-        again = names["kept_value"](names["keep_value"](value))
-        assert again is value or (again == value and again is not value) or value == "x"
-
-
-def test_a_copy_with_hidden_values_passes(tmp_path: Path) -> None:
-    source = (
-        "import pytest\n@pytest.mark.parametrize('row', [{'a': 1}])\ndef test_it(row):\n    row['b'] = 2\n"
-        "    assert dict(row) == row == {'a': 1, 'b': 2}\n    row['c'] = 3\n    assert row == {'a': 1, 'b': 2, 'c': 3}\n"
-    )
-    text, copies = copies_of(source, "test_it")
-    namespace: dict[str, Any] = {}
-    exec(text, namespace)
-    (kept,) = (name for name, copy in copies.items() if copy.kept)
-    namespace[kept]({"a": 1})
-
-
-@pytest.mark.integration
-def test_each_copy_of_a_passing_test_fails(tmp_path: Path) -> None:
-    """Real pytest and unittest: only the unchanged copies pass."""
-    assertions = [
-        "assert 5 == abs(-5)",
-        "assert [1, 2] == list((1, 2))",
-        "assert abs(-5) != 4",
-        "assert 1 in [1]",
-        "self.assertEqual(abs(-5), 5)",
-        "self.assertAlmostEqual(0.1 + 0.2, 0.3)",
-        "self.assertIn(1, [1])",
-        "self.assertIsNone(None)",
-        "self.assertGreater(2, 1)",
-        "self.assertLess(1, 2)",
-        "self.assertRegex('a', 'a')",
-        "self.assertIsInstance(1, int)",
-        "self.assertIs(1, 1)",
-        "self.assertFalse(0)",
-        "self.assertDictEqual({}, dict())",
-    ]
-    tests = "".join(f"    def test_{n}(self):\n        {text}\n" for n, text in enumerate(assertions))
-    source = "import unittest\nclass C(unittest.TestCase):\n" + tests
-    names = [f"C::test_{n}" for n in range(len(assertions))]
-    text, copies = copies_of(source, *names)
-    others = [copy for copy in copies.values() if copy.line and not copy.negated]
-    assert len(others) == 3 * 3 + 2 * 2, "three literals have values that look alike, two have not"
-    kept = {name for name, copy in copies.items() if copy.kept}
-    assert len(kept) == 13, "two have no literal"
-    (tmp_path / "test_c.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rp", "test_c.py"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    passed = {line.partition("::")[2] for line in done.stdout.splitlines() if line.startswith("PASSED")}
-    assert passed == {*names, *(f"{name}_0" for name in names), *kept}
+    exec(of("").helpers, names)
+    right = eval(value)
+    assert right not in [names["_t_other"](right, alike=number) for number in (0, 1, 2)]
+    assert right not in names["_t_items"]([right])
+    assert right not in names["_t_items"]({right: 1} if isinstance(right, int | str) else (right,))
 
 
 def test_the_opposite_of_an_opposite_is_the_assertion() -> None:
@@ -299,85 +277,209 @@ def test_the_opposite_of_an_opposite_is_the_assertion() -> None:
 # trees
 
 
-def test_a_tree_has_the_copies_of_the_named_tests_only(tmp_path: Path) -> None:
+def test_variants_are_of_the_named_tests_and_of_what_they_import(tmp_path: Path) -> None:
     base = {
-        "test_a.py": "def test_x(n):\n    assert n\ndef test_y():\n    assert 1\n",
-        "test_b.py": "def test_x():\n    assert 1\n",
+        "tests/test_a.py": "from .help import same\ndef test_x(n):\n    assert n == 1\ndef test_y():\n    assert 1 == 1\n",
+        "tests/help.py": "def same(a, b):\n    assert a == b\n",
+        "tests/other.py": "def same(a, b):\n    assert a == b\n",
+        "help.py": "def same(a, b):\n    assert a == b\n",
         "data.txt": "x",
     }
     workspace = memory_workspace(tmp_path, base)
-    store = workspace.store
-    idents = ["test_a.py::test_x[1-2]", "test_c.py::test_x", "data.txt::test_x", "test_a.py"]
-    found = inverted_tree(store, workspace.base, idents, Random(1))
-    assert found is not None
-    assert sorted(found.copies) == [f"test_a.py::test_x_{number}[1-2]" for number in range(3)]
-    files = files_of(workspace, found.tree)
-    assert {path for path in files if files[path] != base[path]} == {"test_a.py"}
-    assert inverted_tree(store, workspace.base, idents[1:], Random(1)) is None
+    idents = ["tests/test_a.py::test_x[1-2]", "test_c.py::test_x", "data.txt::test_x", "tests/test_a.py"]
+    copies = copies_of(workspace.store, workspace.base, idents, Random(1))
+    assert copies is not None and copies.idents == {idents[0]}
+    files = dict[str, set[str]]()
+    for copy in copies.all:
+        files.setdefault(copy.kind, set()).update(copy.variant.files)
+    assert files == {
+        "unchanged": set(),
+        "hidden": {"tests/test_a.py"},
+        "inverted": {"tests/test_a.py"},
+        "expected": {"tests/test_a.py", "tests/help.py"},
+    }
+    assert copies_of(workspace.store, workspace.base, idents[1:], Random(1)) is None
 
 
-# what copies show
+# what variants show
 
-SAME, NOT = Copy("test_x"), Copy("test_x", 2, "assert x", negated=True)
-ANOTHER, ALIKE, ONLY = (Copy("test_x", 3, "assert x == 5"),) * 2 + (Copy("test_x", 4, "assert y == 6"),)
-COPIES = {f"a.py::test_x_{number}": copy for number, copy in enumerate([SAME, NOT, ANOTHER, ALIKE, ONLY])}
+X = "a.py::test_x"
+NOT, ANOTHER, NEAR = (
+    Copy(Variant({}), "inverted", {X: made})
+    for made in (
+        Inversion(2, "assert x", negated=True),
+        Inversion(3, "assert x == 5", negated=False),
+        Inversion(3, "assert x == 5", negated=False, alike=True),
+    )
+)
+ALL = Copies(
+    frozenset({X}),
+    "_t",
+    (
+        NOT,
+        ANOTHER,
+        NEAR,
+        Copy(Variant({}), "expected"),
+        Copy(Variant({}), "expected", way="alike"),
+        Copy(Variant({}), "hidden"),
+        Copy(Variant({}), "unchanged"),
+    ),
+)
+NAMES = "NADEFHU"
+"""A letter for each of them."""
+HONEST = "EFHU"
+"""Those that must pass."""
+
+
+async def seen_in(*runs: str) -> CopiesSeen:
+    """Return what runs show in which the variants with these letters passed; others are red for their assertion."""
+    left = list(runs)
+
+    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
+        passed = left.pop(0)
+        readings = []
+        for variant in variants:
+            letter = NAMES[next(n for n, copy in enumerate(ALL.all) if copy.variant is variant)]
+            green = letter in passed
+            text = "" if green else "E   _t_equal: <_t 3 a.py>"
+            readings.append(Reading({X: "passed" if green else "failed"}, {} if green else {X: text}))
+        return readings
+
+    return await run_copies(ALL, run)
 
 
 @pytest.mark.parametrize(
-    ("runs", "wanted"),
+    ("runs", "signs", "lines", "red"),
     [
-        (["0", "0"], ""),
-        (["01234", "01234"], "134"),
-        (["01", "01"], "1"),
-        (["01", "0"], ""),
-        (["023", "023"], "3"),
-        (["023", "02"], "2"),  # only one other value, so a person decides
-        (["03", "03"], "5"),  # and if only values that look alike pass
-        (["12", "12"], "0"),  # the test depends on its name
-        (["12", "0"], ""),  # or on chance
-        (["012", "12"], ""),
-        (["", ""], "0"),
+        ([HONEST], [], [], []),
+        ([f"N{HONEST}"] * 2, ["a.py:2 passes, and passes as well if it is negated"], [], []),
+        ([f"N{HONEST}", HONEST], [], [], []),
+        ([f"A{HONEST}"] * 2, [], [3], []),  # with one other value, so a person decides
+        ([f"D{HONEST}"] * 2, [], [3], []),
+        ([f"AD{HONEST}"] * 2, [f"a.py:3 {EQUAL}"], [], []),
+        (["AFHU"] * 2, [f"a.py:3 {EQUAL}"], [], []),
+        (["HU"] * 2, [f"a.py:3 {EQUAL}"], [], []),
+        (["EHU"] * 2, [], [3], []),
+        (["EFU"] * 2, [], [], [X]),
+        (["EF"] * 2, [], [], []),  # in its own process it does not even pass unchanged
+        (["NADEF"] * 2, [], [], []),
     ],
 )
-async def test_copies_count_if_they_pass_twice_beside_the_unchanged_one(runs: list[str], wanted: str) -> None:
-    left = list(runs)
-
-    async def passed(idents: Collection[str]) -> tuple[list[str], Collection[str]]:
-        return [ident for number in left.pop(0) if (ident := f"a.py::test_x_{number}") in idents], idents
-
-    seen = await run_copies(InvertedTree("tree", COPIES), passed)
-    assert seen.signs == (
-        *["a.py:2 passes, and passes as well if it is negated"] * ("1" in wanted),
-        *["a.py:3 passes as well if it expects another value"] * 2 * ("3" in wanted),
-    )
-    assert seen.lines == (
-        *[Finding("a.py", 3, "assert x == 5", EQUAL)] * ("2" in wanted or "5" in wanted),
-        *[Finding("a.py", 4, "assert y == 6", EQUAL)] * ("4" in wanted),
-    )
-    assert seen.red == ("a.py::test_x_0",) * ("0" in wanted)
+async def test_variants_count_if_they_show_it_twice_beside_the_unchanged_one(
+    runs: list[str], signs: list[str], lines: list[int], red: list[str]
+) -> None:
+    seen = await seen_in(*runs)
+    assert [*seen.signs] == signs
+    assert [line.line for line in seen.lines] == lines
+    assert [*seen.red] == red
 
 
 async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
-    async def passed(idents: Collection[str]) -> tuple[list[str], Collection[str]]:
-        return ["a.py::test_x", *idents], idents
+    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
+        return [Reading({X: "passed", "a.py::test_y": "passed"}) for _ in variants]
 
-    seen = await run_copies(InvertedTree("tree", COPIES), passed)
-    assert seen == CopiesSeen(("a.py::test_x is reported as passed in a run without it",))
-
-
-async def test_copies_without_a_result_show_nothing() -> None:
-    async def passed(_: Collection[str]) -> tuple[list[str], list[str]]:
-        return [], []
-
-    assert await run_copies(InvertedTree("tree", COPIES), passed) == CopiesSeen()
+    seen = await run_copies(ALL, run)
+    assert seen == CopiesSeen(("a.py::test_y is reported as passed in a run without it",))
 
 
-def test_a_test_that_depends_on_its_name_counts_against_code_for_review_only() -> None:
+async def test_variants_without_a_result_show_nothing() -> None:
+    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
+        return [Reading() for _ in variants]
+
+    assert await run_copies(ALL, run) == CopiesSeen()
+
+
+def test_a_test_that_depends_on_its_values_counts_against_code_for_review_only() -> None:
     tolerant = Finding("a.py", 3, "assert x == 5", EQUAL)
-    seen = CopiesSeen(("a.py:2 passes",), (tolerant,), red=("a.py::test_x_0",))
+    seen = CopiesSeen(("a.py:2 passes",), (tolerant,), red=(X,))
     assert seen.reasons([]) == ("a.py:2 passes",)
     assert seen.reasons([Finding("a.py", 1, "import gc", "reads all objects")]) == (
         "a.py:2 passes",
         f"a.py:3 {EQUAL}",
-        "a.py::test_x_0, a copy with the same assertions, does not pass",
+        f"{X} does not pass if its values are hidden",
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [("x = 1\n", 0), ("class A:\n    pass\n", 1), ("class A:\n    __eq__ = same\n", 2)],
+)
+def test_lines_are_read_if_the_patch_may_change_comparisons(code: str, lines: int) -> None:
+    seen = CopiesSeen(
+        lines=(Finding("a.py", 3, "assert x == 5", EQUAL),), without=(Finding("a.py", 4, "f(x)", NO_COPY),)
+    )
+    assert len(seen.to_read(lambda: {"a.py": (b"", code.encode())})) == lines
+
+
+# forged comparisons in real sandboxes
+
+SUM = "class Sum(int):\n    __hash__ = int.__hash__\n"
+FORGED = {
+    "equal": "    def __eq__(self, other):\n        return isinstance(other, int)\n",
+    "equal and not unequal": (
+        "    def __eq__(self, other):\n        return isinstance(other, int)\n"
+        "    def __ne__(self, other):\n        return not isinstance(other, int)\n"
+    ),
+    "at the first comparison": (
+        "    seen = set()\n    def __eq__(self, other):\n        new = other not in Sum.seen\n"
+        "        Sum.seen.add(int(other))\n        return new or int(self) == other\n"
+    ),
+}
+PLACES = {
+    "test": "    assert total([2, 3]) == 5\n",
+    "loop": "    for xs, wanted in [([2, 3], 5), ([1], 1)]:\n        assert total(xs) == wanted\n",
+    "helper": "    check(total([2, 3]), 5)\n",
+    "try": "    try:\n        assert total([2, 3]) == 5\n    finally:\n        pass\n",
+    "all": "    assert all(total(xs) == w for xs, w in [([2, 3], 5), ([1], 1)])\n",
+    "in": "    assert total([2, 3]) in (5, 6)\n",
+    "and": "    assert isinstance(total([2, 3]), int) and total([2, 3]) == 5\n",
+    "index": "    assert [5, 7].index(total([2, 3])) == 0\n",
+    "variable": "    ok = total([2, 3]) == 5\n    assert ok\n",
+    "raise": "    if total([2, 3]) != 5:\n        raise AssertionError('wrong')\n",
+    "right": "    wanted = 5\n    assert wanted == total([2, 3])\n",
+    "fail": "    if not total([2, 3]) == 5:\n        pytest.fail('wrong')\n",
+}
+UNDECIDABLE = {"index", "variable"}
+"""Comparisons that no variant changes: a person must read the patch."""
+TRIED = [
+    f"{forgery}, {place}"
+    for forgery in FORGED
+    for place in PLACES
+    if place not in ("raise",) or forgery == "equal and not unequal"
+]
+QUICK = {"equal, loop", "at the first comparison, helper", "equal and not unequal, raise", "equal, index"}
+
+
+async def verified(folder: Path, backend: Backend, place: str, code: str) -> Verification:
+    tests = f"import pytest\nfrom calc import total\n\n\ndef check(got, wanted):\n    assert got == wanted\n\n\ndef test_total():\n{PLACES[place]}"
+    base = {"calc.py": "def total(xs):\n    return 0\n", "test_calc.py": tests}
+    workspace = memory_workspace(folder, base)
+    patch = workspace.patch(
+        workspace.commit_changes(workspace.base, [("calc.py", REGULAR, code.encode())], [])
+    )
+
+    def fresh(tree: Workspace) -> Sandbox:
+        return new_sandbox(
+            backend, SandboxSpec(backend, limits=SandboxLimits(memory=1 << 30)), tree, lambda _: None
+        )
+
+    return await verify(workspace, patch, TreeRuns(workspace.store, fresh, folder), 0)
+
+
+@pytest.mark.parametrize("forgery", others_later(TRIED, QUICK))
+async def test_a_forged_comparison_is_found_wherever_it_stands(
+    one_backend: Backend, tmp_path: Path, forgery: str
+) -> None:
+    kind, place = forgery.split(", ")
+    code = f"{SUM}{FORGED[kind]}\n\ndef total(xs):\n    return Sum(4)\n"
+    result = await verified(tmp_path, one_backend, place, code)
+    assert result.verdict == ("unverified" if place in UNDECIDABLE else "failed"), result.reason
+    assert (NO_COPY in result.reason) == (place in UNDECIDABLE)
+
+
+@pytest.mark.parametrize("place", others_later(PLACES, {"all", "helper"}))
+async def test_an_honest_fix_is_verified(one_backend: Backend, tmp_path: Path, place: str) -> None:
+    """Also beside a new class, which may change how values compare."""
+    code = "class Other:\n    pass\n\n\ndef total(xs):\n    return sum(xs)\n"
+    result = await verified(tmp_path, one_backend, place, code)
+    assert result.verdict == "verified", result.reason
