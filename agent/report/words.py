@@ -149,6 +149,10 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
         more = f" and {len(suites) - MOST_SUITES} more" if len(suites) > MOST_SUITES else ""
         names = ", ".join(suites[:MOST_SUITES])
         parts.append(f"not run, as the patch does not affect them: {names}{more}")
+    if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
+        them = "it" if len(paths) == 1 else "them"
+        more = f" and {len(paths) - MOST_SUITES} more" if len(paths) > MOST_SUITES else ""
+        parts.append(f"the tests ran without the patch's changes to {', '.join(paths[:MOST_SUITES])}{more}: it keeps {them}")
     return parts
 
 

@@ -104,6 +104,8 @@ class Evidence:
     """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
     rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
+    lessened: tuple[str, ...] = ()
+    """Tests of the base tree that say less in the tree as it is delivered, each with how."""
     copies: CopiesSeen | None = None
     """What inverted copies of the fixed tests show; None if none ran."""
     similar: tuple[Finding, ...] = ()

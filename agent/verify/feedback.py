@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import copy
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.verify import Verification
+from m3agent.agent.verify.weakened import weakened
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_runner import first_error
@@ -34,8 +31,6 @@ MOST_NAMED = 20
 """Most tests that one part of the message names."""
 MOST_ERRORS = 5
 """Most tests of one part whose error the message shows."""
-SKIPS = frozenset({"skip", "skipif", "skipIf", "skipUnless", "skipTest", "xfail", "importorskip"})
-"""Names in pytest and unittest that skip a test or let it fail."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +100,9 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         parts["cannot_import"] = ""
     if evidence.weakened:
         parts["weakened"] = (
-            "An earlier message named these tests red, and your change no longer has them as they were: "
-            f"{_list(evidence.weakened)}. Restore them and correct the code. Only values in a test's assertions may change, "
-            "if the test then fails without your change and passes with it."
+            f"Your change no longer has these tests as they were: {_list(evidence.weakened)}. Restore them. Only values in "
+            "assertions of a test that an earlier message named red may change, if the test then fails without your change and "
+            "passes with it."
         )
     if evidence.verdict == "unverified" and evidence.review:
         lines = _list([f"{line.path}:{line.line} ({line.what})" for line in evidence.review])
@@ -155,38 +150,6 @@ def _list(paths: Sequence[str]) -> str:
     return ", ".join(paths[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def weakened(
-    ident: str, base: bytes | None, earlier: bytes | None, later: bytes | None, *, shows_fix: bool = False
-) -> str:
-    """Return how a patch weakened a test that an earlier verdict named red; empty if it did not.
-
-    A test counts as weakened if it is gone, if something new may skip it, or if one of its assertions is gone. A test
-    that the base tree has in the same words never counts: verification restores it. A test that shows the fix may have
-    other values in its assertions: the earlier ones may have been wrong.
-
-    Args:
-        ident: Id of the test or of its file.
-        base: Content of the test's file in the base tree; None if it does not exist there.
-        earlier: Content in the tree in which the test was named red.
-        later: Content in the tree of the patch.
-        shows_fix: Whether the test is red without the patch and green with it.
-    """
-    if earlier is None or earlier == later:
-        return ""
-    if base is not None and _test(base, ident) is not None:
-        return ""
-    if later is None:
-        return "deleted"
-    old, new = _test(earlier, ident), _test(later, ident)
-    if old is None:
-        return ""  # the earlier file could not be parsed, or the test is made at run time
-    if new is None:
-        return "deleted"
-    if _skips(_parsed(later)) - _skips(_parsed(earlier)):
-        return "skipped"
-    return "weakened" if _assertions(old, shows_fix) - _assertions(new, shows_fix) else ""
-
-
 def weakened_tests(
     workspace: Workspace, named: Mapping[str, str], tree: str, evidence: Verification
 ) -> list[str]:
@@ -224,61 +187,3 @@ def weakened_tests(
         if how:
             found.append(f"{ident} was {how}")
     return found
-
-
-def _parsed(source: bytes) -> ast.Module | None:
-    try:
-        return parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _test(source: bytes, ident: str) -> ast.AST | None:
-    """Return the function or class that a test id names, or the whole module for the id of a file."""
-    found: ast.AST | None = _parsed(source)
-    for name in without_suite(ident).partition("[")[0].split("::")[1:]:
-        found = next(
-            (
-                node
-                for node in getattr(found, "body", ())
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                and node.name == name
-            ),
-            None,
-        )
-    return found
-
-
-def _skips(tree: ast.AST | None) -> Counter[str]:
-    return Counter(name for node in _nodes(tree) if (name := _name(node)) in SKIPS)
-
-
-def _assertions(tree: ast.AST, any_value: bool) -> Counter[str]:
-    """Return the assertions in a test: `assert`, unittest's methods, and `pytest.raises` and its like.
-
-    Args:
-        tree: The test.
-        any_value: Whether assertions that differ in literal values only count as equal.
-    """
-    checks = ("assert", "raises", "warns", "fail")
-    return Counter(
-        ast.dump(_WithoutValues().visit(copy.deepcopy(node)) if any_value else node)
-        for node in _nodes(tree)
-        if isinstance(node, ast.Assert)
-        or (isinstance(node, ast.Call) and _name(node.func).startswith(checks))
-    )
-
-
-class _WithoutValues(ast.NodeTransformer):
-    """Replaces each literal value by the name of its type."""
-
-    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        return ast.Constant(type(node.value).__name__)
-
-
-def _nodes(tree: ast.AST | None) -> Iterator[ast.AST]:
-    return ast.walk(tree) if tree is not None else iter(())
-
-
-def _name(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -17,6 +17,7 @@ from typing import Any
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
+from m3agent.agent.verify.delivered import changed_as_delivered, lessened, not_run
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
@@ -153,7 +154,7 @@ async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
         before, after = joined(before, of_added[0]), joined(after, of_added[1])
     evidence = replace(evidence, before=before, after=after, scope=suite.scope)
     again = _Again(work, copies, pairs, suite, of_added or suite.reports, started)
-    return await again.own_tests(await again.old_tests(evidence), of_own)
+    return await again.delivered(await again.own_tests(await again.old_tests(evidence), of_own))
 
 
 def _start_ahead(work: Work, pairs: _Pairs) -> None:
@@ -238,6 +239,31 @@ class _Again:
             return await own.find_flaky((red, green), tests)
 
         return await self._settled(evidence, own.new, search)
+
+    async def delivered(self, evidence: Evidence) -> Evidence:
+        """Add which tests of the base tree say less in the tree as it is delivered, if that could change the verdict."""
+        if not could_decide(evidence, "delivered"):
+            return evidence
+        if evidence.own is not None and self.pairs.own is not None and evidence.own[1].complete:
+            whole = [path for path in self.pairs.own.selection.only if "::" not in path]
+            gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests) if whole else []
+            evidence = replace(evidence, lessened=tuple(gone))
+        if evidence.lessened or not evidence.undone:
+            return evidence
+        workspace, patch = self.work.workspace, self.work.patch
+        paths = await asyncio.to_thread(
+            changed_as_delivered, workspace, patch, evidence.new_tree, evidence.undone
+        )
+        tests = await asyncio.to_thread(lessened, workspace, patch, paths, evidence.before)
+        if paths and not tests:
+            files = files_of_tests(workspace.store, patch.base)
+            few = all(files.is_test(path) and files.has_tests(path) for path in paths)
+            selection = Selection(targets_of(paths)) if few else self._in_time()
+            report = await self.work.runs.run_once(
+                patch.tree, "verify-delivered", selection, added=self.pairs.old.added
+            )
+            tests = not_run(evidence.before, report, paths if few else (), evidence.new_tests)
+        return replace(evidence, lessened=tuple(tests))
 
     async def _settled(
         self,

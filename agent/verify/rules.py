@@ -15,7 +15,7 @@ from m3agent.agent.verify.stability import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
 
 Verdict = Literal["verified", "unverified", "failed"]
-Part = Literal["further runs", "issue"]
+Part = Literal["further runs", "delivered", "issue"]
 """Evidence that costs time. It is gathered only if a rule about it could decide."""
 NOT_TESTED = "not tested on Python"
 """Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
@@ -242,6 +242,17 @@ def inseparable(evidence: Evidence) -> str:
     return f"the tests in {file} cannot be told apart from its code ({otherwise})"
 
 
+@_rule("unverified", "delivered")
+def tests_lessened(evidence: Evidence) -> str:
+    """The patch deletes, skips or weakens tests that pass without it. The check itself runs them as they were."""
+    tests = evidence.lessened
+    return (
+        f"the tree as delivered has weaker tests: {_named(tests)} ({_otherwise(evidence, 'tests_lessened')})"
+        if tests
+        else ""
+    )
+
+
 @_rule("failed", "issue")
 def issue_still_red(evidence: Evidence) -> str:
     """Only the patch's own tests show a fix, and a failing test that the issue is about still fails."""
@@ -253,9 +264,8 @@ def issue_still_red(evidence: Evidence) -> str:
 def tests_show_nothing(evidence: Evidence) -> str:
     """A repaired test also passes with its opposite.
 
-    A copy of it passes whose assertion is negated, or copies that expect a very different value and a similar one. If a line
-    of the patch needs review, a copy that passes with a similar value is enough, or one that fails although only its name
-    differs or it hides the values that it expects.
+    An assertion of it passes negated, or with a very different value and with another one. If a line of the patch needs review,
+    one other value is enough, or a test that fails if its values are hidden.
     """
     return f"the fixed tests show nothing: {evidence.worthless[0]}" if evidence.worthless else ""
 

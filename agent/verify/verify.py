@@ -58,7 +58,8 @@ class Verification:
     undone: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     weakened: tuple[str, ...] = ()
-    """Tests that an earlier verdict of the session named red and that the patch weakened, each with how."""
+    """Tests that the patch deletes, skips or weakens, each with how: those of the base tree, and those that an earlier verdict of
+    the session named red."""
     scope: Scope | None = None
     left_out: tuple[str, ...] = ()
     own_only: bool = False
@@ -109,6 +110,7 @@ async def verify(
         new_tree=evidence.new_tree,
         seconds=round(time.monotonic() - started, 3),
         undone=evidence.undone,
+        weakened=evidence.lessened,
         errors=evidence.errors,
         scope=evidence.scope,
         left_out=evidence.left_out,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, weakened, weakened_tests
+from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, weakened_tests
 from m3agent.agent.verify.verify import Verification
+from m3agent.agent.verify.weakened import weakened
 from m3agent.tools.test_report import TestReport
 from tests.fakes.trees import memory_workspace
 
