@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,6 +77,14 @@ def verify(
         str | None,
         typer.Option(help="The issue that the patch is for, in any form that fix accepts.", metavar="TEXT"),
     ] = None,
+    pinned: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A test that states what the issue changes. If the patch breaks it, the patch is unverified and not failed; may "
+            "be repeated.",
+            metavar="TEST",
+        ),
+    ] = None,
     *,
     flags: Flags,
     certificate: Certificate = None,
@@ -108,11 +116,18 @@ def verify(
         ask(repo, flags)
         if check is not None:
             raise typer.Exit(run(_check(check, source, repo, flags, as_json=as_json)))
-        raise typer.Exit(run(_verify(source, repo, flags, issue, certificate, as_json=as_json)))
+        raise typer.Exit(run(_verify(source, repo, flags, issue, pinned or [], certificate, as_json=as_json)))
 
 
 async def _verify(
-    source: Source, repo: Path, flags: Flags, issue: str | None, certificate: Path | None, *, as_json: bool
+    source: Source,
+    repo: Path,
+    flags: Flags,
+    issue: str | None,
+    pinned: Sequence[str],
+    certificate: Path | None,
+    *,
+    as_json: bool,
 ) -> int:
     """Verify the patch, print the result, and return the exit code."""
     from m3agent.agent.certificate.statement import Statement, check_folder, write
@@ -125,7 +140,7 @@ async def _verify(
 
     if certificate is not None:
         check_folder(certificate)
-    request = await _request(source, repo, flags)
+    request = replace(await _request(source, repo, flags), pinned=tuple(pinned))
     if issue is not None:
         about = await in_background(
             lambda: read_issue(issue, request.repository, request.settings, os.environ, say, sys.stdin)

@@ -18,7 +18,7 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
-from m3agent.agent.loop.completion_gate import why_not_tested
+from m3agent.agent.loop.completion_gate import pinned_tests, why_not_tested
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.loop import Loop, Outcome
 from m3agent.agent.loop.model_step import Model
@@ -92,6 +92,8 @@ class Attempt:
     """How often a verdict went back to the model."""
     named_red: dict[str, str] = field(default_factory=dict)
     """Tests that verdicts named red when they went back to the model, each with the id of its tree."""
+    pinned: frozenset[str] = frozenset()
+    """Ids of tests that state what the issue changes, as the model says."""
     returned_tree: str | None = None
     """State of the work tree whose verdict went back to the model last."""
     server_key: str | None = field(default=None, repr=False)
@@ -227,13 +229,18 @@ class Attempt:
             if self.rounds >= most or tree == self.returned_tree or loop.limits.reached():
                 raise
             return self._return_verdict(refused_change(error, self.rounds + 1, most), tree, loop)
-        if self.rounds >= most or patch.empty or patch.tree == self.returned_tree:
+        if pinned := pinned_tests(said) - self.pinned:
+            self.pinned |= pinned
+            self.evidence = None
+        elif patch.tree == self.returned_tree:
+            return ""
+        if self.rounds >= most or patch.empty:
             return ""
         await verify()
         if self.is_verified or loop.limits.reached():
             return ""
         assert self.evidence is not None
-        if self.evidence.verdict == "unverified" and why_not_tested(said):
+        if self.evidence.verdict == "unverified" and (why_not_tested(said) or self.evidence.rule == "pinned"):
             return ""
         feedback = feedback_on(self.evidence, self.rounds + 1, most)
         return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
@@ -271,7 +278,8 @@ class Attempt:
         if self.patch is None or self.patch.empty or self.evidence is not None:
             return
         assert self.workspace is not None
-        if self.patch.tree not in known:
+        key = " ".join([self.patch.tree, *sorted(self.pinned)])
+        if key not in known:
             settings = self.request.settings
 
             def note() -> None:
@@ -280,7 +288,7 @@ class Attempt:
 
             noted = asyncio.get_running_loop().call_later(NOTED_SECONDS, note)
             try:
-                known[self.patch.tree] = await verify(
+                known[key] = await verify(
                     self.workspace,
                     self.patch,
                     runs,
@@ -288,10 +296,11 @@ class Attempt:
                     baseline.partial,
                     60 * settings.verify_minutes,
                     self.request.issue.text,
+                    self.pinned,
                 )
             finally:
                 noted.cancel()
-        evidence = known[self.patch.tree]
+        evidence = known[key]
         weak = await asyncio.to_thread(
             weakened_tests, self.workspace, self.named_red, self.patch.tree, evidence
         )

@@ -37,6 +37,7 @@ class VerifyRequest:
         settings: The settings in force.
         issue: The issue that the patch is for.
         cached: Whether a known result of the base tree's tests may be used.
+        pinned: Ids of tests that state what the issue changes.
     """
 
     source: Source
@@ -44,6 +45,7 @@ class VerifyRequest:
     settings: Settings
     issue: Issue | None = None
     cached: bool = True
+    pinned: tuple[str, ...] = ()
 
 
 async def verify_patch(
@@ -108,6 +110,7 @@ async def verify_patch(
                 known,
                 60 * settings.verify_minutes,
                 "" if request.issue is None else request.issue.text,
+                request.pinned,
             )
             environment, _ = await described
         finally:

@@ -152,7 +152,9 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
     if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
         them = "it" if len(paths) == 1 else "them"
         more = f" and {len(paths) - MOST_SUITES} more" if len(paths) > MOST_SUITES else ""
-        parts.append(f"the tests ran without the patch's changes to {', '.join(paths[:MOST_SUITES])}{more}: it keeps {them}")
+        parts.append(
+            f"the tests ran without the patch's changes to {', '.join(paths[:MOST_SUITES])}{more}: it keeps {them}"
+        )
     return parts
 
 

@@ -104,6 +104,8 @@ class Evidence:
     """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
     rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
+    pinned: frozenset[str] = frozenset()
+    """Tests of which somebody says that they state what the issue changes."""
     lessened: tuple[str, ...] = ()
     """Tests of the base tree that say less in the tree as it is delivered, each with how."""
     copies: CopiesSeen | None = None
@@ -126,9 +128,18 @@ class Evidence:
     """All test runs."""
 
     @cached_property
+    def stating(self) -> frozenset[str]:
+        """Tests that the patch breaks and that, as somebody says, state what the issue changes."""
+        if not self.pinned:
+            return frozenset()
+        broken = Changes(self.before, self.after).broken - self.rerun_flaky
+        return frozenset(i for i in broken if not self.pinned.isdisjoint({i, i.partition("[")[0]}))
+
+    @cached_property
     def changes(self) -> Changes:
-        """How the tests changed, without the flaky ones."""
-        return Changes(without(self.before, self.rerun_flaky), without(self.after, self.rerun_flaky))
+        """How the tests changed, without the flaky ones and those that state what the issue changes."""
+        left_out = self.rerun_flaky | self.stating
+        return Changes(without(self.before, left_out), without(self.after, left_out))
 
     @cached_property
     def not_importable(self) -> dict[str, str]:

@@ -27,6 +27,11 @@ FeedbackKind = Literal[
     "refused",
 ]
 
+PIN = (
+    "If one of these tests states what the issue asks to change, leave it as it is, and answer with a line "
+    "'Pinned: <test id>: <why>' for it."
+)
+"""What the model may do about a right change that an existing test contradicts."""
 MOST_NAMED = 20
 """Most tests that one part of the message names."""
 MOST_ERRORS = 5
@@ -96,6 +101,8 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         ("still_red", "These tests are red with and without your change", still_red),
     )
     parts |= {kind: _named(title, idents, errors) for kind, title, idents in named if idents}
+    if broken:
+        parts["broken"] += f"\n{PIN}"
     if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
         parts["cannot_import"] = ""
     if evidence.weakened:

@@ -68,6 +68,7 @@ class Work:
     baseline: Callable[[], Awaitable[TestReport | None]] | None
     seconds: float
     issue: str
+    pinned: frozenset[str] = frozenset()
 
 
 async def gather(work: Work) -> Evidence:
@@ -339,6 +340,7 @@ def _read(work: Work, trees: Trees) -> Evidence:
         undone=undone,
         inseparable=trees.inseparable,
         seconds=work.seconds,
+        pinned=work.pinned,
         findings=needs_review(workspace, patch, undone),
     )
 

@@ -242,6 +242,16 @@ def inseparable(evidence: Evidence) -> str:
     return f"the tests in {file} cannot be told apart from its code ({otherwise})"
 
 
+@_rule("unverified")
+def pinned(evidence: Evidence) -> str:
+    """The patch breaks only tests of which the model or the user says that they state what the issue changes."""
+    tests = sorted(evidence.stating)
+    if not tests:
+        return ""
+    states = "states" if len(tests) == 1 else "state"
+    return f"{count(tests, 'test')} {states} what the issue changes: {_named(tests)} ({_otherwise(evidence, 'pinned')})"
+
+
 @_rule("unverified", "delivered")
 def tests_lessened(evidence: Evidence) -> str:
     """The patch deletes, skips or weakens tests that pass without it. The check itself runs them as they were."""

@@ -22,7 +22,7 @@ runs (`stability`). Nothing runs again that could not change the verdict.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from m3agent.agent.settings.settings import RERUNS
@@ -80,6 +80,7 @@ async def verify(
     baseline: Callable[[], Awaitable[TestReport | None]] | None = None,
     seconds: float = TEST_TIMEOUT,
     issue: str = "",
+    pinned: Collection[str] = (),
 ) -> Verification:
     """Run the tests on both trees and judge the patch. Each tree has its own sandbox, which the session never touched.
 
@@ -92,12 +93,13 @@ async def verify(
             its time was over, or None. With it, only the test files that the patch adds or changes run on the old code.
         seconds: Time for the new tree's tests if those of the base tree took longer.
         issue: Text of the issue. A red test that it is about must turn green.
+        pinned: Ids of tests that state what the issue changes, as somebody says. If the patch breaks them, it is unverified.
 
     Raises:
         SandboxError: A sandbox failed, so nothing is known about the patch.
     """
     started = time.monotonic()
-    evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue))
+    evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue, frozenset(pinned)))
     judgement = judge(evidence)
     sets = ("fixed", "broken", "still_red", "new_tests", "flaky", "added_red")
     return Verification(

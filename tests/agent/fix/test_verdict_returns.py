@@ -22,6 +22,7 @@ from tests.agent.scripted import (
     kill,
     of_type,
     run_there,
+    says,
     start,
 )
 from tests.conftest import one_kind
@@ -95,6 +96,21 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
 
 
 @pytest.mark.slow  # quick: test_verify.py and test_verify_rounds.py
+def test_a_test_that_states_what_the_issue_changes_can_be_named(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+) -> None:
+    """The model learns of it from the first verdict, and the session ends after its answer: no message comes twice."""
+    files = {**BUGGY, "test_old.py": "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n"}
+    pinned = says("Pinned: test_old.py::test_old: it states the wrong sum.")
+    model.answers = [FIX, SOME, DONE, pinned]
+    done = fix(make_repo(files), model.url)
+    assert done.returncode == 1, done.stderr
+    [back] = of_type(own_state, "feedback")
+    assert "Pinned: <test id>: <why>" in back["text"]
+    [first, last] = of_type(own_state, "verify")
+    assert (first["verdict"], last["verdict"], last["broken"]) == ("failed", "unverified", [])
+
+
 def test_a_red_test_of_the_patch_fails_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from m3agent.agent.loop.completion_gate import MOST_ASKED, missing
+from m3agent.agent.loop.completion_gate import MOST_ASKED, missing, pinned_tests
 
 STEP = "Your answer announces a last step but does not take it"
 CHANGE = "No file of the repository has changed."
@@ -62,6 +62,15 @@ def test_lines_that_the_gate_requests_are_accepted() -> None:
         told = missing(text="", changed=changed, tested_since_change=False)
         assert f"'{line}'" in told
         assert missing(text=f"{line} because", changed=changed, tested_since_change=False) == ""
+
+
+def test_a_test_that_is_pinned_may_be_red() -> None:
+    text = "Done.\n\n- Pinned: `tests/test_a.py::test_b`: it states the old hash.\npinned: test_c.py::test_d[1]: so does it\nPinned: x"
+    assert pinned_tests(text) == {"tests/test_a.py::test_b", "test_c.py::test_d[1]"}
+    told = missing(
+        text=text, changed=True, tested_since_change=True, broken=["tests/test_a.py::test_b[2]", "test_e.py"]
+    )
+    assert "test_e.py" in told and "test_b" not in told
 
 
 def test_a_step_that_is_announced_is_quoted_in_part() -> None:

@@ -112,3 +112,31 @@ async def test_tests_of_the_delivered_tree(one_backend: Backend, tmp_path: Path,
         assert wrong.partition(" ")[0] in result.reason or len(result.weakened) > 1
     else:
         assert result.verdict == "verified", result.reason
+
+
+HASH_TESTS = "    assert add(1, 1) == 0\n\n\ndef test_zero():\n    assert add(1, 0) == 1\n"
+
+
+@pytest.mark.parametrize(
+    ("pinned", "verdict", "rule"),
+    [
+        ((), "failed", "lost"),
+        (("tests/test_calc.py::test_old",), "unverified", "pinned"),
+        (("tests/test_calc.py::test_zero",), "failed", "lost"),
+    ],
+)
+async def test_a_test_that_states_what_the_issue_changes_may_break(
+    one_backend: Backend, tmp_path: Path, pinned: tuple[str, ...], verdict: str, rule: str
+) -> None:
+    tests = f"from calc import add\n\n\ndef test_old():\n{HASH_TESTS}"
+    workspace = memory_workspace(tmp_path, {**BASE, "tests/test_calc.py": tests})
+    patch = workspace.patch(
+        workspace.commit_changes(workspace.base, [("calc.py", REGULAR, FIXED.encode())], [])
+    )
+
+    def fresh(tree: Workspace) -> Sandbox:
+        spec = SandboxSpec(one_backend, limits=SandboxLimits(memory=1 << 30))
+        return new_sandbox(one_backend, spec, tree, lambda _: None)
+
+    result = await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path), 0, pinned=pinned)
+    assert (result.verdict, result.rule) == (verdict, rule), result.reason
