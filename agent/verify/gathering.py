@@ -97,8 +97,13 @@ async def gather(work: Work) -> Evidence:
 
     work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
     copies = _CopyRuns(workspace, runs)
+    files = files_of_tests(workspace.store, patch.base)
     try:
         evidence = await _with_runs(work, copies)
+        if not files.learn(evidence.before.ids).isdisjoint(patch.paths):
+            evidence = await _with_runs(
+                work, copies
+            )  # the patch changes a file of which only the results show that it has tests
     finally:
         await copies.close()
         await runs.close_unused()

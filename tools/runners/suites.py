@@ -20,6 +20,7 @@ from m3agent.tools.runners.base import Ecosystem, Suite, Tree
 from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
+from m3agent.tools.runners.docstrings import with_docstrings
 from m3agent.tools.runners.dotnet import Dotnet
 from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
@@ -227,6 +228,10 @@ def of_suites(report: TestReport, names: Collection[str]) -> TestReport:
     )
 
 
+COLLECTED = (".py", ".rst", ".txt", ".md", ".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts")
+"""Ends of the names of files from which tests are collected. Files of other languages have tests beside their code."""
+
+
 class TestFiles:
     """Which files of a repository belong to its tests, and which decide how they run.
 
@@ -238,13 +243,35 @@ class TestFiles:
 
     def __init__(self, suites: Iterable[Suite]) -> None:
         self._ecosystems = [RUNNERS[name] for name in dict.fromkeys(suite.runner for suite in suites)]
+        self._collected = set[str]()
+        self._documented = set[str]()
+
+    def learn(self, idents: Collection[str]) -> set[str]:
+        """Take a file with these tests for a test file, whatever its name. A Python file with examples is code and tests.
+
+        Returns:
+            The paths of the files about which that was not known.
+        """
+        known = self._collected | self._documented
+        for ident in idents:
+            path, _, inner = without_suite(ident).partition("::")
+            if not path.endswith(COLLECTED) or self.is_test(path):
+                continue
+            module = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+            parts = inner.split(".")
+            names = (".".join(parts[:number]) for number in range(1, len(parts) + 1))
+            is_example = path.endswith(".py") and any(f".{module}".endswith(f".{name}") for name in names)
+            (self._documented if is_example else self._collected).add(path)
+        return (self._collected | self._documented) - known
 
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests."""
-        return any(each.is_test(path) for each in self._ecosystems)
+        return path in self._collected or any(each.is_test(path) for each in self._ecosystems)
 
     def has_tests(self, path: str) -> bool:
         """Return whether a file that belongs to the tests can hold tests, and not only data or helpers of tests."""
+        if path in self._collected:
+            return True
         if path.endswith(".py"):
             return is_test_module(path)
         return PurePosixPath(path).suffix.lower() in CODE and self.is_test(path)
@@ -262,6 +289,8 @@ class TestFiles:
 
     def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
         """Return a file with the code of one version and the tests of another (`Ecosystem.combined`)."""
+        if path in self._documented:
+            return with_docstrings(code, tests)
         for each in self._ecosystems:
             if (content := each.combined(path, code, tests)) is not None:
                 return content
