@@ -19,6 +19,7 @@ from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.delivered import changed_as_delivered, lessened, not_run
 from m3agent.agent.verify.evidence import Evidence
+from m3agent.agent.verify.expectations import changed_expectations
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
 from m3agent.agent.verify.related import related_tests
@@ -367,6 +368,9 @@ def _with_reading(
     if evidence.copies is not None:
         similar = evidence.copies.to_read(lambda: changes_of(workspace, patch, evidence.undone))
         evidence = replace(evidence, similar=similar)
+    if evidence.fixed and could_decide(evidence, "issue"):
+        expected = changed_expectations(workspace, patch, evidence.fixed)
+        evidence = replace(evidence, similar=(*evidence.similar, *expected))
     if evidence.own_only and could_decide(evidence, "issue"):
         red = {*evidence.still_red, *elsewhere} - evidence.new_tests
         related = related_tests(workspace, patch.base, work.issue, red)
