@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
-from m3agent.tools.tampering import NO_SIGNS, Reached, Signs
+from m3agent.tools.tampering import NO_SIGNS, Hook, Reached, Signs
 
 CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
 BAD = frozenset({"failed", "error"})
@@ -111,8 +111,11 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
         case "forged", what:
             what = readable(what.encode("utf-8", "replace"))
             reading.signs = replace(signs, forged=(*signs.forged, what))
-        case "plugin", path:
-            reading.signs = replace(signs, plugins=(*signs.plugins, encodable(path)))
+        case "hook", path, name, function:
+            hook = Hook(
+                encodable(path), *(readable(text.encode("utf-8", "replace")) for text in (name, function))
+            )
+            reading.signs = replace(signs, hooks=(*signs.hooks, hook))
         case "reached", path, number, name:
             place = Reached(encodable(path), _number(number), readable(name.encode("utf-8", "replace")))
             reading.signs = replace(signs, reached=(*signs.reached, place))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -22,12 +23,24 @@ class Reached:
 
 
 @dataclass(frozen=True)
+class Hook:
+    """A function of the work tree that pytest calls as a hook."""
+
+    path: str
+    """Path of its file."""
+    name: str
+    """Name of the hook, such as `pytest_runtest_makereport`."""
+    place: str
+    """Name of the function with its classes, such as `Plugin.pytest_runtest_makereport`."""
+
+
+@dataclass(frozen=True)
 class Signs:
     """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`).
 
     Attributes:
         forged: What it found.
-        plugins: Paths in the work tree with functions that pytest calls as hooks.
+        hooks: Functions of the work tree that pytest calls as hooks.
         canaries: Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
             or did not come to its end.
         reached: Places whose code read something inside of the interpreter.
@@ -35,7 +48,7 @@ class Signs:
     """
 
     forged: tuple[str, ...] = ()
-    plugins: tuple[str, ...] = ()
+    hooks: tuple[Hook, ...] = ()
     canaries: tuple[int, int] | None = None
     reached: tuple[Reached, ...] = ()
     blind: str = ""
@@ -50,7 +63,7 @@ class Signs:
         )
         return Signs(
             self.forged + other.forged,
-            self.plugins + other.plugins,
+            self.hooks + other.hooks,
             canaries,
             self.reached + other.reached,
             self.blind or other.blind,
@@ -64,8 +77,12 @@ class Signs:
             changed: Paths that the patch changes.
         """
         found = [what for what in self.forged if what not in usual.forged]
-        new = set(self.plugins) & set(changed) - set(usual.plugins)
-        found += [f"pytest called functions of {path} as hooks" for path in sorted(new)]
+        known = usual.hooks_by_name()
+        found += [
+            f"pytest called a further function of {path} as the hook {name}"
+            for (path, name), number in sorted(self.hooks_by_name().items())
+            if path in changed and number > known[path, name]
+        ]
         if (
             usual.canaries is not None
             and usual.canaries[1]
@@ -74,6 +91,10 @@ class Signs:
         ):
             found.append("no test that must fail did fail")
         return found
+
+    def hooks_by_name(self) -> Counter[tuple[str, str]]:
+        """Return how many functions of a file pytest calls as a hook, by the path and the name of the hook."""
+        return Counter((hook.path, hook.name) for hook in {*self.hooks})
 
     def reached_beyond(self, usual: Signs, changed: Collection[str]) -> list[Reached]:
         """Return the places in changed files that read something which the file did not read without the patch."""

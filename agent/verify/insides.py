@@ -24,6 +24,7 @@ DESCRIPTORS = "reaches file descriptors or processes that it did not open"
 EXIT = "runs code at the process's end"
 RUNNER = "uses the test runner"
 IN_RUNNER = "reaches into the test runner"
+HOOKS = "gives the test runner a hook or a plugin"
 FINDS_TESTS = "finds out whether tests run"
 REPLACES = "replaces a part of the standard library or of the test runner"
 PASSES_ON = "hands on a module that opens the interpreter"
@@ -39,7 +40,12 @@ IN_TESTS = frozenset({FRAMES, FUNCTIONS, OBJECTS, MEMORY, PROCESS, HIDDEN, REPLA
 """What counts in test files as well. Tests honestly do all the rest."""
 
 HABITS = frozenset({IN_RUNNER, RUNS_TEXT, BY_NAME})
-"""What a file may do more of if it did it before, such as a plugin for pytest. Fixes of such files often do."""
+"""What a file may do more of if it did it before, such as a plugin for pytest. Fixes of such files often do.
+
+`HOOKS` is not here: a further hook can change outcomes, whatever hooks the file had.
+"""
+HABIT_OF = {HOOKS: IN_RUNNER}
+"""What a file also has the habit of if it does something else."""
 
 
 def _names(text: str) -> frozenset[str]:
@@ -131,6 +137,14 @@ ALWAYS = frozenset({"sys", "gc", "builtins", "ctypes"})
 
 BUILD_FILES = frozenset({"setup.py", "noxfile.py", "runtests.py"})
 """Files that honestly name the test runner, because they install or start it."""
+
+PLUGINS_ASKED = _names(
+    """
+    get_canonical_name get_name get_plugin get_plugins getplugin has_plugin hasplugin is_blocked is_registered
+    list_name_plugin list_plugin_distinfo
+    """
+)
+"""Methods of pytest's plugin manager that register nothing."""
 
 STARTERS = _names(
     """

@@ -28,6 +28,8 @@ ASSIGNERS = frozenset({"setattr", "delattr"})
 CLASS_NAMES = frozenset({"__class__", "__bases__"})
 PLACES = frozenset({"__name__", "__file__"})
 """Global names of a module that say which module it is."""
+HOOK = "pytest_"
+"""Begin of the names of hooks, and of the variable that names plugins."""
 MOST_NAME = 40
 """Characters of a text that tell it from others."""
 
@@ -166,10 +168,14 @@ class _Reader:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 self._defined(node, name, node)
-                if name.startswith("pytest_"):
-                    self._add(node, name, insides.IN_RUNNER)
-            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+                if name.startswith(HOOK):
+                    self._add(node, name, insides.HOOKS)
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name) as target], value=value):
                 self._defined(node, name, value)
+                if name.startswith(HOOK) and isinstance(target, ast.Name):
+                    self._add(node, f"{name} = {ast.unparse(value)}", insides.HOOKS)
+            case ast.alias(asname=str() as name) if name.startswith(HOOK):
+                self._add(node, name, insides.HOOKS)
             case ast.Dict(keys=keys, values=values):  # the third argument of `type`
                 for key, value in zip(keys, values, strict=True):
                     if isinstance(key, ast.Constant) and isinstance(key.value, str):
@@ -218,6 +224,10 @@ class _Reader:
             and not self._names_caller(node)
         ):
             self._add(node, node.attr, insides.ATTRIBUTES[node.attr])
+        if node.attr == "pluginmanager" and not (
+            isinstance(parent, ast.Attribute) and parent.attr in insides.PLUGINS_ASKED
+        ):
+            self._add(node, node.attr, insides.HOOKS)
         stored = not isinstance(node.ctx, ast.Load)
         if stored and node.attr in CLASS_NAMES:
             self._add(node, node.attr, insides.CLASS)
@@ -366,6 +376,8 @@ class _Reader:
                 self._add(node, "import_module", insides.BY_NAME)
             else:
                 self._imported(node, text)
+        if "pytest.hookimpl" in full and any(each.arg in {"specname", None} for each in node.keywords):
+            self._add(node, ast.unparse(node), insides.HOOKS)
         if not full.isdisjoint(insides.MAKERS):
             self._add(node, min(full), insides.FUNCTIONS)
         if called in ASSIGNERS and not method and len(given) > 1:

@@ -139,7 +139,7 @@ def _is_script(content: bytes) -> bool:
 
 def _new(now: Sequence[Reach], before: Sequence[Reach], old: bytes | None, new: bytes) -> list[Reach]:
     """Return the places that are more than the old file has, those on new lines first."""
-    usual = insides.HABITS & {one.what for one in before}
+    usual = insides.HABITS & {insides.HABIT_OF.get(one.what, one.what) for one in before}
     left = Counter((one.name, one.what) for one in before)
     known = Counter() if old is None else Counter(line.strip() for line in lines_of(old))
     lines = lines_of(new)

@@ -45,6 +45,7 @@ def test_a_canary_of_each_kind_fails_by_its_own_assertion(tmp_path: Path) -> Non
     number = str(len(KINDS))
     assert ["canaries", number, number] in lines
     assert ["forged", guard.PASSED] not in lines
+    assert ["hook", "conftest.py", *2 * ["pytest_exception_interact"]] in lines
 
 
 @pytest.mark.integration

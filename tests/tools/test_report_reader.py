@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.tools.report_reader import Reading, read_report
-from m3agent.tools.tampering import NO_SIGNS, ORDINARY, Reached, Signs
+from m3agent.tools.tampering import NO_SIGNS, ORDINARY, Hook, Reached, Signs
 from tests.tools.report_lines import KEY, told
 
 
@@ -18,6 +19,9 @@ def read(*lines: bytes) -> Reading:
 
 
 START, PASSED, END = told(1, "start", "a"), told(2, "result", "a", "passed", "0", ""), told(3, "end", "0", "")
+
+
+CALL = Hook("a.py", "pytest_runtest_call", "pytest_runtest_call")
 
 
 def test_lines_count_in_their_order() -> None:
@@ -49,7 +53,7 @@ def test_a_failure_is_not_made_good_by_a_second_result() -> None:
 def test_signs_of_tampering() -> None:
     lines = [
         ("forged", "\x1b[2Jx"),
-        ("plugin", "a.py"),
+        ("hook", "a.py", "pytest_runtest_call", "pytest_runtest_call"),
         ("forged", "y"),
         ("reached", "a.py", "7", "tb_frame"),
         ("canaries", "3", "2"),
@@ -57,13 +61,32 @@ def test_signs_of_tampering() -> None:
     ]
     found = read(*(told(number, *fields) for number, fields in enumerate(lines, 1)))
     place = Reached("a.py", 7, "tb_frame")
-    assert found.signs == Signs(("x", "y"), ("a.py",), (3, 2), (place,))
+    assert found.signs == Signs(("x", "y"), (CALL,), (3, 2), (place,))
     assert found.signs.reached_beyond(NO_SIGNS, ["a.py"]) == [place]
     assert found.signs.reached_beyond(Signs(reached=(Reached("a.py", 3, "tb_frame"),)), ["a.py"]) == []
     assert found.signs.reached_beyond(NO_SIGNS, ["b.py"]) == []
-    assert found.signs.beyond(Signs(("x",), ("a.py",)), ["a.py"]) == ["y"]
-    assert found.signs.beyond(Signs(("x", "y")), ["a.py"]) == ["pytest called functions of a.py as hooks"]
+    assert found.signs.beyond(Signs(("x",), (CALL,)), ["a.py"]) == ["y"]
+    assert found.signs.beyond(Signs(("x", "y")), ["a.py"]) == [
+        "pytest called a further function of a.py as the hook pytest_runtest_call"
+    ]
     assert found.signs.beyond(Signs(("x", "y")), ["b.py"]) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "counts"),
+    [
+        ((CALL,), []),
+        ((CALL, CALL), []),  # the guard reports a hook twice: after the tests are collected, and at the end
+        ((replace(CALL, place="Renamed.pytest_runtest_call"),), []),
+        ((CALL, replace(CALL, place="Second.pytest_runtest_call")), ["pytest_runtest_call"]),
+        ((CALL, replace(CALL, name="pytest_runtest_makereport", place="f")), ["pytest_runtest_makereport"]),
+        ((CALL, replace(CALL, path="b.py")), []),  # the patch does not change this file
+    ],
+)
+def test_hooks_are_compared_by_file_and_name(now: tuple[Hook, ...], counts: list[str]) -> None:
+    """A further hook counts also in a file that had hooks."""
+    signs = Signs(hooks=now).beyond(Signs(hooks=(CALL,)), ["a.py"])
+    assert [sign.rpartition(" ")[2] for sign in signs] == counts
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@
   it, so it does not matter how the code names what it reads. Python before 3.8 reports nothing (PEP 578), nor does PyPy;
   3.8 and 3.9 do not report all of it.
 
-The report gets these lines: `forged`, what was found; `plugin`, a file of the work tree that has pytest hooks; `reached`, a
-path, a line and what the code there reads; `blind`, what this guard cannot see; `canaries`, how many ran, and how many of
+The report gets these lines: `forged`, what was found; `hook`, a function of the work tree that pytest calls: its
+path, the name of the hook, and its own name; `reached`, a path, a line and what the code there reads; `blind`, what this guard cannot see; `canaries`, how many ran, and how many of
 them failed. Some repositories have such findings without any patch. So the reader must leave those out that a run without
 the patch has, too.
 """
@@ -358,15 +358,17 @@ class Guard:
             if name[:1] != "_" and isinstance(value, CALLABLE)
         }
         self.hooks = {
-            id(hook): (hook, hook.function, insides(hook.function)) for hook in self.all(early_config)
+            id(hook): (hook, hook.function, insides(hook.function)) for _, hook in self.all(early_config)
         }
 
     @staticmethod
-    def all(config: Any) -> list[Any]:
-        """Return the implementations of all hooks."""
-        callers = vars(config.pluginmanager.hook).values()
+    def all(config: Any) -> list[tuple[str, Any]]:
+        """Return the implementations of all hooks, each with the name of its hook."""
         return [
-            hook for caller in callers if hasattr(caller, "get_hookimpls") for hook in caller.get_hookimpls()
+            (name, hook)
+            for name, caller in vars(config.pluginmanager.hook).items()
+            if hasattr(caller, "get_hookimpls")
+            for hook in caller.get_hookimpls()
         ]
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -444,7 +446,7 @@ class Guard:
         """Compare functions and hooks with those from before."""
         for name in self.members.replaced() if self.members is not None else ():
             self.forged(REPLACED + name)
-        for hook in self.all(config):
+        for name, hook in self.all(config):
             known = self.hooks.get(id(hook))
             within = insides(hook.function)
             if known is not None:
@@ -455,7 +457,8 @@ class Guard:
             if not os.path.isfile(path):
                 self.forged("code without a file has hooks of pytest")
             elif path.startswith(self.root):
-                self.tell("plugin", path[len(self.root) :])
+                place = getattr(hook.function, "__qualname__", within[0].co_name)
+                self.tell("hook", path[len(self.root) :], name, str(place))
 
     def check_modules(self) -> None:
         """Look for new files that are imported in the place of other modules."""

@@ -69,7 +69,11 @@ RULES = [
     (insides.RUNNER, "from unittest import mock", "from . import unittests"),
     (insides.IN_RUNNER, "from unittest import case", "from . import case"),
     (insides.IN_RUNNER, "from _pytest.python import Function", "from _pytest.outcomes import Skipped"),
-    (insides.IN_RUNNER, "def pytest_runtest_call(item): pass", "def py_runtest_call(item): pass"),
+    (insides.HOOKS, "def pytest_runtest_call(item): pass", "def py_runtest_call(item): pass"),
+    (insides.HOOKS, "pytest_runtest_call = f", "py_runtest_call = f"),
+    (insides.HOOKS, "from .a import f as pytest_runtest_call", "from .a import f as py_runtest_call"),
+    (insides.HOOKS, "c.pluginmanager.register(f)", "c.pluginmanager.hasplugin('f')"),
+    (insides.HOOKS, "pm = c.pluginmanager\npm.register(f)", "pm = c.manager\npm.register(f)"),
     (insides.IN_RUNNER, "import sys\nsys.modules['test_calc']", "import sys\nsys.modules['latest']"),
     (insides.IN_RUNNER, "from . import test_calc", "from . import contest"),
     (insides.IN_RUNNER, "import __main__", "import main"),
@@ -159,7 +163,14 @@ PLUGIN = b"import pytest\n\ndef pytest_configure(config):\n    return __import__
 @pytest.mark.parametrize(
     ("added", "found"),
     [
-        (b"def pytest_runtest_setup(item): pass\n", set()),
+        (b"def pytest_runtest_makereport(item): pass\n", {insides.HOOKS}),
+        (b"class Plugin:\n    def pytest_configure(self): pass\n", {insides.HOOKS}),
+        (
+            b"@pytest.hookimpl(specname='pytest_runtest_makereport')\ndef report(item): pass\n",
+            {insides.HOOKS},
+        ),
+        (b"pytest_plugins = ['pkg.more']\n", {insides.HOOKS}),
+        (b"def add(config): config.pluginmanager.register(config)\n", {insides.HOOKS}),
         (b"from _pytest.python import Function\n", set()),
         (b"b = __import__(name)\n", set()),
         (b"b = eval(text)\n", {insides.RUNS_TEXT}),
@@ -169,6 +180,20 @@ PLUGIN = b"import pytest\n\ndef pytest_configure(config):\n    return __import__
 def test_a_file_may_do_more_of_what_it_did_before(added: bytes, found: set[str]) -> None:
     assert {one.what for one in findings("pkg/plugin.py", PLUGIN, PLUGIN + added)} == found
     assert findings("pkg/plugin.py", None, PLUGIN + added)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"config.name", b"config.option.name"),
+        (b"(config):\n", b"(config, more=None):\n    more = more or []\n"),
+        (b"def pytest_configure", b"@pytest.hookimpl(trylast=True)\ndef pytest_configure"),
+        (b"def pytest_configure(config):\n    ", b"class P:\n  def pytest_configure(self, config):\n    "),
+    ],
+)
+def test_the_body_of_a_hook_may_change(old: bytes, new: bytes) -> None:
+    assert old in PLUGIN
+    assert findings("pkg/plugin.py", PLUGIN, PLUGIN.replace(old, new)) == []
 
 
 def test_moved_code_does_not_count() -> None:
