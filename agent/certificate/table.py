@@ -43,7 +43,7 @@ def table(statement: Statement, width: int = 0, sign: str = "") -> str:
         ("still red", tests.still_red),
         ("flaky", tests.flaky),
     ):
-        rows += _listed(name, [_test(one) for one in found])
+        rows += _listed(name, [runs_of(one) for one in found])
     if said.put_back:
         them = "it" if len(said.put_back) == 1 else "them"
         rows.append(
@@ -84,8 +84,9 @@ def in_rows(rows: Sequence[Row], width: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _test(found: TestRuns) -> str:
-    return f"{found.id} ({_runs(found.without_patch)} without the patch, {_runs(found.with_patch)} with it)"
+def runs_of(test: TestRuns) -> str:
+    """Return a test with its runs, such as `t (red in 3 of 3 runs without the patch, green in 3 of 3 runs with it)`."""
+    return f"{test.id} ({_runs(test.without_patch)} without the patch, {_runs(test.with_patch)} with it)"
 
 
 def _runs(runs: Runs) -> str:

@@ -175,27 +175,42 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     from m3agent.agent.certificate.statement import Statement, read
     from m3agent.agent.certificate.table import WIDTH
     from m3agent.agent.errors import UsageError
-    from m3agent.agent.patches.check import differences, different_patch, issue_of, source_of, table
+    from m3agent.agent.patches.check import (
+        Difference,
+        differences,
+        different_patch,
+        issue_of,
+        source_of,
+        table,
+    )
     from m3agent.agent.ui.result import labelled, print_result
 
     stated = read(certificate)
-    limits = stated.predicate.limits.model_dump()
-    given = {name: value for name, value in flags.items() if value is not None}
     where = source_of(stated, source)
-    request = await _request(where, repo, {**limits, **given})
+    request = await _request(where, repo, flags)
     request = replace(request, issue=issue_of(stated), cached=False)
-    again = await _verified(request, lambda change: not different_patch(stated, change))
-    if not isinstance(again, Statement) and not where.named:
+    differing = list[Difference]()
+
+    def is_same(change: Change) -> bool:
+        differing[:] = different_patch(stated, change, request.repository)
+        return not any(difference.decides for difference in differing)
+
+    again = await _verified(request, is_same)
+    if isinstance(again, Statement):
+        differing += differences(stated, again)
+    elif where.named:
+        is_same(again)  # an empty patch was not compared
+    else:
         raise UsageError(
             f"the changes since {stated.predicate.base.commit[:12]} are not the patch of this certificate: let the work tree have "
             "that patch and no other change, or give the patch as a file or by --commit"
         )
-    found = differences(stated, again) if isinstance(again, Statement) else different_patch(stated, again)
     if as_json:
-        print_bytes(json.dumps([asdict(one) for one in found], indent=2).encode() + b"\n")
+        print_bytes(json.dumps([asdict(each) for each in differing], indent=2).encode() + b"\n")
     else:
-        print_result(labelled(table(stated, found, columns_of(sys.stdout)), WIDTH))
-    return 1 if any(one.decides for one in found) else 0
+        new = again if isinstance(again, Statement) else None
+        print_result(labelled(table(new, differing, columns_of(sys.stdout)), WIDTH))
+    return 1 if any(difference.decides for difference in differing) else 0
 
 
 async def _request(source: Source, repo: Path, flags: Flags) -> VerifyRequest:

@@ -1,34 +1,92 @@
-"""Check a certificate: verify its patch again, and compare."""
+"""Check a certificate: verify its patch again, and compare all fields that a second verification can repeat.
+
+Nothing in the certificate makes the check weaker: its limits are those of who checks, and what it excuses comes from its own runs.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import re
+import shlex
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from m3agent.agent.certificate.build import digest_of
-from m3agent.agent.certificate.statement import Predicate, Statement, TestRuns
-from m3agent.agent.certificate.table import in_rows
+from m3agent.agent.certificate.provenance import maker_of
+from m3agent.agent.certificate.statement import Counts, Maker, Predicate, Statement, TestRuns
+from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Change, Source
+from m3agent.agent.repo.repository import GitCommandFailed, Repository
 
 MOST_NAMED = 3
 """Most tests, packages or files that a difference names."""
 
+SHOWN_ONLY: Mapping[str, str] = {
+    "environment": "the check may run on another machine, and with a newer image",
+    "limits.verify_minutes": "it only limits the time: tests that had none are missing in other fields",
+    "limits.baseline_minutes": "it only limits the time: tests that had none are missing in other fields",
+    "tests.flaky": "whether a flaky test shows itself is chance",
+}
+"""Fields whose differences are shown and do not decide, each with the reason. A name stands for all fields inside of it too."""
+NOT_COMPARED: Mapping[str, str] = {
+    "patch.sha256": "it is compared before the tests run, if the check has the patch in the form in which it was certified",
+    "patch.source": "the check may get the same patch in another form; the commit is compared before the tests run",
+    "issue": "the check takes the issue from the certificate",
+    "made_by.model": "no test run can show which model made a patch",
+    "started": "each verification has its own time",
+    "finished": "each verification has its own time",
+    "seconds": "each verification takes its own time",
+    "seal": "it is about the other fields, and is checked when the certificate is read",
+}
+"""Fields that are not compared with those of a new verification, each with the reason."""
+WITH_CHANCE = ("tests.without_patch", "tests.with_patch", "tests.red_to_green.runs", "tests.broken.runs")
+WITH_CHANCE += ("tests.still_red.runs", "commands", "commands.runs")
+"""Numbers of runs and tests, and commands. They do not decide if a test of the check itself is sometimes green and sometimes red."""
+LABELS: Mapping[str, str] = {
+    "base.commit": "base commit",
+    "base.tree": "base tree",
+    "commands.runs": "command runs",
+    "made_by.harness": "made by",
+    "made_by.model_licence": "licence",
+    "only_own_tests": "own tests",
+    "patch.source.commit": "commit",
+    "tests.added_red": "added red",
+    "tests.broken.runs": "broken runs",
+    "tests.new": "new tests",
+    "tests.red_to_green.runs": "green runs",
+    "tests.still_red.runs": "red runs",
+    "tool.name": "tool",
+    "tool.version": "m3agent",
+}
+"""How people call fields. Others have the last part of their names."""
+HINTS: Mapping[str, str] = {
+    "limits.reruns": "; to repeat it, give --reruns {}",
+    "tool.version": "; check it with m3agent {}",
+}
+"""What the user can do about a difference, with the value of the certificate."""
+
+_FULL_ID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_BY_CHANCE = re.compile(
+    r"; [\d,]+ (?:flaky tests? not counted|others? ran)(?=$|[;)\s])|; the unchanged tree's run had no time for more tests"
+)
+"""Parts of a reason that depend on flaky tests and on time."""
+_PLACE = re.compile(r"(?<![\w.])/(?:[^/\s]+/)*|-[0-9a-f]{16}\b")
+"""Folders of a sandbox in the arguments of a command, and random parts of names."""
+
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs from a certificate.
-
-    Attributes:
-        what: What it is about, in a word or two.
-        text: How it differs, as a clause.
-        decides: Whether the certificate does not hold because of it. Another image or another flaky test does not decide.
-    """
+    """What differs from a certificate."""
 
     what: str
+    """What it is about, in a word or two."""
     text: str
+    """How it differs, as a clause."""
     decides: bool = True
+    """Whether the certificate does not hold because of it. Another image or another flaky test does not decide."""
 
 
 def source_of(statement: Statement, given: Source) -> Source:
@@ -55,108 +113,149 @@ def issue_of(statement: Statement) -> Issue | None:
     return Issue(about.title, about.text, about.source, hashlib.sha256(about.text.encode()).hexdigest())
 
 
-def table(statement: Statement, found: Sequence[Difference], width: int = 0) -> str:
-    """Return for people whether a certificate holds, and what differs from it.
+def table(again: Statement | None, differing: Collection[Difference], width: int = 0) -> str:
+    """Return for people whether a certificate holds, what the new verification says, and what differs.
 
     Args:
-        statement: The certificate.
-        found: What differs.
+        again: The new verification; None if the patch is another one, so that no test ran.
+        differing: What differs from the certificate.
         width: Columns of the terminal; 0 for no terminal.
     """
-    held = not any(one.decides for one in found)
-    said = f"{statement.predicate.verdict}: {statement.predicate.reason}"
-    rows = [("✓ holds" if held else "✗ does not hold", said), *((one.what, one.text) for one in found)]
-    return in_rows(rows, width)
+    holds = not any(difference.decides for difference in differing)
+    now = "the patch is another one, so no test ran"
+    if again is not None:
+        now = f"{again.predicate.verdict}: {again.predicate.reason}"
+    rows = [("✓ holds" if holds else "✗ does not hold", now)]
+    return in_rows([*rows, *((difference.what, difference.text) for difference in differing)], width)
 
 
-def different_patch(statement: Statement, change: Change) -> list[Difference]:
+def different_patch(statement: Statement, change: Change, repository: Repository) -> list[Difference]:
     """Return how the patch in the repository differs from that of the certificate; empty if it is the same."""
     stated = statement.predicate
-    pairs = [
+    before_and_now = [
         ("base commit", stated.base.commit, change.base.commit),
         ("base tree", stated.base.tree, change.base.tree),
         ("result tree", stated.result_tree, change.patch.tree),
     ]
-    from_file = change.origin.kind == "file"
-    if stated.patch.source.kind in ("file", "fix") and from_file:
-        pairs.append(("patch", stated.patch.sha256, digest_of(change.text)))
-    elif stated.patch.source.kind != "file":  # the same trees may have a file of other bytes
-        pairs.append(("patch", stated.patch.sha256, digest_of(change.patch.text)))
-    return [
-        Difference(what, f"it is {now[:16]}, and the certificate says {before[:16]}")
-        for what, before, now in pairs
+    differing = [
+        Difference(what, _other(now[:16], before[:16]))
+        for what, before, now in before_and_now
         if before != now
     ]
+    is_file, was_file = change.origin.kind == "file", stated.patch.source.kind == "file"
+    # the same trees may have a file of other bytes
+    as_given = is_file and stated.patch.source.kind in ("file", "fix")
+    digest = digest_of(change.text if as_given else change.patch.text)
+    if digest != stated.patch.sha256:
+        missing = "" if is_file or not was_file else "; give the file to compare its bytes"
+        text = _other(digest[:16], stated.patch.sha256[:16]) + missing
+        differing.append(Difference("patch", text, decides=not missing))
+    return [*differing, *_different_commit(stated, repository)]
+
+
+def _different_commit(stated: Predicate, repository: Repository) -> Iterator[Difference]:
+    commit = stated.patch.source.commit
+    if commit is None:
+        return
+    if _FULL_ID.fullmatch(commit) is None:
+        yield Difference("commit", f"the certificate says {commit}, which is not the full id of a commit")
+        return
+    try:
+        tree = repository.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
+    except GitCommandFailed:
+        yield Difference("commit", f"this repository does not have {commit[:16]}, which the certificate says")
+        return
+    if tree.decode().strip() != stated.result_tree:
+        yield Difference("commit", f"the files of {commit[:16]} are not those that the certificate is about")
 
 
 def differences(statement: Statement, again: Statement) -> list[Difference]:
     """Return how a new verification of the same patch differs from the certificate; those that decide come first."""
-    found = [*_decisive(statement.predicate, again.predicate), *_others(statement.predicate, again.predicate)]
-    return sorted(found, key=lambda one: not one.decides)
+    stated, now = statement.predicate, again.predicate
+    facts = _facts(stated), _facts(now.model_copy(update={"made_by": _maker(stated)}))
+    excused = {*SHOWN_ONLY, *(WITH_CHANCE if _has_chance(now) else ())}
+    differing = []
+    for name in dict.fromkeys([*facts[0], *facts[1]]):
+        before, after = (some.get(name) for some in facts)
+        if before != after and not _is_in(name, NOT_COMPARED):
+            text = _clause(before, after) + HINTS.get(name, "").format(before)
+            label = LABELS.get(name, name.rpartition(".")[2].replace("_", " "))
+            differing.append(Difference(label, text, decides=not _is_in(name, excused)))
+    return sorted(differing, key=lambda difference: not difference.decides)
 
 
-def _decisive(stated: Predicate, now: Predicate) -> Iterator[Difference]:
-    if stated.verdict != now.verdict:
-        yield Difference(
-            "verdict", f"it is {now.verdict} ({now.reason}), and the certificate says {stated.verdict}"
-        )
-    if stated.only_own_tests != now.only_own_tests:
-        others = "only tests that the patch brings show the fix"
-        yield Difference(
-            "own tests",
-            f"{others}: {_yes(now.only_own_tests)}, in the certificate {_yes(stated.only_own_tests)}",
-        )
-    for what, before, after in (
-        ("red to green", stated.tests.red_to_green, now.tests.red_to_green),
-        ("broken", stated.tests.broken, now.tests.broken),
-    ):
-        yield from _sets(what, _ids(before), _ids(after))
-    yield from _sets("put back", {*stated.put_back}, {*now.put_back})
-    if bool(stated.tampering) != bool(now.tampering):
-        yield Difference(
-            "tampering",
-            f"found: {_yes(bool(now.tampering))}, in the certificate {_yes(bool(stated.tampering))}",
-        )
+def _is_in(name: str, fields: Iterable[str]) -> bool:
+    return any(name == field or name.startswith(f"{field}.") for field in fields)
 
 
-def _others(stated: Predicate, now: Predicate) -> Iterator[Difference]:
-    for what, before, after in (
-        ("still red", _ids(stated.tests.still_red), _ids(now.tests.still_red)),
-        ("flaky", _ids(stated.tests.flaky), _ids(now.tests.flaky)),
-        ("packages", {*stated.environment.packages}, {*now.environment.packages}),
-        ("suites", _names(stated), _names(now)),
-    ):
-        yield from _sets(what, before, after, decides=False)
-    before_values, after_values = (
-        {**said.environment.model_dump(exclude={"packages"}), "m3agent": said.tool.version}
-        for said in (stated, now)
+def _maker(stated: Predicate) -> Maker | None:
+    """Return the maker as a certificate must name it: only a fix has one, and its licence follows from the model."""
+    if stated.patch.source.kind != "fix" or stated.made_by is None:
+        return None
+    return maker_of(stated.made_by.model)
+
+
+def _has_chance(now: Predicate) -> bool:
+    """Return whether a test was sometimes green and sometimes red on one side."""
+    tests = (*now.tests.red_to_green, *now.tests.broken, *now.tests.still_red)
+    sides = (side for test in tests for side in (test.without_patch, test.with_patch))
+    return bool(now.tests.flaky) or any(side.green and side.red for side in sides)
+
+
+def _facts(predicate: Predicate) -> dict[str, Any]:
+    """Return all fields by their names. Lists are counted texts, so that their order does not count."""
+    lists = {"suites", "commands", "review", "tests"}
+    facts = dict(_leaves("", predicate.model_dump(mode="json", exclude=lists)))
+    facts["reason"] = _BY_CHANCE.sub("", predicate.reason)
+    facts["suites"] = Counter(
+        f"{suite.runner} in {suite.folder or '.'} ({suite.evidence}{'' if suite.ran else '; not run'})"
+        for suite in predicate.suites
     )
-    for name, value in before_values.items():
-        if value != after_values[name]:
-            yield Difference(
-                name, f"it is {after_values[name]}, and the certificate says {value}", decides=False
-            )
+    commands = [(_PLACE.sub("", shlex.join(command.argv)), command) for command in predicate.commands]
+    facts["commands"] = Counter(text for text, _ in commands)
+    facts["commands.runs"] = Counter(
+        f"{text} ({command.without_patch} without the patch, {command.with_patch} with it, {command.on_copies} on copies)"
+        for text, command in commands
+    )
+    facts["review"] = Counter(f"{line.path}:{line.line} {line.what}" for line in predicate.review)
+    for name in type(predicate.tests).model_fields:
+        value: Counts | tuple[TestRuns | str, ...] = getattr(predicate.tests, name)
+        if isinstance(value, Counts):
+            facts[f"tests.{name}"] = ", ".join(f"{number} {what}" for what, number in value)
+            continue
+        facts[f"tests.{name}"] = Counter(test if isinstance(test, str) else test.id for test in value)
+        runs = Counter(runs_of(test) for test in value if isinstance(test, TestRuns))
+        facts[f"tests.{name}.runs"] = runs
+    return facts
 
 
-def _names(said: Predicate) -> set[str]:
-    return {
-        f"{suite.runner} in {suite.folder or '.'}{'' if suite.ran else ' (not run)'}" for suite in said.suites
-    }
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(f"{name}.{key}" if name else key, item)
+    else:
+        yield name, Counter(value) if isinstance(value, list) else value
 
 
-def _ids(tests: tuple[TestRuns, ...]) -> set[str]:
-    return {test.id for test in tests}
+def _clause(before: Any, after: Any) -> str:
+    """Return how a field differs, as a clause."""
+    if not isinstance(before, Counter) or not isinstance(after, Counter):
+        return _other(*(_plain(value) for value in (after, before)))
+    return "; ".join(
+        f"{which} {', '.join(sorted(more)[:MOST_NAMED])}{f' and {len(more) - MOST_NAMED} more' if len(more) > MOST_NAMED else ''}"
+        for which, more in (("only here", after - before), ("only in the certificate", before - after))
+        if more
+    )
 
 
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
+def _other(now: str, before: str) -> str:
+    return f"it is {now}, and the certificate says {before}"
 
 
-def _sets(what: str, before: set[str], after: set[str], *, decides: bool = True) -> Iterator[Difference]:
-    parts = [
-        f"{verb} {', '.join(sorted(some)[:MOST_NAMED])}{f' and {len(some) - MOST_NAMED} more' if len(some) > MOST_NAMED else ''}"
-        for verb, some in (("only here", after - before), ("only in the certificate", before - after))
-        if some
-    ]
-    if parts:
-        yield Difference(what, "; ".join(parts), decides)
+def _plain(value: Any) -> str:
+    match value:
+        case None:
+            return "missing"
+        case bool():
+            return "yes" if value else "no"
+    return str(value)
