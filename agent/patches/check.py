@@ -42,9 +42,11 @@ NOT_COMPARED: Mapping[str, str] = {
     "seal": "it is about the other fields, and is checked when the certificate is read",
 }
 """Fields that are not compared with those of a new verification, each with the reason."""
-WITH_CHANCE = ("tests.without_patch", "tests.with_patch", "tests.red_to_green.runs", "tests.broken.runs")
-WITH_CHANCE += ("tests.still_red.runs", "commands", "commands.runs")
-"""Numbers of runs and tests, and commands. They do not decide if a test of the check itself is sometimes green and sometimes red."""
+WITH_CHANCE = frozenset(
+    {"tests.without_patch", "tests.with_patch", "commands", "commands.runs"}
+    | {f"tests.{tests}.runs" for tests in ("red_to_green", "broken", "still_red")}
+)
+"""Fields that do not decide if a test of the check itself was sometimes green and sometimes red: then further runs take place."""
 LABELS: Mapping[str, str] = {
     "base.commit": "base commit",
     "base.tree": "base tree",

@@ -310,6 +310,63 @@ def test_another_result_is_noticed(certified: tuple[Path, Path, Path], tmp_path:
 
 
 @pytest.mark.slow
+def test_a_check_has_its_own_limits(
+    certified: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits inside of the certificate do not weaken it. What the certificate says is named, not repeated."""
+    from m3agent.agent.certificate.statement import read, sealed
+
+    monkeypatch.setenv("M3AGENT_RERUNS", "3")
+    repo, certificate, _ = certified
+    assert verify(repo, "--commit", "HEAD", "--certificate", str(certificate)).returncode == 0
+    done = verify(repo, "--check", str(certificate))
+    assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stdout
+    stated = read(certificate).predicate.model_dump(mode="json", exclude={"seal"})
+    stated["limits"]["reruns"] = 0
+    stated["reason"] = "12,304 tests pass, audited"
+    certificate.write_bytes(sealed(stated).text())
+    done = verify(repo, "--check", str(certificate))
+    reason = "1 test red before, green after; nothing else turned red"
+    assert (done.returncode, done.stdout.splitlines()) == (
+        1,
+        [
+            f"✗ does not hold  verified: {reason}",
+            f"reason         it is {reason}, and the certificate says 12,304 tests pass, audited",
+            "reruns         it is 3, and the certificate says 0; to repeat it, give --reruns 0",
+        ],
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("HEAD", "the certificate says HEAD, which is not the full id of a commit"),
+        ("short", "which is not the full id of a commit"),
+        ("HEAD~1", "are not those that the certificate is about"),
+        ("0" * 40, "this repository does not have 0000000000000000, which the certificate says"),
+    ],
+)
+def test_a_commit_is_named_by_its_full_id(
+    certified: tuple[Path, Path, Path], name: str, sentence: str
+) -> None:
+    """No test runs for another one."""
+    from m3agent.agent.certificate.statement import read, sealed
+
+    repo, certificate, patch = certified
+    stated = read(certificate).predicate.model_dump(mode="json", exclude={"seal"})
+    commit = git(repo, "rev-parse", "HEAD~1" if name == "HEAD~1" else "HEAD").strip()
+    commit = {"short": commit[:12], "HEAD~1": commit}.get(name, name)
+    stated["patch"]["source"]["commit"] = commit
+    certificate.write_bytes(sealed(stated).text())
+    done = verify(repo, str(patch), "--check", str(certificate))
+    [first, *rest] = done.stdout.splitlines()
+    assert (done.returncode, first) == (1, "✗ does not hold  the patch is another one, so no test ran")
+    assert [line[:6] for line in rest if sentence in line] == ["commit"]
+    assert "tests without the patch" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_certificate_without_commit_is_about_the_work_tree(repo: Path, tmp_path: Path) -> None:
     fix(repo)
     certificate = str(tmp_path / "c.json")

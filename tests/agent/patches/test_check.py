@@ -80,7 +80,7 @@ def test_a_resealed_field_does_not_hold(path: str, value: Any, what: str, tmp_pa
 
 
 def test_a_licence_that_the_model_does_not_have_does_not_hold(tmp_path: Path) -> None:
-    of_fix = {"source": Source(kind="fix", commit=None), "made_by": maker_of("MiniMax-M3")}
+    of_fix: dict[str, Any] = {"source": Source(kind="fix", commit=None), "made_by": maker_of("MiniMax-M3")}
     stated, again = made(tmp_path, STEADY, **of_fix), made(tmp_path, STEADY)
     assert differences(stated, again) == []
     forged = resealed(stated, setting("made_by.model_licence", "https://free.example"))
