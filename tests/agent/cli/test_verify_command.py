@@ -237,6 +237,32 @@ def test_a_fix_that_works_now_and_then_is_not_verified(repo: Path, tmp_path: Pat
     assert predicate(tmp_path / "c.json")["verdict"] in ("failed", "unverified")
 
 
+PLUGIN = "import pytest\n\ndef pytest_report_header(config):\n    return 'a'\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (PLUGIN.replace("'a'", "['a', 'b']"), "1 test red before, green after"),
+        (
+            PLUGIN + "\ndef pytest_runtest_makereport(item, call):\n    return None\n",
+            "pytest called a further function of plugin.py as the hook pytest_runtest_makereport",
+        ),
+    ],
+    ids=["changed body", "further hook"],
+)
+def test_a_further_hook_counts_also_in_a_file_with_hooks(
+    make_repo: MakeRepo, changed: str, reason: str
+) -> None:
+    repo = make_repo({**BUGGY, "plugin.py": PLUGIN, "conftest.py": "pytest_plugins = ['plugin']\n"})
+    fix(repo)
+    (repo / "plugin.py").write_text(changed)
+    done = verify(repo)
+    assert done.returncode == ("further" in reason), done.stderr
+    assert reason in done.stdout
+
+
 # -- checking a certificate --------------------------------------------------------------------------------------------
 
 
