@@ -57,6 +57,7 @@ LABELS: Mapping[str, str] = {
     "patch.source.commit": "commit",
     "tests.added_red": "added red",
     "tests.broken.runs": "broken runs",
+    "tests.flaky.runs": "flaky runs",
     "tests.new": "new tests",
     "tests.red_to_green.runs": "green runs",
     "tests.still_red.runs": "red runs",
@@ -140,9 +141,7 @@ def different_patch(statement: Statement, change: Change, repository: Repository
         ("result tree", stated.result_tree, change.patch.tree),
     ]
     differing = [
-        Difference(what, _other(now[:16], before[:16]))
-        for what, before, now in before_and_now
-        if before != now
+        Difference(what, _other(now, before)) for what, before, now in before_and_now if before != now
     ]
     is_file, was_file = change.origin.kind == "file", stated.patch.source.kind == "file"
     # the same trees may have a file of other bytes
@@ -150,7 +149,7 @@ def different_patch(statement: Statement, change: Change, repository: Repository
     digest = digest_of(change.text if as_given else change.patch.text)
     if digest != stated.patch.sha256:
         missing = "" if is_file or not was_file else "; give the file to compare its bytes"
-        text = _other(digest[:16], stated.patch.sha256[:16]) + missing
+        text = _other(digest, stated.patch.sha256) + missing
         differing.append(Difference("patch", text, decides=not missing))
     return [*differing, *_different_commit(stated, repository)]
 
@@ -163,12 +162,14 @@ def _different_commit(stated: Predicate, repository: Repository) -> Iterator[Dif
         yield Difference("commit", f"the certificate says {commit}, which is not the full id of a commit")
         return
     try:
-        tree = repository.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
+        tree = repository.git(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}^{{tree}}"
+        )
     except GitCommandFailed:
-        yield Difference("commit", f"this repository does not have {commit[:16]}, which the certificate says")
+        yield Difference("commit", f"this repository has no commit {commit}, which the certificate says")
         return
     if tree.decode().strip() != stated.result_tree:
-        yield Difference("commit", f"the files of {commit[:16]} are not those that the certificate is about")
+        yield Difference("commit", f"the files of {commit} are not those that the certificate is about")
 
 
 def differences(statement: Statement, again: Statement) -> list[Difference]:

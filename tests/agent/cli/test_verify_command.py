@@ -207,6 +207,7 @@ def test_patches_of_others_get_the_right_verdict(name: str, repo: Path, tmp_path
         str(clone),
         "--check",
         str(certificate),
+        *("--reruns", "3"),
         env={"M3AGENT_STATE": str(tmp_path / "new")},
     )
     assert checked.returncode == 0, checked.stdout
@@ -369,8 +370,9 @@ def test_a_check_has_its_own_limits(
     [
         ("HEAD", "the certificate says HEAD, which is not the full id of a commit"),
         ("short", "which is not the full id of a commit"),
+        ("HEAD^{tree}", "which the certificate says"),
         ("HEAD~1", "are not those that the certificate is about"),
-        ("0" * 40, "this repository does not have 0000000000000000, which the certificate says"),
+        ("0" * 40, f"this repository has no commit {'0' * 40}, which the certificate says"),
     ],
 )
 def test_a_commit_is_named_by_its_full_id(
@@ -381,9 +383,10 @@ def test_a_commit_is_named_by_its_full_id(
 
     repo, certificate, patch = certified
     stated = read(certificate).predicate.model_dump(mode="json", exclude={"seal"})
-    commit = git(repo, "rev-parse", "HEAD~1" if name == "HEAD~1" else "HEAD").strip()
-    commit = {"short": commit[:12], "HEAD~1": commit}.get(name, name)
-    stated["patch"]["source"]["commit"] = commit
+    if name.startswith("HEAD") and name != "HEAD":
+        name = git(repo, "rev-parse", name).strip()
+    short = git(repo, "rev-parse", "HEAD").strip()[:12]
+    stated["patch"]["source"]["commit"] = short if name == "short" else name
     certificate.write_bytes(sealed(stated).text())
     done = verify(repo, str(patch), "--check", str(certificate))
     [first, *rest] = done.stdout.splitlines()

@@ -14,6 +14,7 @@ from m3agent.agent.certificate.statement import Source, Statement, SuiteCommand,
 from m3agent.agent.patches.check import NOT_COMPARED, SHOWN_ONLY, Difference, differences, table
 from tests.agent.certificate.test_certificate import ADD, DOUBLE, FOUND, made
 
+ROOT = Path(__file__).parent.parent.parent.parent
 STEADY = replace(
     FOUND, flaky=(), runs=tuple(run for run in FOUND.runs if not run.name.startswith("verify-repeat"))
 )
@@ -143,6 +144,12 @@ def test_each_field_that_is_not_compared_exists(tmp_path: Path) -> None:
         for name in path.split("."):
             assert name in part, path
             part = part[name]
+
+
+def test_the_documentation_names_each_field_that_is_not_compared() -> None:
+    text = (ROOT / "docs/certificate.md").read_text().partition("## What a check compares")[2]
+    for path in (*SHOWN_ONLY, *NOT_COMPARED):
+        assert f"`{path}" in text, path
 
 
 def test_suites_differ_by_name(tmp_path: Path) -> None:
