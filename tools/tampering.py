@@ -97,12 +97,14 @@ class Signs:
         return Counter((hook.path, hook.name) for hook in {*self.hooks})
 
     def reached_beyond(self, usual: Signs, changed: Collection[str]) -> list[Reached]:
-        """Return the places in changed files that read something which the file did not read without the patch."""
-        known = {(one.path, one.name) for one in usual.reached}
+        """Return the places in changed files that read something which the file read at fewer places without the patch."""
+        known, now = (
+            Counter((place.path, place.name) for place in {*signs.reached}) for signs in (usual, self)
+        )
         return [
-            one
-            for one in dict.fromkeys(self.reached)
-            if one.path in changed and (one.path, one.name) not in known
+            place
+            for place in dict.fromkeys(self.reached)
+            if place.path in changed and now[place.path, place.name] > known[place.path, place.name]
         ]
 
 

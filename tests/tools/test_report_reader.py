@@ -65,6 +65,8 @@ def test_signs_of_tampering() -> None:
     assert found.signs.reached_beyond(NO_SIGNS, ["a.py"]) == [place]
     assert found.signs.reached_beyond(Signs(reached=(Reached("a.py", 3, "tb_frame"),)), ["a.py"]) == []
     assert found.signs.reached_beyond(NO_SIGNS, ["b.py"]) == []
+    more = Signs(reached=(place, place, replace(place, line=9)))
+    assert more.reached_beyond(found.signs, ["a.py"]) == [place, replace(place, line=9)]
     assert found.signs.beyond(Signs(("x",), (CALL,)), ["a.py"]) == ["y"]
     assert found.signs.beyond(Signs(("x", "y")), ["a.py"]) == [
         "pytest called a further function of a.py as the hook pytest_runtest_call"
