@@ -16,7 +16,7 @@ from m3agent.tools.execution_map import Recording
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Variant, run_in_sandbox, run_variants
 from m3agent.tools.runners.base import Suite
-from m3agent.tools.runners.suites import suites_of, tree_files
+from m3agent.tools.runners.suites import files_of_tests, suites_of, tree_files
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runs import run_tests
@@ -241,6 +241,10 @@ class TreeRuns:
             bytecode=self.bytecode,
             keep_bytecode=keep_bytecode,
         )
+        files = files_of_tests(self.store, self.base or tree)
+        changes = await changes_while_running(sandbox, files.is_test)
+        signs = replace(report.signs, forged=(*report.signs.forged, *changes))
+        report = replace(report, signs=signs)
         self.made.append(MadeRun.of(name, self.sides.get(tree), report))
         return report
 
@@ -300,6 +304,17 @@ class TreeRuns:
         if imports.executed is None:  # it is not known what runs at import: then nothing can be left out
             return replace(report, executed=None)
         return replace(report, executed=replace(report.executed, imports=imports.executed))
+
+
+async def changes_while_running(sandbox: Sandbox, is_test: Callable[[str], bool]) -> list[str]:
+    """Return the files of tests that changed during a run, restored or not, as signs of tampering.
+
+    Raises:
+        SandboxError: The sandbox failed.
+    """
+    return [
+        f"{path} was changed while the tests ran" for path in sorted(await sandbox.touched()) if is_test(path)
+    ]
 
 
 async def _close(starts: Sequence[asyncio.Task[Sandbox]]) -> None:

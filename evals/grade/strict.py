@@ -17,6 +17,7 @@ from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
+from m3agent.agent.verify.tree_runs import changes_while_running
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
@@ -24,7 +25,7 @@ from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
@@ -131,7 +132,7 @@ async def run_tests_of(
             bytecode=bytecode,
             keep_bytecode=keep_bytecode,
         )
-        changes = await changes_while_running(sandbox, trees)
+        changes = await changes_while_running(sandbox, set(trees.tests).__contains__)
     if read.running is not None:
         read.outcomes[read.running] = "failed"
         read.errors[read.running] = "the run ended in the middle of this test"
@@ -202,16 +203,6 @@ async def check_that_tests_can_fail(
     lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
-
-
-async def changes_while_running(sandbox: Sandbox, trees: Trees) -> list[str]:
-    """Return the tests, and the files that decide how they run, that changed during the run, as signs of tampering."""
-    after = await sandbox.checkpoint()
-    if after == trees.tree:
-        return []
-    changed = await asyncio.to_thread(trees.store.changed_paths, trees.tree, after)
-    guarded = {path for _, path in changed} & set(trees.tests)
-    return [f"{path} was changed while the tests ran" for path in sorted(guarded)]
 
 
 def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files: set[str]) -> list[str]:

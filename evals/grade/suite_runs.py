@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from m3agent.agent.verify.tree_runs import changes_while_running
 from m3agent.evals.data.instance import Answer, Task
 from m3agent.evals.grade.command import parse_command
 from m3agent.evals.grade.row_suites import targets_of_row
-from m3agent.evals.grade.strict import TestRun, changes_while_running, limit_of_test
+from m3agent.evals.grade.strict import TestRun, limit_of_test
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -52,7 +53,7 @@ async def run_suites_of(
             env={**task.environment.variables, **parse_command(answer.test_command).env},
             among=trees.suites.every,
         )
-        changes = await changes_while_running(sandbox, trees)
+        changes = await changes_while_running(sandbox, set(trees.tests).__contains__)
     return run_of(report, changes)
 
 

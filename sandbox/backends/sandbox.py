@@ -589,6 +589,13 @@ class Sandbox:
         )
         return self.tree
 
+    async def touched(self) -> set[str]:
+        """Return the recorded files of the work tree that a program wrote or removed, even if it restored them.
+
+        Files are recorded at the start, and when a checkpoint is made.
+        """
+        return set((await self._ask("touched"))[0]["paths"])
+
     async def is_left_out(self, path: str) -> bool:
         """Return whether changes to a file of the work tree never become part of a checkpoint.
 

@@ -26,6 +26,7 @@ put         files: [[path, mode, size, sha], ...], into              ok
             (payload: contents)
 delete      paths                                                    ok
 scan        skip (folder names), most (bytes hashed in one file)     ok{changed: [[path, mode, sha, size]], deleted}
+touched                                                              ok{paths}
 ping                                                                 ok
 alive                                                                nothing
 listen      port, most (connections at once), window (bytes)         ok, then opened, data, eof, credit{n}, closed,
@@ -1222,6 +1223,18 @@ class Supervisor:
         deleted = [path for path in self.seen if path not in now]
         self.seen = now
         return {"changed": changed, "deleted": deleted}, b""
+
+    def op_touched(self, header: Header, payload: bytes) -> Answer:
+        """List the recorded files that a program wrote or removed since then, even if it restored their content."""
+        touched = []
+        for path, known in self.seen.items():
+            try:
+                now = settled(os.lstat(os.path.join(self.root, path)))
+            except OSError:
+                now = ()
+            if len(known[0]) > 1 and known[0] != now:  # a shorter signature says nothing
+                touched.append(path)
+        return {"paths": touched}, b""
 
     def hash_file(self, path: str, info: os.stat_result, most: int) -> tuple[str | None, int]:
         """Return git's id of the file's content; None for a file too large for a patch."""

@@ -161,6 +161,8 @@ class MemorySupervisor(asyncio.Transport):
                         self._files.delete(path)
                 case "scan":
                     more["changed"], more["deleted"] = self._files.scan(set(header["skip"]), header["most"])
+                case "touched":
+                    more["paths"] = []
                 case "kill":
                     self._jobs[header["job"]].cancel()
                 case other:

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,15 @@ def test_bytes_that_are_not_utf_8(wire: Wire) -> None:
     assert [os.fsencode(entry[0]) for entry in found["changed"]] == [b"caf\xe9"]
 
 
+def test_a_file_that_was_restored_was_touched(wire: Wire) -> None:
+    sha = "0" * 40
+    files = [["kept", 0o100644, 1, sha], ["restored", 0o100644, 1, sha], ["removed", 0o100644, 1, sha]]
+    wire.ask("put", b"abc", files=files, into=None, alone=True)
+    time.sleep(0.05)
+    wire.run(["sh", "-c", "printf x > restored; printf b > restored; rm removed; touch new"])
+    assert wire.ask("touched")["paths"] == ["restored", "removed"]
+
+
 def test_ten_megabytes_on_standard_input(wire: Wire) -> None:
     wire.last += 1
     wire.send({"op": "exec", "id": wire.last, "argv": ["wc", "-c"], "env": ENV}, b"x" * 10_000_000)
@@ -199,7 +209,7 @@ ANY = st.recursive(
     max_leaves=8,
 )
 OPERATIONS = st.sampled_from(
-    ["exec", "input", "kill", "write", "read", "put", "delete", "scan", "ping", "speak", "nothing", "__init__", "listen", "tunnel"]
+    ["exec", "input", "kill", "write", "read", "put", "delete", "scan", "touched", "ping", "speak", "nothing", "__init__", "listen", "tunnel"]
 )  # fmt: skip
 FIELDS = st.sampled_from(
     ["argv", "cwd", "env", "timeout", "grace", "background", "limits", "more", "file", "warm", "job", "path", "mode", "offset",
