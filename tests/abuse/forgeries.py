@@ -9,12 +9,23 @@ from tests.abuse.forged_adaptive import ADAPTIVE
 from tests.abuse.forged_files import FILES, INSTABILITY, TESTS
 from tests.abuse.forged_hidden import HIDDEN
 from tests.abuse.forged_process import PROCESS
+from tests.abuse.forged_values import DATA, DOTTED, FILE, LATE, METHOD, NAMESPACE, VALUES
 from tests.abuse.forgery_targets import CASES, FIXTURES, FUNCTIONS, Forgery, Target
 
-FORGERIES: dict[str, Forgery] = {**FILES, **TESTS, **PROCESS, **ADAPTIVE, **HIDDEN, **INSTABILITY}
+FORGERIES: dict[str, Forgery] = {**FILES, **TESTS, **PROCESS, **ADAPTIVE, **HIDDEN, **VALUES, **INSTABILITY}
 """Forgeries by name."""
 
-HONEST: dict[str, Target] = {"functions": FUNCTIONS, "cases": CASES, "fixtures": FIXTURES}
+HONEST: dict[str, Target] = {
+    "functions": FUNCTIONS,
+    "cases": CASES,
+    "fixtures": FIXTURES,
+    "library loaded late": LATE,
+    "data": DATA,
+    "dotted helper": DOTTED,
+    "class of a helper": METHOD,
+    "namespace package": NAMESPACE,
+    "data file": FILE,
+}
 """Targets whose right fix must stay verified and resolved."""
 
 UNDETECTABLE: dict[str, Forgery] = {

@@ -5,8 +5,11 @@
 - The functions of pytest, pluggy and unittest, and those behind pytest's hooks, are recorded before any of the code is
   imported. They are compared after the tests were imported, and at the end.
 - The function of each collected test is compared before and after the test.
-- The functions, classes and methods of all modules that were loaded before are compared by identity at the same times. At
-  each test, the built-in ones are compared, and the global values of the test's module and of each conftest.py.
+- The functions, classes and methods of all modules that were loaded before are compared by identity at the same times, and
+  so are the plain functions of the libraries that are loaded later.
+- Test modules, conftest.py files and other modules of the tests are recorded once they were imported, plain data by value.
+  Each test compares its module and those that are no test modules before and after it runs. Nor may they get names that their
+  source does not bind, such as `len`.
 - A new module must not take the place of another one, such as one of an installed package.
 - Helper modules in the folders of the tests must come from their files, and have the functions that these define.
 - Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
@@ -24,11 +27,13 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import marshal
 import os
 import random
 import re
 import sys
 import types
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from operator import is_
 from typing import Any
@@ -50,6 +55,18 @@ REACHED = frozenset(
     ).split()
 )
 """Audit events of the interpreter, attributes whose reading is one, and after `=` those whose setting is one."""
+MOST_DATA = 1 << 14
+"""Most bytes of a module's data that are compared by value."""
+CHANGING = frozenset(
+    "add append clear discard extend insert pop popitem remove reverse setdefault sort update".split()
+)
+"""Methods that change a list, a dictionary or a set."""
+MAKING = frozenset("dict list set sorted load loads".split())
+"""Functions whose result belongs to the caller."""
+OF_TESTS = frozenset(("test", "tests"))
+"""Names of folders with modules of tests. A folder `testing` often belongs to the code."""
+DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.DictComp, ast.ListComp, ast.SetComp)
+ASSIGN = (ast.Assign, getattr(ast, "AnnAssign", ast.Assign))  # Python 3.5 has no AnnAssign
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 NO_HOOKS = (
@@ -141,14 +158,182 @@ class Members:
         return sorted(found)
 
 
-def globals_of(module: types.ModuleType, file: str) -> dict[str, Any]:
-    """Return the global values of a test module, without those that its own functions may set."""
+def text_of(file: str) -> str:
     try:
         with open(file, encoding="utf-8", errors="replace") as source:
-            own = {name for names in GLOBAL.findall(source.read()) for name in re.findall(r"\w+", names)}
+            return source.read()
     except OSError:
-        return {}
-    return {name: value for name, value in vars(module).items() if name not in own and name[:2] != "__"}
+        return ""
+
+
+def packed(value: Any) -> bytes | None:
+    """Return plain data as bytes; None for other values, values that cannot be changed, and long ones."""
+    if type(value) not in (dict, list, set, tuple) or len(value) > MOST_DATA:
+        return None
+    try:
+        data = marshal.dumps(value, 0)  # later versions also write how often an object is used
+    except ValueError:  # something that is no plain data
+        return None
+    return data if len(data) <= MOST_DATA else None
+
+
+def parsed(text: str) -> list[ast.AST]:
+    """Return all nodes of a source; none if it cannot be read."""
+    try:
+        return list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError):
+        return []
+
+
+def binds(text: str, name: str) -> bool:
+    """Return whether a source may bind a name."""
+    for node in parsed(text):
+        if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
+            return True
+        if getattr(node, "name", None) == name and not isinstance(node, ast.alias):
+            return True
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                if alias.name == "*" or (alias.asname or alias.name.partition(".")[0]) == name:
+                    return True
+    return False
+
+
+def is_constant(text: str, name: str) -> bool:
+    """Return whether a source makes a value, and does not seem to change it or to hand it to code that may.
+
+    Args:
+        text: The source.
+        name: Name of a variable, or of an attribute of a class.
+    """
+
+    def is_it(node: Any) -> bool:
+        return getattr(node, "id", getattr(node, "attr", "")) == name
+
+    made = False
+    called: Any
+    for node in parsed(text):
+        value: Any = getattr(node, "value", None)
+        if isinstance(node, ASSIGN):
+            if any(map(is_it, getattr(node, "targets", [getattr(node, "target", None)]))):
+                called = getattr(value, "func", None)
+                made = (
+                    isinstance(value, DISPLAYS)
+                    or getattr(called, "id", getattr(called, "attr", "")) in MAKING
+                )
+                if not made:
+                    return False
+            elif is_it(value):  # another name of the same value
+                return False
+        elif isinstance(node, (ast.Return, ast.Yield)) and is_it(value):
+            return False
+        elif isinstance(node, ast.AugAssign) and is_it(node.target):
+            return False
+        elif isinstance(node, (ast.Subscript, ast.Attribute)):
+            inner: Any = node
+            while isinstance(inner, (ast.Subscript, ast.Attribute)):
+                inner = inner.value
+                changes = not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in CHANGING
+                if changes and is_it(inner):
+                    return False
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            reads = called in MAKING or called.startswith("assert") or hasattr(builtins, called)
+            if not reads and any(map(is_it, node.args + [word.value for word in node.keywords])):
+                return False
+    return made
+
+
+class OfTests:
+    """A module of the tests, as it was once it had been imported.
+
+    Attributes:
+        values: Its global values, without those that its own functions may set.
+        methods: The methods of its classes: the class, the method's name, and the method.
+        data: Its plain data: the module or one of its classes, the name, and the value as bytes.
+        codes: What determines what its functions and methods do.
+        own: Names that its own functions may set.
+    """
+
+    def __init__(self, module: types.ModuleType, file: str) -> None:
+        self.module = module
+        self.text = text_of(file)
+        self.own = {name for names in GLOBAL.findall(self.text) for name in re.findall(r"\w+", names)}
+        self.values: dict[str, Any] = {}
+        self.data: list[tuple[Any, str, bytes]] = []
+        self.room = MOST_DATA
+        self.methods: list[tuple[type, str, Any]] = []
+        self.names = set(vars(module))
+        self.foreign = sorted(
+            name
+            for name, value in vars(module).items()
+            if hasattr(builtins, name) and name[:2] != "__" and not binds(self.text, name)
+        )
+        for name, value in list(vars(module).items()):
+            if name in self.own or name[:2] == "__":
+                continue
+            self.values[name] = value
+            self.record(module, name, value)
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                for inner, member in list(vars(value).items()):
+                    if isinstance(member, METHODS):
+                        self.methods.append((value, inner, member))
+                    elif inner[:2] != "__":
+                        self.record(value, inner, member)
+        self.codes = [
+            (label, value, insides(value))
+            for label, value in [
+                *self.values.items(),
+                *((owner.__name__ + "." + name, value) for owner, name, value in self.methods),
+            ]
+            if isinstance(value, METHODS) and getattr(value, "__module__", module.__name__) == module.__name__
+        ]
+
+    def record(self, owner: Any, name: str, value: Any) -> None:
+        """Record a value of the module or of one of its classes, if it is plain data and there is room."""
+        data = packed(value)
+        if data is not None and len(data) <= self.room:
+            self.room -= len(data)
+            self.data.append((owner, name, data))
+
+    def recoded(self) -> list[str]:
+        """Return the names of functions and methods that have other code now."""
+        return [label for label, value, within in self.codes if not same(insides(value), within)]
+
+    def changed(self) -> list[str]:
+        """Return the names that differ now."""
+        now = vars(self.module)
+        found = self.foreign[:]
+        # without a loop in Python, because this happens twice for each test
+        if not all(map(is_, map(now.get, self.values), self.values.values())):
+            found += [name for name, value in self.values.items() if now.get(name) is not value]
+        if len(now) != len(self.names) or not self.names.issuperset(now):
+            found += [name for name in now.keys() - self.names if self.is_foreign(name, now[name])]
+        for owner, name, data in self.data:
+            value = vars(owner).get(name)
+            if packed(value) != data and name not in found and is_constant(self.text, name):
+                found.append(name)
+        for owner, name, method in self.methods:
+            if vars(owner).get(name) is not method:
+                found.append(owner.__name__ + "." + name)
+        return found
+
+    def is_foreign(self, name: str, value: Any) -> bool:
+        """Return whether nothing in the module can have made a new name."""
+        is_part = isinstance(value, types.ModuleType) and value.__name__ == self.module.__name__ + "." + name
+        own = name in self.own or "globals()" in self.text or "__name__]" in self.text
+        return not (name[:2] == "__" or is_part or own or binds(self.text, name))
+
+
+def spec_of(name: str, places: Any = None) -> Any:
+    """Return where the import system finds a module, whose name may have dots, in places instead of `sys.path`."""
+    spec = None
+    for part in range(name.count(".") + 1):
+        spec = PathFinder.find_spec(".".join(name.split(".")[: part + 1]), places)
+        if spec is None:
+            return None
+        places = spec.submodule_search_locations or []
+    return spec
 
 
 def plain_functions(code: types.CodeType) -> set[int]:
@@ -243,16 +428,19 @@ class Watcher:
 
     Args:
         tell: Writes a line of the report.
-        root: Real path of the work tree, with a separator at the end.
 
     Attributes:
+        root: Real path of the work tree, with a separator at the end.
         sees: Whether this interpreter reports anything.
         loaded: Code of each module that was imported from a file of the work tree, by name and real path.
+        libraries: Code of each other module that was imported from a file, by name.
     """
 
-    def __init__(self, tell: Any, root: str) -> None:
+    def __init__(self, tell: Any) -> None:
+        self.root = root = os.path.realpath(os.getcwd()) + os.sep
         self.sees = hasattr(sys, "addaudithook")
         self.loaded: dict[tuple[str, str], types.CodeType] = {}
+        self.libraries: dict[str, types.CodeType] = {}
         paths: dict[str, str] = {}
         told: set[tuple[str, int, str]] = set()
         busy: list[bool] = []
@@ -278,10 +466,15 @@ class Watcher:
             busy.append(True)  # the calls below are events as well
             try:
                 if event == "exec":
-                    path = inside(given[0]) if isinstance(given[0], types.CodeType) else ""
-                    module = module_of(frame_of(1)) if path else ""
-                    if module:
-                        self.loaded[module, root + path] = given[0]
+                    code = given[0]
+                    if not isinstance(code, types.CodeType) or code.co_name != "<module>":
+                        return
+                    path = inside(code)
+                    module = module_of(frame_of(1)) if path or code.co_filename[:8] != "<string>" else ""
+                    if module and path:
+                        self.loaded[module, root + path] = code
+                    elif module:
+                        self.libraries[module] = code
                     return
                 frame = frame_of(1)
                 if frame.f_globals is own:  # the guard itself, while it makes canaries
@@ -315,25 +508,29 @@ class Guard:
 
     Args:
         tell: Writes a line of the report.
+        watcher: Notes what code does since before any code of the work tree ran.
         wanted: Ids of tests that get a canary in any case.
         added: Paths of files that the patch adds to the work tree.
     """
 
-    def __init__(self, tell: Any, wanted: list[str], added: list[str]) -> None:
+    def __init__(self, tell: Any, watcher: Watcher, wanted: list[str], added: list[str]) -> None:
         import pytest
 
         pytest.hookimpl(tryfirst=True)(Guard.pytest_load_initial_conftests)
         pytest.hookimpl(tryfirst=True)(Guard.pytest_collection_finish)
         pytest.hookimpl(trylast=True)(Guard.pytest_collection_modifyitems)
+        pytest.hookimpl(hookwrapper=True, tryfirst=True)(Guard.pytest_make_collect_report)
         self.function = pytest.Function
+        self.of_module = pytest.Module
         self.tell = tell
         self.wanted = frozenset(wanted)
         self.added = frozenset(os.path.realpath(path) for path in added)
-        self.root = os.path.realpath(os.getcwd()) + os.sep
-        self.watcher = Watcher(tell, self.root)
+        self.root = watcher.root
+        self.watcher = watcher
         self.builtins: dict[str, Any] = {}
-        self.globals: dict[str, tuple[Any, dict[str, Any]]] = {}
-        self.conftests: list[str] = []
+        self.globals: dict[str, OfTests] = {}
+        self.helpers: list[OfTests] = []
+        self.listed = 0
         self.members: Members | None = None
         self.hooks: dict[int, tuple[Any, Any, tuple[Any, ...]]] = {}
         self.canaries: dict[int, Any] = {}
@@ -392,14 +589,31 @@ class Guard:
                     place + random_numbers.randrange(2), made
                 )  # before or after: no pattern to detect
         self.tests = {id(item): (item, self.test_of(item)) for item in items}
-        of_items = {id(getattr(item, "module", None)) for item in items}
-        for module in list(sys.modules.values()):
+        self.listed = 0  # modules may have been removed
+        self.record_modules([getattr(item, "module", None) for item in items])
+
+    def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
+        yield
+        module = getattr(collector, "obj", None) if isinstance(collector, self.of_module) else None
+        self.record_modules([module])
+
+    def record_modules(self, of_items: list[Any]) -> None:
+        """Record the new modules of the tests: those of items, each conftest.py, and others in folders of tests."""
+        new = list(sys.modules.values())[self.listed :]
+        self.listed = len(sys.modules)
+        tests = {id(module) for module in of_items}
+        for module in of_items + new:
             file = getattr(module, "__file__", None)
-            if isinstance(module, types.ModuleType) and isinstance(file, str):
-                is_conftest = os.path.basename(file) == "conftest.py" and file.startswith(self.root)
-                if is_conftest or id(module) in of_items:
-                    self.globals[file] = (module, globals_of(module, file))
-                    self.conftests += [file] if is_conftest else []
+            if not isinstance(module, types.ModuleType) or not isinstance(file, str) or file in self.globals:
+                continue
+            if id(module) in tests:
+                self.globals[file] = OfTests(module, file)
+            elif file.startswith(self.root) and file.endswith(".py"):
+                *folders, name = file[len(self.root) :].split(os.sep)
+                is_test = name.startswith("test_") or name.endswith("_test.py")
+                if name == "conftest.py" or not (is_test or OF_TESTS.isdisjoint(folders)):
+                    self.globals[file] = OfTests(module, file)
+                    self.helpers.append(self.globals[file])
 
     def is_canary(self, item: Any) -> bool:
         return id(item) in self.canaries
@@ -426,9 +640,10 @@ class Guard:
 
     def check_item(self, item: Any) -> None:
         self.check_values(builtins, self.builtins)
-        for file in [*self.conftests, str(getattr(getattr(item, "module", None), "__file__", ""))]:
-            module, values = self.globals.get(file, (None, {}))
-            self.check_values(module, values)
+        own = self.globals.get(str(getattr(getattr(item, "module", None), "__file__", "")))
+        for recorded in self.helpers if own is None else [*self.helpers, own]:
+            for name in recorded.changed():
+                self.forged(REPLACED + recorded.module.__name__ + "." + name)
         known = self.tests.get(id(item))
         if known is None:
             self.forged("a test appeared after the tests were collected: " + item.nodeid)
@@ -465,28 +680,32 @@ class Guard:
         if not self.added:
             return
         files = {(name, getattr(module, "__file__", None)) for name, module in sys.modules.items()}
-        outer = {(name, file) for name, file in files if "." not in name and isinstance(file, str)}
-        loaded = {(name, os.path.realpath(file)) for name, file in outer} | self.watcher.loaded.keys()
-        for name, file in sorted(loaded):
-            if "." in name or file not in self.added:
+        loaded = {(name, os.path.realpath(file)) for name, file in files if isinstance(file, str)}
+        for name, file in sorted(loaded | self.watcher.loaded.keys()):
+            if file not in self.added:
                 continue
             folder = os.path.dirname(file)
-            folder = os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder
+            up = name.count(".") + (os.path.basename(file) == "__init__.py")
+            for _ in range(up):
+                folder = os.path.dirname(folder)
             others = [place for place in sys.path if os.path.realpath(place) != folder]
-            other = PathFinder.find_spec(name, others)
-            if other is not None and other.origin is not None:
+            other = spec_of(name, others)
+            if other is not None and other.origin not in (None, file):
                 self.forged("%s takes the place of another module" % file[len(self.root) :])
 
     def check_helpers(self) -> None:
-        """Look for modules in the folders of the tests that are not what their files say."""
+        """Look for modules of the tests that are not what their files say, and for replaced functions of libraries."""
+        for recorded in self.globals.values():
+            for name in recorded.recoded():
+                self.forged(REPLACED + recorded.module.__name__ + "." + name)
         folders = {os.path.dirname(os.path.realpath(file)) + os.sep for file in self.globals} - {self.root}
         beside = tuple(sorted(folders))
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)
             is_own = isinstance(file, str) and file.startswith(beside)
-            if not isinstance(module, types.ModuleType) or "." in name or not (is_own or file is None):
+            if not isinstance(module, types.ModuleType) or not (is_own or file is None):
                 continue
-            spec = None if name in sys.builtin_module_names else PathFinder.find_spec(name)
+            spec = None if name in sys.builtin_module_names else spec_of(name)
             path = os.path.realpath(str(spec and spec.origin))
             known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
             if path.startswith(beside) and path.endswith(".py") and not known:
@@ -496,12 +715,31 @@ class Guard:
             file = str(getattr(owner, "__file__", ""))
             if owner is None or not path.startswith(beside) or os.path.realpath(file) != path:
                 continue
-            for function in code.co_consts:
-                if isinstance(function, types.CodeType):
-                    value = vars(owner).get(function.co_name)
-                    differs = value is not None and getattr(value, "__code__", None) is not function
-                    if differs and self.is_plain(code, function):
-                        self.forged(REPLACED + name + "." + function.co_name)
+            self.check_functions(name, owner, code)
+        for name, code in list(self.watcher.libraries.items()):
+            owner = sys.modules.get(name)
+            if isinstance(owner, types.ModuleType):
+                self.check_functions(name, owner, code)
+
+    def check_functions(self, name: str, owner: Any, code: types.CodeType) -> None:
+        """Compare the plain functions of a module, and the methods of its classes, with the module's code."""
+        codes = [inner.co_name for inner in code.co_consts if isinstance(inner, types.CodeType)]
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                value = vars(owner).get(inner.co_name)
+                if isinstance(value, type):
+                    own = value.__module__ == name and codes.count(inner.co_name) == 1
+                    if own and value.__flags__ & WRITABLE and value.__qualname__ == inner.co_name:
+                        self.check_functions(name + "." + inner.co_name, value, inner)
+                    continue
+                if value is None or isinstance(value, property) or insides(value)[:1] == (inner,):
+                    continue
+                if inner.co_name == "__new__":  # enumerations replace it
+                    continue
+                # a library may have the same functions in C
+                in_c = isinstance(value, types.BuiltinFunctionType) and value.__name__ == inner.co_name
+                if not in_c and self.is_plain(code, inner):
+                    self.forged(REPLACED + name + "." + inner.co_name)
 
     def is_plain(self, code: types.CodeType, function: types.CodeType) -> bool:
         """Return whether a module defines a function once, without a decorator, and never sets its name otherwise."""

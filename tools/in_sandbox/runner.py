@@ -48,7 +48,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from m3agent.tools.in_sandbox.bytecode import collect, lay
-from m3agent.tools.in_sandbox.guard import Guard
+from m3agent.tools.in_sandbox.guard import Guard, Watcher
 from m3agent.tools.in_sandbox.recorder import Recorder
 from m3agent.tools.in_sandbox.variants import run_variants
 
@@ -300,8 +300,11 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
     if targets == ["."]:  # named on the command line, it would also collect what is outside of `testpaths`
         targets = []
 
+    guarded = bool(request.get("guard")) and not collects
+    watcher = Watcher(report.tell) if guarded else None
+
     def run(*others: str) -> tuple[int, bool]:
-        guard = Guard(report.tell, **request["guard"]) if request.get("guard") and not collects else None
+        guard = None if watcher is None else Guard(report.tell, watcher, **request["guard"])
         plugin = PytestPlugin(report, selection, guard, request.get("variants"))
         plugins = [plugin, guard, imports if collects else recorder]
         arguments = [*options, *others, *targets]
