@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
 from m3agent.tools.base import readable
@@ -32,6 +33,8 @@ from m3agent.tools.test_report import TestReport
 
 WORK = "m3agent-tests"
 """Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""
+WRITE = 'rm -f "$1" && set -C && cat > "$1"'
+"""Writes a new file: with `-C`, the shell opens no file that is there already, such as a link."""
 MOST_REPORT = 64 << 20
 """Most bytes of a report that are read."""
 ENVIRONMENT = {"CI": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
@@ -41,6 +44,8 @@ RANK = ("passed", "skipped", "failed", "error")
 """Outcomes from the best to the worst: of results with the same id, the worst counts."""
 NOT_ENDED = "the test process ended during this test"
 NO_REPORT = "not all of its tests ran: the test process ended early"
+_STARTED: WeakKeyDictionary[Sandbox, set[str]] = WeakKeyDictionary()
+"""Names of the suites that have run in each sandbox. Their builds are kept for their next runs."""
 _SLUG = re.compile("[^A-Za-z0-9]+")
 
 
@@ -75,28 +80,50 @@ async def run_suite(
     work = f"{sandbox.folders.temporary}/{WORK}/{_SLUG.sub('-', suite.name)}"
     targets = runner.select(suite, tree, wanted)
     outputs: list[Output] = []
+    units: list[Unit] = []
+    ran = list[Output]()
 
     async def execute(command: Command) -> Output:
         left = limits.total - (time.monotonic() - started)
         return await _execute(sandbox, command, work, max(1.0, left), log, env)
 
-    units: list[Unit] = []
-    build = runner.build(suite, tree, targets, work)
-    if build is not None:
-        built = await execute(build)
-        units = runner.units(suite, tree, built)
-        outputs.append(built)
-    commands = runner.commands(suite, tree, targets, units, limits, work)
-    ran = []
-    for command in commands:
-        if time.monotonic() - started > limits.total:
-            break
-        ran.append(await execute(command))
-    reading = runner.read(suite, tree, units, ran)
+    whole = False
+    try:
+        if suite.name not in _STARTED.setdefault(sandbox, set()):
+            await _checked(
+                sandbox, ["rm", "-rf", work], work
+            )  # code of another suite may have put builds there
+            _STARTED[sandbox].add(suite.name)
+        build = runner.build(suite, tree, targets, work)
+        if build is not None:
+            built = await execute(build)
+            units = runner.units(suite, tree, built)
+            outputs.append(built)
+        commands = runner.commands(suite, tree, targets, units, limits, work)
+        for command in commands:
+            if time.monotonic() - started > limits.total:
+                break
+            ran.append(await execute(command))
+        whole = len(ran) == len(commands)
+        reading = runner.read(suite, tree, units, ran)
+    except _NotWritten as error:
+        reading = Reading(problem=str(error), tampering=[str(error)])
     outputs += ran
-    return report_of(
-        reading, units, outputs, whole=len(ran) == len(commands), seconds=time.monotonic() - started
-    )
+    return report_of(reading, units, outputs, whole=whole, seconds=time.monotonic() - started)
+
+
+class _NotWritten(Exception):
+    """A file of the runner could not be written."""
+
+
+async def _checked(sandbox: Sandbox, argv: list[str], path: str, stdin: bytes = b"") -> None:
+    """Run a command that prepares a path.
+
+    Raises:
+        _NotWritten: The command failed, so a program in the sandbox may have put something in the place of the path.
+    """
+    if (await sandbox.exec(argv, stdin=stdin)).exit != 0:
+        raise _NotWritten(f"{path} could not be written for the test runner")
 
 
 async def _execute(
@@ -106,9 +133,9 @@ async def _execute(
     files = dict(command.files)
     if command.key_file is not None:
         files[command.key_file] = key.hex().encode()
-    await sandbox.exec(["mkdir", "-p", work, *{posixpath.dirname(path) for path in files}])
+    await _checked(sandbox, ["mkdir", "-p", work, *{posixpath.dirname(path) for path in files}], work)
     for path, content in files.items():
-        await sandbox.exec(["sh", "-c", 'cat > "$1"', "sh", path], stdin=content)
+        await _checked(sandbox, ["sh", "-c", WRITE, "sh", path], path, content)
     result = await sandbox.exec(
         list(command.argv),
         cwd=command.cwd,

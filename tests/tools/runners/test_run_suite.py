@@ -15,6 +15,7 @@ from m3agent.tools.runners.base import Command, Limits, Output, Reading, Result,
 from m3agent.tools.runners.run import NO_REPORT, NOT_ENDED, report_of, run_suite
 from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.tampering import Signs
+from m3agent.tools.test_report import TestReport
 
 COMMAND = Command(("run",), report="/tmp/report")
 DONE = Output(COMMAND, 0, b"")
@@ -175,3 +176,31 @@ async def test_a_suite_in_a_sandbox(
     }
     assert (report.complete, report.timed_out) == (False, True)
     assert (part.passed, part.complete) == (("good.sh::1good.sh-row", "good.sh::one"), True)
+
+
+async def test_code_of_another_suite_cannot_put_files_in_the_place_of_the_runners(
+    workspace_of: Callable[[dict[str, str | bytes]], Workspace], one_backend: Backend
+) -> None:
+    workspace = workspace_of({"good.sh": 'echo "one passed"; echo end\n'})
+    tree = tree_files(workspace.store, workspace.base)
+    folder = 'mkdir -p "$0/shell-" && cd "$0/shell-" && '
+    async with new_sandbox(one_backend, SandboxSpec(), workspace, print) as sandbox:
+        tests = f"{sandbox.folders.temporary}/m3agent-tests"
+
+        async def run_after(plant: str) -> TestReport:
+            planted = await sandbox.exec(["sh", "-c", folder + plant, tests])
+            assert planted.exit == 0, planted.stderr
+            return await run_suite(sandbox, Shell(), Suite("shell"), tree, limits=Limits(30, 2))
+
+        built_before = await run_after("echo forged > key && chmod 444 key && touch build")
+        left = await sandbox.exec(["ls", f"{tests}/shell-"])
+        read_only = await run_after("rm -f key && echo forged > key && chmod 444 key")
+        link = await run_after("ln -sf /dev/null key")
+        in_the_way = await run_after("rm -f key && mkdir key")
+    assert b"build" not in left.stdout
+    for report in (built_before, read_only, link):
+        assert (report.passed, report.complete) == (("good.sh::one",), True)
+    assert (in_the_way.passed, in_the_way.complete) == ((), False)
+    sentence = f"{tests}/shell-/key could not be written for the test runner"
+    assert in_the_way.output.startswith(sentence)
+    assert in_the_way.signs.forged == (sentence,)
