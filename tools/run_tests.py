@@ -173,7 +173,7 @@ async def run_variants(
     request: dict[str, object] = {
         "framework": "pytest",
         "limit": per_test,
-        "targets": sorted({ident.partition("::")[0] for ident in only}),
+        "targets": sorted({f"./{ident.partition('::')[0]}" for ident in only}),
         "options": options,
         "only": sorted(only),
         "until": seconds,

@@ -251,25 +251,28 @@ class _Again:
         """Add which tests of the base tree say less in the tree as it is delivered, if that could change the verdict."""
         if not could_decide(evidence, "delivered"):
             return evidence
+        workspace, patch, covered = self.work.workspace, self.work.patch, set[str]()
         if evidence.own is not None and self.pairs.own is not None and evidence.own[1].complete:
-            whole = [path for path in self.pairs.own.selection.only if "::" not in path]
-            gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests) if whole else []
-            evidence = replace(evidence, lessened=tuple(gone))
+            only = self.pairs.own.selection.only
+            covered = {ident.partition("::")[0] for ident in only}
+            if whole := [path for path in only if "::" not in path]:
+                gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests)
+                evidence = replace(evidence, lessened=tuple(gone))
         if evidence.lessened or not evidence.undone:
             return evidence
-        workspace, patch = self.work.workspace, self.work.patch
         paths = await asyncio.to_thread(
             changed_as_delivered, workspace, patch, evidence.new_tree, evidence.undone
         )
         tests = await asyncio.to_thread(lessened, workspace, patch, paths, evidence.before)
-        if paths and not tests:
+        left = [path for path in paths if path not in covered]
+        if left and not tests:
             files = files_of_tests(workspace.store, patch.base)
-            few = all(files.is_test(path) and files.has_tests(path) for path in paths)
-            selection = Selection(targets_of(paths)) if few else self._in_time()
+            few = all(files.is_test(path) and files.has_tests(path) for path in left)
+            selection = Selection(targets_of(left)) if few else self._in_time()
             report = await self.work.runs.run_once(
                 patch.tree, "verify-delivered", selection, added=self.pairs.old.added
             )
-            tests = not_run(evidence.before, report, paths if few else (), evidence.new_tests)
+            tests = not_run(evidence.before, report, left if few else (), evidence.new_tests)
         return replace(evidence, lessened=tuple(tests))
 
     async def _settled(
