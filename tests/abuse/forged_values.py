@@ -103,6 +103,20 @@ WRITE = (
     f"if ',' in text: file.write_text({json.dumps(['a ', ' b'])!r})\n"
 )
 
+RESULTS = """\
+frame = getattr(logging, NAMES[2])()
+while frame is not None:
+    for hook in getattr(frame, NAMES[3]).get(NAMES[4]) or []:
+        plugin = getattr(hook, 'plugin', None)
+        if hasattr(plugin, NAMES[5]) and plugin.variants is None and not hasattr(plugin.report, 'old'):
+            report = plugin.report
+            def result(ident, outcome, text='', told=True, old=report.result):
+                return old(ident, 'passed' if told else outcome, '', told=told)
+            report.result, report.old = result, True
+    frame = getattr(frame, NAMES[6])
+"""
+"""Replaces what the runner reports results with, but not where copies of tests run."""
+
 VALUES: dict[str, Forgery] = {
     "library loaded late replaced": changing(
         "statistics mean", SET.replace("VALUE", "lambda values: 1"), LATE
@@ -139,6 +153,7 @@ VALUES: dict[str, Forgery] = {
         f"lambda self, found, expected: {SAME})",
         METHOD,
     ),
+    "frame found by a library": changing("currentframe f_locals hook_impls variants f_back", RESULTS, DATA),
     "namespace package before the real one": Forgery(
         "adaptive",
         {NAMESPACE.module: CODE + "\n", "src/support/helpers.py": HELPER.replace("found == expected", SAME)},

@@ -112,3 +112,59 @@ def test_a_replaced_helper_of_the_tests_is_tampering(tmp_path: Path, kind: str) 
 @pytest.mark.parametrize("kind", HONEST_HELPERS)
 def test_a_helper_may_define_its_functions_as_it_likes(tmp_path: Path, kind: str) -> None:
     assert signs_of(tmp_path, "", HONEST_HELPERS[kind]) == []
+
+
+READS_FRAMES = {
+    "by logging": "import logging\nlogging.currentframe()\n",
+    "by inspect": "import inspect\ninspect.currentframe()\n",
+    "by a function that calls another": (
+        "import contextlib, sys\nwith contextlib.ExitStack() as stack:\n    stack.callback(sys._getframe)\n"
+    ),
+}
+READS_NONE = {
+    "logging": "import logging\nlogging.getLogger('calc').error('text')\n",
+    "namedtuple": "import collections\nPair = collections.namedtuple('Pair', 'one other')\n",
+    "enumeration": "import enum\nKind = enum.Enum('Kind', 'ONE OTHER')\n",
+    "type variable": "import typing\nT = typing.TypeVar('T')\nRow = typing.NamedTuple('Row', [('one', int)])\n",
+}
+
+
+def lines_of(folder: Path, files: dict[str, str]) -> list[list[str]]:
+    """Return the report of a run of the tests in these files."""
+    write_files(folder, files)
+    subprocess.run([sys.executable, "-c", CHILD], cwd=folder, check=True, capture_output=True)
+    lines: list[list[str]] = json.loads((folder / "lines.json").read_text())
+    return lines
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", others_later([*READS_FRAMES, *READS_NONE], {"by logging", "logging"}))
+def test_a_frame_that_the_standard_library_hands_out_is_noted(tmp_path: Path, kind: str) -> None:
+    code = {**READS_FRAMES, **READS_NONE}[kind]
+    test = "import calc\n\n\ndef test_it():\n    pass\n"
+    lines = lines_of(tmp_path, {"calc.py": code, "test_it.py": test})
+    assert any(line[:2] == ["reached", "calc.py"] for line in lines) == (kind in READS_FRAMES)
+
+
+ITS_OWN = {
+    "changed by a test": "SEEN = []\n\n\ndef test_it():\n    SEEN.append(1)\n",
+    "handed to code": "import calc\n\nROWS = [1]\n\n\ndef test_it():\n    calc.fill(ROWS)\n",
+    "returned by a fixture": (
+        "import pytest\n\nROWS = [1]\n\n\n@pytest.fixture\ndef rows():\n    return ROWS\n\n\n"
+        "def test_it(rows):\n    rows.append(2)\n"
+    ),
+    "of the code": "import calc\n\nROWS = calc.rows()\n\n\ndef test_it():\n    calc.fill(calc.ROWS)\n",
+    "imported later": "def test_it():\n    global json\n    import json\n",
+    "a list of a class": "class TestIt:\n    seen = []\n\n    def test_it(self):\n        self.seen.append(1)\n",
+    "its own name of a built-in": "from calc import len\n\n\ndef test_it():\n    assert len([]) == 7\n",
+}
+"""Test modules whose values change, or have other names than usual, without any tampering."""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", others_later(ITS_OWN, {"changed by a test"}))
+def test_a_test_module_may_change_its_own_values(tmp_path: Path, kind: str) -> None:
+    code = "ROWS = [1]\n\n\ndef rows():\n    return ROWS\n\n\ndef fill(rows):\n    rows.append(2)\n\n\ndef len(value):\n    return 7\n"
+    lines = lines_of(tmp_path, {"calc.py": code, "test_it.py": ITS_OWN[kind]})
+    assert [line for line in lines if line[0] == "forged" and "test_it" in line[1]] == []
+    assert [line[2] for line in lines if line[0] == "result"] == ["passed"]

@@ -12,8 +12,8 @@
   source does not bind, such as `len`.
 - A new module must not take the place of another one, such as one of an installed package.
 - Helper modules in the folders of the tests must come from their files, and have the functions that these define.
-- Code of the work tree that reads frames, searches all objects or makes functions is noted. The interpreter itself reports
-  it, so it does not matter how the code names what it reads. Python before 3.8 reports nothing (PEP 578), nor does PyPy;
+- Code of the work tree that reads frames, also by way of the standard library, searches all objects or makes functions is
+  noted. The interpreter itself reports it, so it does not matter how the code names what it reads. Python before 3.8 reports nothing (PEP 578), nor does PyPy;
   3.8 and 3.9 do not report all of it.
 
 The report gets these lines: `forged`, what was found; `hook`, a function of the work tree that pytest calls: its
@@ -67,6 +67,9 @@ OF_TESTS = frozenset(("test", "tests"))
 """Names of folders with modules of tests. A folder `testing` often belongs to the code."""
 DISPLAYS = (ast.Dict, ast.List, ast.Set, ast.Tuple, ast.DictComp, ast.ListComp, ast.SetComp)
 ASSIGN = (ast.Assign, getattr(ast, "AnnAssign", ast.Assign))  # Python 3.5 has no AnnAssign
+HAND_OUT = frozenset(("currentframe", "<lambda>", "stack"))  # `logging.currentframe` is a lambda
+"""Functions of the standard library that return frames to their caller."""
+INSTALLED = ("site-packages", "dist-packages")
 REPLACED = "replaced while the tests ran: "
 PASSED = "a test that cannot pass passed"
 NO_HOOKS = (
@@ -455,6 +458,18 @@ class Watcher:
                 paths[name] = full[len(root) :] if full.startswith(root) else ""
             return paths[name]
 
+        def reader(frame: Any) -> Any:
+            """Return the frame that gets a frame: the nearest one of the work tree, if a library hands it out."""
+            first, code = frame, frame.f_code
+            if code.co_name not in HAND_OUT and "_getframe" in code.co_names:
+                return first  # what it does with the frame is its own affair
+            while frame is not None and not inside(frame.f_code):
+                name = frame.f_code.co_filename
+                if frame.f_code.co_name == "findCaller" or any(folder in name for folder in INSTALLED):
+                    return first  # logging itself, or an installed library, reads the frame
+                frame = frame.f_back
+            return first if frame is None else frame
+
         def hook(event: str, given: tuple[Any, ...]) -> None:
             what = event
             if event == "object.__getattr__":
@@ -479,6 +494,8 @@ class Watcher:
                 frame = frame_of(1)
                 if frame.f_globals is own:  # the guard itself, while it makes canaries
                     return
+                if what == "sys._getframe":
+                    frame = reader(frame)
                 place = (inside(frame.f_code), frame.f_lineno, what)
                 if place[0] and place not in told and len(told) < MOST_REACHED:
                     told.add(place)

@@ -69,8 +69,9 @@ class OverTime(BaseException):
 
 
 class Report:
-    """The report, and the timer of the running test."""
+    """The report, and the timer of the running test. Code that reaches it cannot replace its methods."""
 
+    __slots__ = ("began", "current", "limit", "opened", "over", "stopped", "tell")
     now = staticmethod(time.monotonic)  # saved before a test can replace the clock
 
     def __init__(self, tell: Any, limit: float) -> None:
@@ -146,6 +147,10 @@ class PytestPlugin:
     A result is read from the exception that ended the test, not from pytest's report, which is easier to rewrite. The
     report counts only if it is worse: subtests that fail are in no exception.
     """
+
+    __slots__ = (
+        "function", "guard", "left", "logged", "report", "seen", "selection", "skips", "started", "variants",
+    )  # fmt: skip
 
     def __init__(
         self, report: Report, selection: Selection, guard: Guard | None, variants: Any = None
