@@ -610,9 +610,10 @@ class Guard:
         self.record_modules([getattr(item, "module", None) for item in items])
 
     def pytest_make_collect_report(self, collector: Any) -> Iterator[None]:
-        yield
-        module = getattr(collector, "obj", None) if isinstance(collector, self.of_module) else None
-        self.record_modules([module])
+        done: Any = yield
+        # of a module that failed, the attribute `obj` would import it once more, and hide the error
+        imported = isinstance(collector, self.of_module) and done.excinfo is None and done.get_result().passed
+        self.record_modules([collector.obj if imported else None])
 
     def record_modules(self, of_items: list[Any]) -> None:
         """Record the new modules of the tests: those of items, each conftest.py, and others in folders of tests."""
