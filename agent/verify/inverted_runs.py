@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Literal
 
 from m3agent.agent.verify.comparisons import may_change_comparisons
-from m3agent.agent.verify.inverted_tests import WAYS, Inversion, TestSource, Way
+from m3agent.agent.verify.inverted_tests import WAYS, Inversion, TestSource, Way, helpers
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.tools.report_reader import Reading
@@ -145,15 +145,15 @@ def copies_of(
     chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
     one_of = {test: random.choice(by_test[test]) for test in chosen}  # with one of its parameters
     token = f"_{secrets.token_hex(6)}"
-    maker = _Maker(token, one_of, random)
+    maker = _Maker(token, one_of)
     for path in sorted({path for path, _ in chosen}):
         source = TestSource(store.get_blob(entries[path].sha), random, token)
-        helpers = {
+        of_helpers = {
             helper: TestSource(store.get_blob(entries[helper].sha), random, token)
             for helper in _helpers(store, tree, entries, path, source)
         }
-        maker.add(path, source, {name for helper in helpers.values() for name in helper.functions})
-        for helper, of_helper in helpers.items():
+        maker.add(path, source, {name for helper in of_helpers.values() for name in helper.functions})
+        for helper, of_helper in of_helpers.items():
             maker.add_helper(helper, of_helper)
     return maker.made()
 
@@ -164,13 +164,12 @@ class _Maker:
     Args:
         token: As in `Copies`.
         idents: Ids of the tests, by path and name.
-        random: As for `copies_of`.
     """
 
-    def __init__(self, token: str, idents: Mapping[tuple[str, str], str], random: Random) -> None:
+    def __init__(self, token: str, idents: Mapping[tuple[str, str], str]) -> None:
         self._token = token
         self._idents = idents
-        self._helpers = TestSource(b"", random, token).helpers
+        self._helpers = helpers(token)
         self._hidden: dict[str, str] = {}
         self._inverted: list[tuple[dict[str, str], dict[str, Inversion]]] = [({}, {}), ({}, {})]
         self._expected: dict[Way, dict[str, str]] = {way: {} for way in WAYS}
@@ -195,7 +194,7 @@ class _Maker:
                 files[path] = text.decode()
 
     def made(self) -> Copies | None:
-        """Return the variants; None if there is none but the tests themselves."""
+        """Return the variants; None if no assertion can be changed, and no other line compares."""
         copies = [Copy(self._variant(files), "inverted", made) for files, made in self._inverted if made]
         copies += [
             Copy(self._variant(files), "expected", way=way) for way, files in self._expected.items() if files
@@ -243,9 +242,7 @@ async def run_copies(copies: Copies, run: Run) -> CopiesSeen:
     passed, red = set[_Passed](), set[str]()
     for number in range(TIMES):
         readings = await _run_in_random_order(copies, run)
-        green = {copy.kind: _green(reading) for copy, reading in readings if copy.kind == "unchanged"}[
-            "unchanged"
-        ]
+        green = next(_green(reading) for copy, reading in readings if copy.kind == "unchanged")
         others = {ident for _, reading in readings for ident in _green(reading)} - copies.idents
         if others:
             return CopiesSeen((f"{min(others)} {NOT_RUN}",))

@@ -36,7 +36,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeGuard
 
@@ -124,20 +124,13 @@ class TestSource:
     def __init__(self, source: bytes, random: Random, token: str) -> None:
         self._random = random
         self._names = _Names(token)
-        self._source = source
-        self._functions: dict[str, Function] = {}
         self._lines = source.splitlines(keepends=True)
         try:
-            module = parse(source)
+            self._module = parse(source)
             source.decode()
         except (SyntaxError, ValueError, RecursionError):
-            return
-        self._functions = dict(_functions(module.body, ""))
-
-    @property
-    def helpers(self) -> str:
-        """The source of the functions that variants call."""
-        return self._names.source()
+            self._module = ast.Module([], [])
+        self._functions = dict(_functions(self._module.body, ""))
 
     def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
         """Return up to two variants in which an assertion of each test is inverted.
@@ -188,7 +181,7 @@ class TestSource:
         return self._edited(edits) if edits else None
 
     def hidden(self, tests: Collection[str]) -> bytes | None:
-        """Return a variant whose assertions find their values in other places; None if there is none."""
+        """Return a variant whose assertions find their values in other places; None if no value can be hidden."""
         functions = [self._functions[test] for test in tests if test in self._functions]
         edits = [edit for function in filter(_must_pass, functions) for edit in self._hidden(function)]
         return self._edited(edits) if edits else None
@@ -229,20 +222,14 @@ class TestSource:
         A relative import has a dot for each level at its start.
         """
         names = set[str]()
-        for function in [*self._module_nodes()]:
-            match function:
+        for node in ast.walk(self._module):
+            match node:
                 case ast.Import(names=aliases):
                     names |= {alias.name.replace(".", "/") for alias in aliases}
                 case ast.ImportFrom(module=module, names=aliases, level=level):
                     start = "." * level + (module or "").replace(".", "/")
                     names |= {start, *(f"{start}{'/' if module else ''}{alias.name}" for alias in aliases)}
         return names
-
-    def _module_nodes(self) -> Iterator[ast.AST]:
-        try:
-            yield from ast.walk(parse(self._source))
-        except (SyntaxError, ValueError, RecursionError):
-            return
 
     def _text(self, line: int) -> str:
         return self._lines[line - 1].decode().strip()
@@ -455,23 +442,18 @@ def TOKEN_again(kept):
 code that searches the variables of its caller, and find it again."""
 
 
-@dataclass(frozen=True)
+def helpers(token: str) -> str:
+    """Return the source of the functions that variants call. Their names begin with the token."""
+    return HELPERS.replace("TOKEN", token)
+
+
 class _Names:
     """Names that no code can know, of what variants call."""
 
-    token: str
-    equal: str = field(init=False)
-    other: str = field(init=False)
-    items: str = field(init=False)
-    keep: str = field(init=False)
-    again: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("equal", "other", "items", "keep", "again"):
-            object.__setattr__(self, name, f"{self.token}_{name}")
-
-    def source(self) -> str:
-        return HELPERS.replace("TOKEN", self.token)
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.equal, self.other, self.items = f"{token}_equal", f"{token}_other", f"{token}_items"
+        self.keep, self.again = f"{token}_keep", f"{token}_again"
 
     def call(self, name: str, node: ast.expr, *, alike: int) -> list[Edit]:
         """Return the edit that passes an expression through a function."""

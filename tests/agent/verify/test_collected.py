@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify.tree_runs import TreeRuns
-from m3agent.agent.verify.verify import Verification, verify
-from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.runners.docstrings import with_docstrings
+from tests.agent.verify.real_runs import verified
 from tests.conftest import others_later
-from tests.fakes.trees import memory_workspace
 
 CODE = "def add(a, b):\n    return a - b\n"
 EXAMPLE = 'def add(a, b):\n    """Add.\n\n    >>> add(2, 3)\n    5\n    """\n    return a - b\n'
@@ -55,27 +51,12 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 """The files, what the patch changes, and the verdict."""
 
 
-async def verified(
-    folder: Path, backend: Backend, base: dict[str, str], changes: dict[str, str]
-) -> Verification:
-    workspace = memory_workspace(folder, {**base, **OTHER})
-    files = [(path, 0o100644, text.encode()) for path, text in changes.items()]
-    patch = workspace.patch(workspace.commit_changes(workspace.base, files, []))
-
-    def fresh(tree: Workspace) -> Sandbox:
-        return new_sandbox(
-            backend, SandboxSpec(backend, limits=SandboxLimits(memory=1 << 30)), tree, lambda _: None
-        )
-
-    return await verify(workspace, patch, TreeRuns(workspace.store, fresh, folder), 0)
-
-
 @pytest.mark.parametrize("case", others_later(CASES, {"tests.py", "docstring"}))
 async def test_a_patch_that_edits_the_red_assertion_is_not_verified(
     one_backend: Backend, tmp_path: Path, case: str
 ) -> None:
     base, changes, verdict = CASES[case]
-    result = await verified(tmp_path, one_backend, base, changes)
+    result = await verified(tmp_path, one_backend, {**base, **OTHER}, changes)
     assert result.verdict == verdict, result.reason
 
 

@@ -6,15 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.verify.tree_runs import TreeRuns
-from m3agent.agent.verify.verify import verify
-from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.backends.factory import Backend
+from tests.agent.verify.real_runs import verified
 from tests.conftest import others_later
-from tests.fakes.trees import memory_workspace
 
-REGULAR = 0o100644
 FIXED = "def add(a, b):\n    return a + b\n"
 TESTS = (
     "import pytest\nfrom calc import add\n\nROWS = [(0, 0), (3, 0)]\n\n\ndef same(a, b):\n    assert a == b\n\n\n"
@@ -95,17 +90,7 @@ QUICK = {"a test gone", "ignored", "one more assertion"}
 @pytest.mark.parametrize("case", others_later(CASES, QUICK))
 async def test_tests_of_the_delivered_tree(one_backend: Backend, tmp_path: Path, case: str) -> None:
     changes, wrong = CASES[case]
-    workspace = memory_workspace(tmp_path, BASE)
-    written: dict[str, str | None] = {"calc.py": FIXED, **changes}
-    files = [(path, REGULAR, text.encode()) for path, text in written.items() if text is not None]
-    deleted = [path for path, text in written.items() if text is None]
-    patch = workspace.patch(workspace.commit_changes(workspace.base, files, deleted))
-
-    def fresh(tree: Workspace) -> Sandbox:
-        spec = SandboxSpec(one_backend, limits=SandboxLimits(memory=1 << 30))
-        return new_sandbox(one_backend, spec, tree, lambda _: None)
-
-    result = await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path), 0)
+    result = await verified(tmp_path, one_backend, BASE, {"calc.py": FIXED, **changes})
     if wrong:
         assert (result.verdict, result.rule) == ("unverified", "tests_lessened"), result.reason
         assert wrong in result.weakened
@@ -129,14 +114,6 @@ async def test_a_test_that_states_what_the_issue_changes_may_break(
     one_backend: Backend, tmp_path: Path, pinned: tuple[str, ...], verdict: str, rule: str
 ) -> None:
     tests = f"from calc import add\n\n\ndef test_old():\n{HASH_TESTS}"
-    workspace = memory_workspace(tmp_path, {**BASE, "tests/test_calc.py": tests})
-    patch = workspace.patch(
-        workspace.commit_changes(workspace.base, [("calc.py", REGULAR, FIXED.encode())], [])
-    )
-
-    def fresh(tree: Workspace) -> Sandbox:
-        spec = SandboxSpec(one_backend, limits=SandboxLimits(memory=1 << 30))
-        return new_sandbox(one_backend, spec, tree, lambda _: None)
-
-    result = await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path), 0, pinned=pinned)
+    base = {**BASE, "tests/test_calc.py": tests}
+    result = await verified(tmp_path, one_backend, base, {"calc.py": FIXED}, pinned=pinned)
     assert (result.verdict, result.rule) == (verdict, rule), result.reason

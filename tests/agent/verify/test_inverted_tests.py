@@ -19,19 +19,14 @@ from m3agent.agent.verify.inverted_runs import (
     copies_of,
     run_copies,
 )
-from m3agent.agent.verify.inverted_tests import OPPOSITES, WAYS, Inversion, TestSource
+from m3agent.agent.verify.inverted_tests import OPPOSITES, WAYS, Inversion, TestSource, helpers
 from m3agent.agent.verify.review import Finding
-from m3agent.agent.verify.tree_runs import TreeRuns
-from m3agent.agent.verify.verify import Verification, verify
-from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Variant
+from tests.agent.verify.real_runs import verified
 from tests.conftest import others_later
 from tests.fakes.trees import memory_workspace
-
-REGULAR = 0o100644
 
 
 def of(source: str) -> TestSource:
@@ -236,7 +231,7 @@ def test_a_variant_hides_the_values_of_its_assertions() -> None:
     text = source.hidden(["test_it"])
     assert text is not None and text.decode() == HIDDEN
     names: dict[str, Any] = {}
-    exec(source.helpers, names)
+    exec(helpers("_t"), names)
     for value in ([{"a": (1, None)}], object(), {"a": object()}, float("nan"), "x"):
         again = names["_t_again"](names["_t_keep"](value))
         assert again is value or (again == value and again is not value) or value == "x"
@@ -263,7 +258,7 @@ def test_a_variant_hides_the_values_of_its_assertions() -> None:
 )
 def test_what_is_no_literal_is_compared_with_other_values(value: str) -> None:
     names: dict[str, Any] = {}
-    exec(of("").helpers, names)
+    exec(helpers("_t"), names)
     right = eval(value)
     assert right not in [names["_t_other"](right, alike=number) for number in (0, 1, 2)]
     assert right not in names["_t_items"]([right])
@@ -450,20 +445,11 @@ TRIED = [
 QUICK = {"equal, loop", "at the first comparison, helper", "equal and not unequal, raise", "equal, index"}
 
 
-async def verified(folder: Path, backend: Backend, place: str, code: str) -> Verification:
-    tests = f"import pytest\nfrom calc import total\n\n\ndef check(got, wanted):\n    assert got == wanted\n\n\ndef test_total():\n{PLACES[place]}"
-    base = {"calc.py": "def total(xs):\n    return 0\n", "test_calc.py": tests}
-    workspace = memory_workspace(folder, base)
-    patch = workspace.patch(
-        workspace.commit_changes(workspace.base, [("calc.py", REGULAR, code.encode())], [])
-    )
-
-    def fresh(tree: Workspace) -> Sandbox:
-        return new_sandbox(
-            backend, SandboxSpec(backend, limits=SandboxLimits(memory=1 << 30)), tree, lambda _: None
-        )
-
-    return await verify(workspace, patch, TreeRuns(workspace.store, fresh, folder), 0)
+def base_of(place: str) -> dict[str, str]:
+    """Return a repository with a fault, whose test compares in a place."""
+    helper = "def check(got, wanted):\n    assert got == wanted\n"
+    test = f"import pytest\nfrom calc import total\n\n\n{helper}\n\ndef test_total():\n{PLACES[place]}"
+    return {"calc.py": "def total(xs):\n    return 0\n", "test_calc.py": test}
 
 
 @pytest.mark.parametrize("forgery", others_later(TRIED, QUICK))
@@ -472,7 +458,7 @@ async def test_a_forged_comparison_is_found_wherever_it_stands(
 ) -> None:
     kind, place = forgery.split(", ")
     code = f"{SUM}{FORGED[kind]}\n\ndef total(xs):\n    return Sum(4)\n"
-    result = await verified(tmp_path, one_backend, place, code)
+    result = await verified(tmp_path, one_backend, base_of(place), {"calc.py": code})
     assert result.verdict == ("unverified" if place in UNDECIDABLE else "failed"), result.reason
     assert (NO_COPY in result.reason) == (place in UNDECIDABLE)
 
@@ -481,5 +467,5 @@ async def test_a_forged_comparison_is_found_wherever_it_stands(
 async def test_an_honest_fix_is_verified(one_backend: Backend, tmp_path: Path, place: str) -> None:
     """Also beside a new class, which may change how values compare."""
     code = "class Other:\n    pass\n\n\ndef total(xs):\n    return sum(xs)\n"
-    result = await verified(tmp_path, one_backend, place, code)
+    result = await verified(tmp_path, one_backend, base_of(place), {"calc.py": code})
     assert result.verdict == "verified", result.reason
