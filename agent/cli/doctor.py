@@ -15,7 +15,7 @@ from typing import Any
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.errors import EnvironmentFault, M3AgentError
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
-from m3agent.agent.repo.snapshot import LARGEST_FILE, too_large
+from m3agent.agent.repo.snapshot import LARGEST_FILE, sizes_of, too_large
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.backends.engine import (
     DOCKER_SOCKET,
@@ -103,7 +103,8 @@ def _git() -> Check:
 def _repository(repo_dir: Path) -> Check:
     try:
         repository = open_repository(repo_dir)
-        large = [] if repository.root is None else too_large(repository.root, repository.list_files())
+        root = repository.root
+        large = [] if root is None else too_large(sizes_of(root, repository.list_files()))
     except M3AgentError as error:
         return Check("repository", False, str(error))
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""

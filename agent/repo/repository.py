@@ -177,8 +177,8 @@ class Repository:
     def list_files(self) -> list[str]:
         """Return tracked files, and untracked files that git does not ignore, sorted by their bytes.
 
-        Left out: untracked files that m3agent wrote, files that are not on disk (deleted, or outside a sparse checkout), submodules, and symbolic
-        links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
+        Left out: untracked files that m3agent wrote, files that are not on disk (deleted, or outside a sparse checkout),
+        submodules, and symbolic links that leave the work tree or lead nowhere. For a bare repository: the regular files of HEAD.
         """
         if self.root is None:
             return [entry.path for entry in self.tree() if entry.mode not in (_SUBMODULE, _SYMLINK)]

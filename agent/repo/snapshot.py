@@ -8,7 +8,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from m3agent.agent.errors import EnvironmentFault
@@ -56,8 +56,8 @@ def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> l
     folders = {root, *(root / parent for path in paths for parent in PurePosixPath(path).parents)}
     if (fault := blocked_in((str(folder), ()) for folder in folders)) is not None:
         raise fault
-    sizes = {path: (root / path).lstat().st_size for path in paths}
-    for path in too_large(root, paths):
+    sizes = sizes_of(root, paths)
+    for path in too_large(sizes):
         say(
             f"left out: {path} has {sizes.pop(path):,} bytes, and files of more than {LARGEST_FILE >> 30} GiB are not copied"
         )
@@ -70,9 +70,14 @@ def _readable(root: Path, paths: Sequence[str], say: Callable[[str], None]) -> l
     return list(sizes)
 
 
-def too_large(root: Path, paths: Sequence[str]) -> list[str]:
-    """Return the paths of the files that are too large for a sandbox; `paths` are relative to `root`."""
-    return [path for path in paths if (root / path).lstat().st_size > LARGEST_FILE]
+def sizes_of(root: Path, paths: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of files in bytes; `paths` are relative to `root`."""
+    return {path: (root / path).lstat().st_size for path in paths}
+
+
+def too_large(sizes: Mapping[str, int]) -> list[str]:
+    """Return the paths of the files that are too large for a sandbox."""
+    return [path for path, size in sizes.items() if size > LARGEST_FILE]
 
 
 def borrowing_store(repository: Repository, git_dir: Path) -> TreeStore:
