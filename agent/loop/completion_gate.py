@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.feedback import MOST_NAMED
+from m3agent.tools.runners.suites import is_named
 
 MOST_ASKED = 2
 """Most times that the model is told what is missing; after that its result is accepted as it is."""
@@ -72,7 +73,7 @@ def missing(
     """
     stated = {match[1].lower() for match in STATED.finditer(text)}
     pinned = pinned_tests(text)
-    broken = [ident for ident in broken if pinned.isdisjoint({ident, ident.partition("[")[0]})]
+    broken = [ident for ident in broken if not is_named(ident, pinned)]
     if not changed and NO_CHANGE.lower() not in stated:
         return (
             "No file of the repository has changed. Make the change that fixes the issue, or, if there is nothing to "

@@ -198,7 +198,7 @@ class SessionReport:
 
     @property
     def has_language_model(self) -> bool:
-        """Whether a language model answered. The embedded engine is none: it counts no tokens that mean anything."""
+        """Whether a language model answered. The embedded engine is no language model, so its numbers of tokens say nothing."""
         return not words.is_embedded(self.record.started, self.record.prepared)
 
     @property

@@ -114,11 +114,9 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 found.append(("Baseline", words.baseline(line)))
             case "context.packed":
                 packed = words.context(line), number(line, "tokens")
-            case _ if not is_embedded:
+            case "endpoint.probed" if not is_embedded:
                 window = whole(line, "max_model_len")
                 found += _facts_of_server(line)
-            case _:
-                pass
     if packed[0]:
         found.append(("Context", packed[0] + words.share_of_window(packed[1], window)))
     if record.choice:

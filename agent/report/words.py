@@ -6,14 +6,14 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
 
 LEAST_SHARE = 0.001  # of the window that is shown as a number
-MOST_SUITES = 20  # most names of test suites
+MOST_NAMES = 20  # most names of test suites
 
 STALL_ACTIONS = {
     "told": "the model was told",
@@ -39,15 +39,15 @@ def uncommitted(session_started: Line) -> str:
 
 def server_label(session_started: Line) -> str:
     """Return what to call the thing that answers: the engine `embedded` is no server."""
-    return "model" if text(session_started, "endpoint", "source") == "embedded" else "server"
+    return "model" if is_embedded(session_started) else "server"
 
 
-def is_embedded(session_started: Line, prepared: Iterable[Line]) -> bool:
-    """Return whether the embedded engine answers; another process may serve it.
+def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
+    """Return whether the embedded engine answers.
 
     Args:
         session_started: The event.
-        prepared: The events before the first turn.
+        prepared: The events before the first turn. They tell it if another process serves the engine.
     """
     return text(session_started, "endpoint", "source") == "embedded" or any(
         text(line, "flavour") == "embedded" for line in prepared
@@ -146,16 +146,16 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
         said += f"; {runs:,} more {'run' if runs == 1 else 'runs'} of the tests near the change"
     parts = [said]
     if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
-        more = f" and {len(suites) - MOST_SUITES} more" if len(suites) > MOST_SUITES else ""
-        names = ", ".join(suites[:MOST_SUITES])
-        parts.append(f"not run, as the patch does not affect them: {names}{more}")
+        parts.append(f"not run, as the patch does not affect them: {_first(suites)}")
     if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
-        them = "it" if len(paths) == 1 else "them"
-        more = f" and {len(paths) - MOST_SUITES} more" if len(paths) > MOST_SUITES else ""
-        parts.append(
-            f"the tests ran without the patch's changes to {', '.join(paths[:MOST_SUITES])}{more}: it keeps {them}"
-        )
+        parts.append(f"the tests ran without these changes, which the patch still has: {_first(paths)}")
     return parts
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"
 
 
 def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from m3agent.agent.verify.weakened import assertions_in, parsed, skips_in, test_in
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.tools.runners.suites import file_of, files_of_tests
+from m3agent.tools.runners.suites import file_of, files_of_tests, function_of
 from m3agent.tools.test_report import TestReport
 
 ASSERTS = re.compile(rb"assert|expect|should|require\.|\.(Error|Fatal|Fail)\w*\(|EXPECT|CHECK|must")
@@ -49,18 +49,17 @@ def lessened(workspace: Workspace, patch: Patch, paths: Sequence[str], before: T
     base, delivered = workspace.entries(patch.base), workspace.entries(patch.tree)
     files = files_of_tests(workspace.store, patch.base)
     in_tests = [path for path in patch.paths if path.endswith(".py") and files.is_test(path)]
-    moved = {dump for path in in_tests for dump in _definitions(_blob(workspace, delivered, path))}
-    new_assertions = Counter[str]()
+    moved, new_assertions = set[str](), Counter[str]()
     for path in in_tests:
-        new_assertions += _assertions(_blob(workspace, delivered, path)) - _assertions(
-            _blob(workspace, base, path)
-        )
+        was, now = (parsed(_blob(workspace, entries, path)) for entries in (base, delivered))
+        moved.update(_definitions(now))
+        new_assertions += _assertions(now) - _assertions(was)
     changes = list[str]()
     for path in paths:
         if path not in base or files.is_surrounding(path, base):
             continue  # only a run shows what it does
         old, new = _blob(workspace, base, path), _blob(workspace, delivered, path)
-        tests = sorted({_function(ident) for ident in before.passed if file_of(ident) == path})
+        tests = sorted({function_of(ident) for ident in before.passed if file_of(ident) == path})
         if not path.endswith(".py"):
             if path not in delivered:
                 changes.append(f"{path} was deleted")
@@ -69,15 +68,15 @@ def lessened(workspace: Workspace, patch: Patch, paths: Sequence[str], before: T
             continue
         was, now = parsed(old), parsed(new)
         for ident in tests:
-            test = test_in(old, ident)
-            if test is not None and ast.dump(test) not in moved and test_in(new, ident) is None:
+            test = test_in(was, ident)
+            if test is not None and ast.dump(test) not in moved and test_in(now, ident) is None:
                 changes.append(f"{ident} was deleted")
         if skips_in(now) - skips_in(was):
             changes.append(f"{path} has tests that are skipped")
         elif not changes and (
-            _assertions(old) - _assertions(new) - new_assertions or _rows(was) - _rows(now)
+            _assertions(was) - _assertions(now) - new_assertions or _rows(was) - _rows(now)
         ):
-            weaker = (f"{ident} was weakened" for ident in tests if _is_weaker(old, new, ident))
+            weaker = (f"{ident} was weakened" for ident in tests if _is_weaker(was, now, ident))
             changes.append(next(weaker, f"{path} was weakened"))
     return changes
 
@@ -93,10 +92,10 @@ def not_run(
         files: The files whose tests ran there; empty for all.
         new: Ids of tests that the patch adds: a test may have moved there.
     """
-    skipped = {*map(_function, delivered.skipped)}
-    ran = {*map(_function, delivered.ids)} - skipped
-    names = {_function(ident).rpartition("::")[2] for ident in new}
-    tests = {_function(ident) for ident in before.passed if not files or file_of(ident) in files}
+    skipped = {*map(function_of, delivered.skipped)}
+    ran = {*map(function_of, delivered.ids)} - skipped
+    names = {function_of(ident).rpartition("::")[2] for ident in new}
+    tests = {function_of(ident) for ident in before.passed if not files or file_of(ident) in files}
     return [
         f"{ident} {'is skipped' if ident in skipped else 'does not run'}"
         for ident in sorted(tests - ran)
@@ -104,28 +103,22 @@ def not_run(
     ]
 
 
-def _function(ident: str) -> str:
-    return ident.partition("[")[0]
-
-
 def _blob(workspace: Workspace, entries: Mapping[str, TreeEntry], path: str) -> bytes:
     return workspace.store.get_blob(entries[path].sha) if path in entries else b""
 
 
-def _assertions(source: bytes) -> Counter[str]:
-    return assertions_in(parsed(source), any_value=False)
+def _assertions(tree: ast.AST | None) -> Counter[str]:
+    return assertions_in(tree, any_value=False)
 
 
-def _definitions(source: bytes) -> Iterator[str]:
-    module = parsed(source)
+def _definitions(module: ast.Module | None) -> Iterator[str]:
     for node in ast.walk(module) if module is not None else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.dump(node)
 
 
-def _is_weaker(old: bytes, new: bytes, ident: str) -> bool:
-    was, now = (assertions_in(test_in(source, ident), any_value=False) for source in (old, new))
-    return bool(was - now)
+def _is_weaker(was: ast.Module | None, now: ast.Module | None, ident: str) -> bool:
+    return bool(_assertions(test_in(was, ident)) - _assertions(test_in(now, ident)))
 
 
 def _rows(module: ast.AST | None) -> Counter[str]:

@@ -12,7 +12,7 @@ from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import MadeRun
-from m3agent.tools.runners.suites import file_of, without_suite
+from m3agent.tools.runners.suites import file_of, is_named, without_suite
 from m3agent.tools.test_report import TestReport
 
 
@@ -111,7 +111,8 @@ class Evidence:
     copies: CopiesSeen | None = None
     """What inverted copies of the fixed tests show; None if none ran."""
     similar: tuple[Finding, ...] = ()
-    """Lines of fixed tests that also pass with a similar value, if the patch changes how values compare."""
+    """Lines of fixed tests that also pass with a similar value or cannot be tried with one, if the patch changes how values
+    compare, and lines of the patch that decide what the fixed tests expect."""
     repeats: Repeats | None = None
     """The further runs of the tests near the change; None if there were none."""
     findings: tuple[Finding, ...] = ()
@@ -133,7 +134,7 @@ class Evidence:
         if not self.pinned:
             return frozenset()
         broken = Changes(self.before, self.after).broken - self.rerun_flaky
-        return frozenset(i for i in broken if not self.pinned.isdisjoint({i, i.partition("[")[0]}))
+        return frozenset(ident for ident in broken if is_named(ident, self.pinned))
 
     @cached_property
     def changes(self) -> Changes:

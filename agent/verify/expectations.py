@@ -21,6 +21,10 @@ CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
 DATA = frozenset(
     {".json", ".yaml", ".yml", ".csv", ".tsv", ".txt", ".xml", ".html", ".toml", ".ini", ".out", ".snap"}
 )
+WORD = r"[A-Za-z_][A-Za-z_0-9]*"
+ROWS = r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]"
+"""Names of what tests run for: the values of parametrize and of loops."""
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 HELPER = "changes an assertion that the fixed tests call"
 FIXTURE = "changes a fixture that the fixed tests use"
 TABLE = "changes values for which the fixed tests run"
@@ -43,11 +47,18 @@ def changed_expectations(workspace: Workspace, patch: Patch, fixed: Collection[s
     blob = workspace.store.get_blob
     surroundings = {path for path in patched if PurePosixPath(path).name == "conftest.py"}
     text = b"\n".join(blob(patched[path].sha) for path in sorted(tests | surroundings))
+    words, rows = (set(re.findall(pattern, text.decode(errors="replace"))) for pattern in (WORD, ROWS))
     findings = list[Finding]()
     for path in changed:
         old, new = blob(base[path].sha), blob(patched[path].sha)
         if path.endswith(".py"):
-            findings += _in_code(path, old, new, text, named=_is_plugin(path, text))
+            was, now = parsed(old), parsed(new)
+            if was is not None and now is not None:
+                changes = (
+                    *_functions(was, now, words, named=_is_plugin(path, text)),
+                    *_tables(was, now, rows),
+                )
+                findings += [_finding(path, node, new, what) for node, what in changes]
         elif (
             PurePosixPath(path).suffix in DATA
             and PurePosixPath(path).name.encode() in text
@@ -57,42 +68,38 @@ def changed_expectations(workspace: Workspace, patch: Patch, fixed: Collection[s
     return findings
 
 
-def _in_code(path: str, old: bytes, new: bytes, tests: bytes, *, named: bool) -> Iterator[Finding]:
-    words = set(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", tests.decode(errors="replace")))
-    rows = set(
-        re.findall(r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]", tests.decode(errors="replace"))
-    )
-    was, now = parsed(old), parsed(new)
-    if was is None or now is None:
-        return
-    known = {
-        node.name: node for node in ast.walk(was) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+def _functions(
+    was: ast.Module, now: ast.Module, words: Collection[str], *, named: bool
+) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed fixtures and helpers of which tests have the name. `named` says that tests name the module as a plugin."""
+    known = {node.name: node for node in ast.walk(was) if isinstance(node, Function)}
     for node in ast.walk(now):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name not in known:
+        if not isinstance(node, Function) or node.name not in known:
             continue
         before = known[node.name]
         if ast.dump(before) == ast.dump(node):
             continue
         if any("fixture" in ast.dump(each) for each in node.decorator_list) and (named or node.name in words):
-            yield _finding(path, node, new, FIXTURE)
+            yield node, FIXTURE
         elif (
             node.name in words
             and CHECKS.match(node.name)
             and assertions_in(before, any_value=False) - assertions_in(node, any_value=False)
         ):
-            yield _finding(path, node, new, HELPER)
-    tables = {ast.dump(node.targets[0]): node for node in was.body if isinstance(node, ast.Assign)}
-    for each in now.body:
-        if (
-            isinstance(each, ast.Assign)
-            and isinstance(each.targets[0], ast.Name)
-            and each.targets[0].id in rows
-            and isinstance(each.value, ast.List | ast.Tuple | ast.Dict)
-            and (earlier := tables.get(ast.dump(each.targets[0]))) is not None
-            and ast.dump(earlier.value) != ast.dump(each.value)
-        ):
-            yield _finding(path, each, new, TABLE)
+            yield node, HELPER
+
+
+def _tables(was: ast.Module, now: ast.Module, rows: Collection[str]) -> Iterator[tuple[ast.stmt, str]]:
+    """Yield changed assignments of values for which tests run."""
+    earlier = {ast.dump(node.targets[0]): node for node in was.body if isinstance(node, ast.Assign)}
+    for node in now.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Name(id=name) as target, *_], value=ast.List() | ast.Tuple() | ast.Dict()
+            ):
+                before = earlier.get(ast.dump(target))
+                if name in rows and before is not None and ast.dump(before.value) != ast.dump(node.value):
+                    yield node, TABLE
 
 
 def _finding(path: str, node: ast.stmt, source: bytes, what: str) -> Finding:

@@ -102,9 +102,8 @@ async def gather(work: Work) -> Evidence:
     try:
         evidence = await _with_runs(work, copies)
         if not files.learn(evidence.before.ids).isdisjoint(patch.paths):
-            evidence = await _with_runs(
-                work, copies
-            )  # the patch changes a file of which only the results show that it has tests
+            # only the results show that a file which the patch changes has tests
+            evidence = await _with_runs(work, copies)
     finally:
         await copies.close()
         await runs.close_unused()
@@ -371,10 +370,11 @@ def _with_reading(
     if evidence.copies is not None:
         similar = evidence.copies.to_read(lambda: changes_of(workspace, patch, evidence.undone))
         evidence = replace(evidence, similar=similar)
-    if evidence.fixed and could_decide(evidence, "issue"):
+    in_question = could_decide(evidence, "issue")
+    if evidence.fixed and in_question:
         expected = changed_expectations(workspace, patch, evidence.fixed)
         evidence = replace(evidence, similar=(*evidence.similar, *expected))
-    if evidence.own_only and could_decide(evidence, "issue"):
+    if evidence.own_only and in_question:
         red = {*evidence.still_red, *elsewhere} - evidence.new_tests
         related = related_tests(workspace, patch.base, work.issue, red)
         evidence = replace(evidence, related=frozenset(related))

@@ -32,16 +32,17 @@ def weakened(
     """
     if earlier is None or earlier == later:
         return ""
-    if base is not None and test_in(base, ident) is not None:
+    if base is not None and test_in(parsed(base), ident) is not None:
         return ""
     if later is None:
         return "deleted"
-    old, new = test_in(earlier, ident), test_in(later, ident)
+    was, now = parsed(earlier), parsed(later)
+    old, new = test_in(was, ident), test_in(now, ident)
     if old is None:
         return ""  # the earlier file could not be parsed, or the test is made at run time
     if new is None:
         return "deleted"
-    if skips_in(parsed(later)) - skips_in(parsed(earlier)):
+    if skips_in(now) - skips_in(was):
         return "skipped"
     return (
         "weakened"
@@ -58,9 +59,9 @@ def parsed(source: bytes) -> ast.Module | None:
         return None
 
 
-def test_in(source: bytes, ident: str) -> ast.AST | None:
-    """Return the function or class that a test id names, or the whole module for the id of a file."""
-    found: ast.AST | None = parsed(source)
+def test_in(module: ast.Module | None, ident: str) -> ast.AST | None:
+    """Return the function or class of a module that a test id names, or the whole module for the id of a file."""
+    found: ast.AST | None = module
     for name in without_suite(ident).partition("[")[0].split("::")[1:]:
         found = next(
             (

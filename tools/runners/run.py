@@ -90,9 +90,8 @@ async def run_suite(
     whole = False
     try:
         if suite.name not in _STARTED.setdefault(sandbox, set()):
-            await _checked(
-                sandbox, ["rm", "-rf", work], work
-            )  # code of another suite may have put builds there
+            # code of another suite may have put builds there
+            await _checked(sandbox, ["rm", "-rf", work], work)
             _STARTED[sandbox].add(suite.name)
         build = runner.build(suite, tree, targets, work)
         if build is not None:

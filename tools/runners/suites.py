@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
@@ -176,6 +177,16 @@ def without_suite(ident: str) -> str:
 def file_of(ident: str) -> str:
     """Return the path of the file that a test id names."""
     return without_suite(ident).partition("::")[0]
+
+
+def function_of(ident: str) -> str:
+    """Return the id of a test without its parameters."""
+    return ident.partition("[")[0]
+
+
+def is_named(ident: str, names: AbstractSet[str]) -> bool:
+    """Return whether some names have a test's id, with or without its parameters."""
+    return not names.isdisjoint({ident, function_of(ident)})
 
 
 def with_prefix(report: TestReport, prefix: str) -> TestReport:
