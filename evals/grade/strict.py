@@ -10,6 +10,7 @@ nothing in it was tampered with. The exit status alone does not count.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,7 @@ After each test that hangs, the next tests get a third of the limit (`tools.in_s
 survives many hanging tests. The limit is generous: a slow test on a busy machine must not count as hanging.
 """
 MOST_TEXT, MOST_LINE = 500, 200  # characters
+SLASH = re.compile("/")
 
 
 @dataclass
@@ -199,7 +201,7 @@ async def check_that_tests_can_fail(
                 bytecode=bytecode,
             )
 
-    copies = await run_copies(made, run_them)
+    copies = await run_copies(made, run_them, with_hidden=bool(trees.review))
     lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)
@@ -210,7 +212,7 @@ def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files:
 
     They are the command's files, else the files in the row's test ids, else the test files among `tests`.
     """
-    folders = {str(parent) for file in files for parent in Path(file).parents} - {"."}
+    folders = {file[: slash.start()] for file in files for slash in SLASH.finditer(file)}
     named = [t for t in command.targets if t.partition("::")[0].rstrip("/") in files | folders]
     if named:
         return named

@@ -745,6 +745,8 @@ class Guard:
         for inner in code.co_consts:
             if isinstance(inner, types.CodeType):
                 value = vars(owner).get(inner.co_name)
+                if getattr(value, "__code__", None) is inner:  # most are; comparing by value takes longer
+                    continue
                 if isinstance(value, type):
                     own = value.__module__ == name and codes.count(inner.co_name) == 1
                     if own and value.__flags__ & WRITABLE and value.__qualname__ == inner.co_name:

@@ -18,7 +18,7 @@ import ast
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -38,6 +38,7 @@ def run_variants(session: Any, variants: Any, report: Any) -> None:
         variants: As in the request.
         report: The runner's `Report`; each child process tells it to the variant's own report.
     """
+    modules = modules_by_path({os.path.realpath(path) for variant in variants for path in variant["files"]})
     for variant in variants:
         child = os.fork()
         if child:
@@ -46,7 +47,8 @@ def run_variants(session: Any, variants: Any, report: Any) -> None:
         try:
             report.tell = channel(variant["report"], bytes.fromhex(variant.pop("key")))
             for path, source in variant["files"].items():
-                change_modules(os.path.realpath(path), source, variant["helpers"])
+                for names in modules.get(os.path.realpath(path), ()):
+                    change_module(names, source, variant["helpers"])
             run_tests(session)
             report.end(0)
         finally:
@@ -61,22 +63,35 @@ def run_tests(session: Any) -> None:
             return
 
 
-def change_modules(path: str, source: str, helpers: str) -> None:
-    """Give the functions of the modules that were loaded from a file the code of another source."""
+def modules_by_path(paths: Collection[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the names of the modules that were loaded from files, by the real path of the file."""
+    modules: dict[str, list[dict[str, Any]]] = {}
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", {})
         file = names.get("__file__")
-        if not isinstance(file, str) or os.path.realpath(file) != path:
-            continue
-        exec(compile(helpers, file, "exec", dont_inherit=True), names)
-        codes: dict[str, list[CodeType]] = {}
-        for name, code in codes_of(compiled(source, file, REWRITTEN in names), ""):
-            codes.setdefault(name, []).append(code)
-        for function in functions_of(names, file):
-            same = codes.get(function.__qualname__, [])
-            # of several functions of one name, it is not known which one the module has
-            if len(same) == 1 and len(same[0].co_freevars) == len(function.__code__.co_freevars):
-                function.__code__ = same[0]
+        path = os.path.realpath(file) if isinstance(file, str) else ""
+        if path in paths:
+            modules.setdefault(path, []).append(names)
+    return modules
+
+
+def change_module(names: dict[str, Any], source: str, helpers: str) -> None:
+    """Give the functions of a module the code of another source.
+
+    Args:
+        names: The names of the module.
+        source, helpers: As in the request.
+    """
+    file = names["__file__"]
+    exec(compile(helpers, file, "exec", dont_inherit=True), names)
+    codes: dict[str, list[CodeType]] = {}
+    for name, code in codes_of(compiled(source, file, REWRITTEN in names), ""):
+        codes.setdefault(name, []).append(code)
+    for function in functions_of(names, file):
+        same = codes.get(function.__qualname__, [])
+        # of several functions of one name, it is not known which one the module has
+        if len(same) == 1 and len(same[0].co_freevars) == len(function.__code__.co_freevars):
+            function.__code__ = same[0]
 
 
 def compiled(source: str, file: str, rewritten: bool) -> CodeType:
