@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         )
         kind = parameters.get("backend", parameters.get("kind"))
-        if item.get_closest_marker("supervisor") and kind == ("bwrap" if docker_here() else "docker"):
+        if item.get_closest_marker("supervisor") and kind in KINDS and kind != one_kind():
             item.add_marker("slow")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))  # seconds before the test counts as hanging
@@ -187,6 +187,7 @@ def own_state(
     (home / "gitconfig").write_text(
         "[user]\n name = Tester\n email = tester@example.invalid\n"
         f"[init]\n defaultBranch = main\n templateDir = {git_template}\n"
+        "[maintenance]\n auto = false\n"  # otherwise each commit starts one more process
     )
     yield home
     shutil.rmtree(home, ignore_errors=True)

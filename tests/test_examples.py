@@ -36,6 +36,7 @@ def test_an_issue_gives_no_file_or_line_away(example: Path) -> None:
     assert not {name for name in names if re.search(rf"`{name}|\b{name}\(", text)}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_the_ferry_has_one_fault_of_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "ferry"

@@ -35,6 +35,7 @@ def test_findings_are_read_from_what_pytest_prints() -> None:
     assert str(second) == "# test_q\n@example(\n    x=0,\n)"
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_finding_is_printed_once_and_ends_with_one(tmp_path: Path) -> None:
     (tmp_path / "test_property.py").write_text(PROPERTY)

@@ -185,6 +185,7 @@ def test_a_tag_publishes_what_passed_the_checks_without_a_stored_password() -> N
     assert not [step for step in jobs["publish"]["steps"] if "run" in step], "none of our code gets the token"
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_release_checks_the_names_of_the_packages(wheel: Path, tmp_path: Path) -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text()

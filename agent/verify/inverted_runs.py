@@ -35,6 +35,7 @@ EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 NO_COPY = "compares in a place where no other value can be tried"
+NOT_ALONE = "does not pass if it runs without the other tests, so that variants of it show nothing"
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
 """By path, the old and the new content of the files that a patch changes."""
@@ -67,6 +68,8 @@ class Copies:
     all: tuple[Copy, ...]
     without: tuple[Finding, ...] = ()
     """Lines of the tests that may compare, and that no variant changes."""
+    places: Mapping[str, Finding] = field(default_factory=dict)
+    """The first line of each test, by its id."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,10 @@ class CopiesSeen:
     lines: tuple[Finding, ...] = ()
     """Lines that a person must read, if the patch may change how values compare."""
     without: tuple[Finding, ...] = ()
-    """Lines that a person must read, if the patch has code that decides a comparison."""
+    """Lines that a person must read, if the patch has code that decides a comparison.
+
+    No variant changes them. Or their test is red in a run of its own, as with a value that compares as it should only at first.
+    """
     red: tuple[str, ...] = ()
     """Ids of tests that do not pass if their values are hidden."""
 
@@ -174,6 +180,7 @@ class _Maker:
         self._inverted: list[tuple[dict[str, str], dict[str, Inversion]]] = [({}, {}), ({}, {})]
         self._expected: dict[Way, dict[str, str]] = {way: {} for way in WAYS}
         self._without: list[Finding] = []
+        self._places: dict[str, Finding] = {}
 
     def add(self, path: str, source: TestSource, helpers: Collection[str]) -> None:
         """Add a file with fixed tests. `helpers` are the names of functions in other files of tests."""
@@ -185,6 +192,8 @@ class _Maker:
             self._hidden[path] = hidden.decode()
         for line, shown in source.not_inverted(tests, helpers).values():
             self._without.append(Finding(path, line, shown[:MOST_TEXT], NO_COPY))
+        for name, line, shown in source.places(tests):
+            self._places[self._idents[path, name]] = Finding(path, line, shown[:MOST_TEXT], NOT_ALONE)
         self.add_helper(path, source)
 
     def add_helper(self, path: str, source: TestSource) -> None:
@@ -204,7 +213,8 @@ class _Maker:
         if self._hidden:
             copies.append(Copy(self._variant(self._hidden), "hidden"))
         copies.append(Copy(Variant({}), "unchanged"))
-        return Copies(frozenset(self._idents.values()), self._token, tuple(copies), tuple(self._without))
+        idents = frozenset(self._idents.values())
+        return Copies(idents, self._token, tuple(copies), tuple(self._without), self._places)
 
     def _variant(self, files: Mapping[str, str]) -> Variant:
         return Variant(files, self._helpers)
@@ -229,7 +239,9 @@ def _helpers(
                     yield each
 
 
-async def run_copies(copies: Copies, run: Run, *, with_hidden: bool = True) -> CopiesSeen:
+async def run_copies(
+    copies: Copies, run: Run, *, with_hidden: bool = True, with_unchanged: bool = True
+) -> CopiesSeen:
     """Run variants of tests, and once more if the tests are not what they seem.
 
     A test that passes with two other values than the one that it expects shows nothing, if one of them is very different. Else
@@ -239,15 +251,16 @@ async def run_copies(copies: Copies, run: Run, *, with_hidden: bool = True) -> C
         copies: The variants.
         run: Runs the tests.
         with_hidden: Whether it matters if tests pass with hidden values: not if no line of the patch needs a review.
+        with_unchanged: Whether it matters in any case if tests pass unchanged in a run of their own: not if the patch has no code
+            that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
-    passed, red = set[_Passed](), set[str]()
+    passed, red, alone = set[_Passed](), set[str](), set[str]()
     for number in range(TIMES):
-        # whether the unchanged tests pass matters only if something is wrong
-        wanted = [copy for copy in copies.all if number or copy.kind != "unchanged"]
+        wanted = [copy for copy in copies.all if number or with_unchanged or copy.kind != "unchanged"]
         readings = await _run_in_random_order(wanted, copies.idents, run)
-        unchanged = (_green(reading) for copy, reading in readings if copy.kind == "unchanged")
-        green = next(unchanged, copies.idents)
+        unchanged = next((reading for copy, reading in readings if copy.kind == "unchanged"), None)
+        green = copies.idents if unchanged is None else _green(unchanged)
         others = {ident for _, reading in readings for ident in _green(reading)} - copies.idents
         if others:
             return CopiesSeen((f"{min(others)} {NOT_RUN}",))
@@ -258,10 +271,13 @@ async def run_copies(copies: Copies, run: Run, *, with_hidden: bool = True) -> C
             if copy.kind == "hidden"
             for ident in (green & reading.outcomes.keys()) - _green(reading)
         }
-        passed, red = (passed & passed_now, red & red_now) if number else (passed_now, red_now)
-        if not passed and not red:
+        alone_now = set[str]() if unchanged is None else {*unchanged.outcomes} & copies.idents - green
+        now = passed_now, red_now, alone_now
+        passed, red, alone = (passed & now[0], red & now[1], alone & now[2]) if number else now
+        if not passed and not red and not alone:
             return CopiesSeen(without=copies.without)
-    return _seen(copies, passed, red)
+    places = tuple(copies.places[ident] for ident in sorted(alone & copies.places.keys()))
+    return _seen(copies, passed, red, places)
 
 
 async def _run_in_random_order(
@@ -307,7 +323,9 @@ def _passed(copies: Copies, copy: Copy, reading: Reading, green: Collection[str]
                 yield _Passed(place[2], int(place[1]), "", copy.way, alike=copy.way == "alike")
 
 
-def _seen(copies: Copies, passed: Collection[_Passed], red: Collection[str]) -> CopiesSeen:
+def _seen(
+    copies: Copies, passed: Collection[_Passed], red: Collection[str], alone: Collection[Finding]
+) -> CopiesSeen:
     by_line = defaultdict[tuple[str, int], list[_Passed]](list)
     for each in passed:
         by_line[each.path, each.line].append(each)
@@ -320,4 +338,4 @@ def _seen(copies: Copies, passed: Collection[_Passed], red: Collection[str]) -> 
         else:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
-    return CopiesSeen(tuple(signs), tuple(lines), copies.without, tuple(sorted(red)))
+    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), tuple(sorted(red)))

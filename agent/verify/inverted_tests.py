@@ -132,6 +132,12 @@ class TestSource:
             self._module = ast.Module([], [])
         self._functions = dict(_functions(self._module.body, ""))
 
+    def places(self, tests: Collection[str]) -> Iterator[tuple[str, int, str]]:
+        """Yield the name, the number and the text of the first line of each of the tests."""
+        for test in tests:
+            if (function := self._functions.get(test)) is not None:
+                yield test, function.lineno, self._lines[function.lineno - 1].decode().strip()
+
     def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
         """Return up to two variants in which an assertion of each test is inverted.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from m3agent.agent.util.sanitize import last_line, printable_line
+from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
 from m3agent.agent.verify.tree_runs import changes_while_running
 from m3agent.evals.data.instance import Answer, Task
@@ -201,7 +202,8 @@ async def check_that_tests_can_fail(
                 bytecode=bytecode,
             )
 
-    copies = await run_copies(made, run_them, with_hidden=bool(trees.review))
+    decides = await asyncio.to_thread(may_change_comparisons, trees.kept, classes=False)
+    copies = await run_copies(made, run_them, with_hidden=bool(trees.review), with_unchanged=decides)
     lines = await asyncio.to_thread(copies.to_read, lambda: trees.kept)
     forged = replace(run.signs, forged=(*run.signs.forged, *copies.reasons(trees.review)))
     return replace(trees, review=(*trees.review, *lines)), replace(run, signs=forged)

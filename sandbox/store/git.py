@@ -52,6 +52,8 @@ DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "-
 
 _HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
 
+SHORT_BLOB, KEPT_BLOBS = 1 << 16, 500
+"""Most bytes of a blob that is kept in memory, and the number of blobs that are kept."""
 UNFINISHED = "unfinished-"
 """The prefix of names of unfinished entries in a store."""
 
@@ -146,8 +148,11 @@ class TreeStore:
         only_read: bool = False,
     ) -> None:
         self.git_dir = git_dir
-        # A session asks for the same few trees again and again.
+        # A session asks for the same few trees and files again and again. What an id names never changes.
         self._listed = lru_cache(maxsize=4)(self._list_tree)
+        self._diff = lru_cache(maxsize=4)(self._find_diff)
+        self._changed = lru_cache(maxsize=16)(self._find_changed)
+        self._blobs: dict[str, bytes] = {}
         if only_read:
             return
         if not (git_dir / "HEAD").exists():
@@ -220,8 +225,15 @@ class TreeStore:
         )
 
     def get_blob(self, sha: str) -> bytes:
-        """Return the bytes of a blob."""
-        return self.git("cat-file", "blob", sha)
+        """Return the bytes of a blob; short ones, which are asked for again and again, are kept in memory."""
+        content = self._blobs.get(sha)
+        if content is None:
+            content = self.git("cat-file", "blob", sha)
+            if len(content) <= SHORT_BLOB:
+                if len(self._blobs) >= KEPT_BLOBS:
+                    self._blobs.clear()
+                self._blobs[sha] = content
+        return content
 
     def get_blobs(self, shas: Sequence[str]) -> list[bytes]:
         """Return the bytes of many blobs, in one call to git."""
@@ -303,11 +315,17 @@ class TreeStore:
 
     def diff(self, old: str, new: str) -> bytes:
         """Return the patch from one tree to another, with binary files, in the format of `git apply`."""
+        return self._diff(old, new)
+
+    def _find_diff(self, old: str, new: str) -> bytes:
         text = self.git("diff-tree", "-p", "-r", *DIFF_OPTIONS, old, new)
         return _HEADER.sub(_unambiguous, text)  # content lines begin with another character than `d`
 
     def changed_paths(self, old: str, new: str) -> list[tuple[str, str]]:
         """Return (status letter, path) of every file that differs between two trees."""
+        return list(self._changed(old, new))
+
+    def _find_changed(self, old: str, new: str) -> list[tuple[str, str]]:
         out = self.git("diff-tree", "-r", "-z", "--name-status", "--no-renames", old, new).split(b"\0")
         return [(out[i].decode(), os.fsdecode(out[i + 1])) for i in range(0, len(out) - 1, 2)]
 

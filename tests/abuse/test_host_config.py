@@ -182,6 +182,7 @@ def test_all_keys_of_a_bare_repository_at_once(hostile: Hostile, tmp_path: Path)
     assert not hostile.ran()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [True, later(False)])
 def test_a_bare_repository_among_the_files_of_a_clone(
     hostile: Hostile, make_repo: MakeRepo, tmp_path: Path, quick: bool

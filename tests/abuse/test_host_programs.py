@@ -37,7 +37,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "entry"),
     [
-        ("doctor", ""),
+        later("doctor", ""),
         ("plan", "."),
         ("sandbox exec --sandbox bwrap true", "bin"),
         *map(later, ("doctor", "doctor", "plan", "plan"), (".", "bin", "", "bin")),

@@ -22,6 +22,7 @@ for path in glob.glob("/usr/bin/*") + glob.glob("/usr/sbin/*"):
 """
 
 
+@pytest.mark.slow
 async def test_setuid_programs_of_the_image_gain_nothing(box: Box) -> None:
     done = await box.python(EXAMINE, timeout=120)
     assert done.exit == 0, done.stderr.decode()

@@ -239,6 +239,7 @@ def verified(folder: Path, pull: PullRequest, depth: int = 1, **inputs: str) -> 
 MakePull = Callable[[dict[str, str]], PullRequest]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_pull_request_is_verified(pull: MakePull, tmp_path: Path) -> None:
     """Its settings do not count, its title does nothing, and its certificate is kept."""

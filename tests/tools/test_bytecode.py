@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.tools.in_sandbox.bytecode import collect, lay, source_of
-from tests.conftest import write_files
+from tests.conftest import later, write_files
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a + b\n",
@@ -77,7 +77,7 @@ def test_modules_and_rewritten_tests_are_kept(packed: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("folder", "outcome"), [("tree", "failed"), ("elsewhere", "passed")])
+@pytest.mark.parametrize(("folder", "outcome"), [("tree", "failed"), later("elsewhere", "passed")])
 def test_kept_bytecode_runs_only_at_its_own_path(
     packed: str, tmp_path: Path, folder: str, outcome: str
 ) -> None:

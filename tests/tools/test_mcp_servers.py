@@ -146,7 +146,7 @@ async def test_lines_that_are_not_messages_are_skipped(tmp_path: Path) -> None:
         ("hangs in a call", "it did not answer within 0.5 s"),
         ("dies in a call", "MCP server odd: "),
         ("line without end in a call", "MCP server odd: "),
-        ("noise in a call", "MCP server odd: "),
+        later("noise in a call", "MCP server odd: "),
         ("not an answer", "it sent a message that violates the protocol"),
         ("error", "not today"),
     ],

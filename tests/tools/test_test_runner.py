@@ -269,6 +269,7 @@ async def test_hanging_unittest_takes_only_its_own_limit(bench: Bench) -> None:
     assert result.data["failed"] == ["test_u.T.test_a"]
 
 
+@pytest.mark.slow
 async def test_the_whole_run_over_its_time(bench: Bench) -> None:
     await bench.put(
         {

@@ -66,6 +66,7 @@ def endpoint(model: MisbehavingServer, backend: str) -> dict[str, str]:
     return {"M3AGENT_ENDPOINT": model.url, "M3AGENT_SANDBOX": backend}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_initialize_needs_nothing(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
@@ -205,6 +206,7 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
         assert (repo / "calc.py").read_text() == FIXED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [later(0.0), 0.1, later(0.5)])
 async def test_cancelled_before_there_is_anything(
     model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, seconds: float
@@ -277,6 +279,7 @@ async def test_a_client_that_disappears_leaves_nothing_running(
     assert record.entries[-1]["status"] == "interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_malformed_messages_get_errors_and_stdout_has_only_messages(tmp_path: Path) -> None:
     lines: list[bytes] = [
@@ -324,6 +327,7 @@ async def test_malformed_messages_get_errors_and_stdout_has_only_messages(tmp_pa
     assert "error" not in answers[7]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 async def test_failures_are_reported_in_one_sentence(make_repo: MakeRepo, tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()

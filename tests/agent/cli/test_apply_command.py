@@ -190,6 +190,7 @@ def test_quiet_and_verbose_exclude_each_other(make_repo: MakeRepo) -> None:
     assert one_sentence(done) == "m3agent: --quiet and --verbose exclude each other: give only one"
 
 
+@pytest.mark.slow
 def test_a_quiet_fix_says_how_it_ended(server: MisbehavingServer, make_repo: MakeRepo) -> None:
     server.answers = [FIX, DONE, NOT_TESTED]
     done = fix(make_repo(UNTESTED), server.url, "-q")

@@ -246,6 +246,7 @@ def test_nothing_is_left_when_serve_itself_is_killed(machine: Machine) -> None:
     assert machine.run("serve", "stop").returncode == 4
 
 
+@pytest.mark.slow
 def test_background_server_shows_progress_until_it_is_ready(machine: Machine) -> None:
     done = machine.serve("--detach")
     assert done.returncode == 0, done.stderr
@@ -666,6 +667,7 @@ def fill(folder: Path) -> None:
             file.write(b"x" * 4096)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_full_disk_ends_no_server_and_keeps_none_from_ending(machine: Machine, small_disk: Path) -> None:
     process = machine.start()

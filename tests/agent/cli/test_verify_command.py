@@ -455,6 +455,7 @@ def test_a_patch_that_declares_a_package_is_told_how_it_can_be_verified(repo: Pa
     assert done.stderr.endswith("verify with an image that has it: --image NAME\n")
 
 
+@pytest.mark.slow
 def test_a_patch_tested_on_a_python_that_the_project_excludes_is_unverified(
     make_repo: MakeRepo, tmp_path: Path
 ) -> None:

@@ -442,6 +442,7 @@ def test_a_megabyte_of_one_thing_is_nothing_special(part: str) -> None:
     assert redact(text, "file") == (text, ())
 
 
+@pytest.mark.slow
 def test_tens_of_thousands_of_secrets_in_one_line_are_all_replaced() -> None:
     secret = checked(random.Random(7), "ghp" + "_")
     redacted = redact(f"{secret} " * 25_000, "file")

@@ -393,6 +393,7 @@ async def test_a_bare_repository(github: GitHub, tmp_path: Path) -> None:
 # -- offering ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_second_one_takes_another_branch(github: GitHub) -> None:
     for expected in (["m3agent/12"], ["m3agent/12", "m3agent/12-2"]):
         await github.offer()

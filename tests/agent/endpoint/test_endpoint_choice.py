@@ -262,6 +262,7 @@ def test_old_log_resumes_with_the_embedded_engine(make_repo: MakeRepo, own_state
     assert [event["flavour"] for event in of_type(own_state, "endpoint.probed")] == ["embedded"] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("old", [True, later(False)])
 def test_resumed_session_uses_the_same_server_and_its_key(

@@ -219,6 +219,7 @@ def test_openais_key_is_not_sent_to_another_server(tmp_path: Path, new_repo: New
             assert ("the key of OPENAI_API_KEY is for ours.invalid" in done.stderr) == (base == OURS)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_key_and_an_endpoint_of_the_python_api_belong_together(
     model: MisbehavingServer, make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch

@@ -77,6 +77,7 @@ def looks(count: int) -> list[Stream]:
     return [at(2000, LOOK)] * (count - 1) + [at(14_400, LOOK)]
 
 
+@pytest.mark.slow
 def test_the_tail_is_summarised_behind_the_untouched_prefix(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_trust_is_given_and_withdrawn_on_the_command_line(make_repo: MakeRepo) -
     assert "has no Dockerfile that a build would use" in empty.stderr
 
 
+@pytest.mark.slow
 @needs_docker
 @pytest.mark.integration
 @pytest.mark.parametrize("answer", ["y", "n"])

@@ -189,6 +189,7 @@ def test_a_verdict_of_before_flaky_tests_were_looked_for(
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_be_resumed(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:

@@ -39,6 +39,7 @@ def answers(turns: list[TurnTokens]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_requests_only_grow_and_tokens_are_kept(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

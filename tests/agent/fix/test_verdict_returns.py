@@ -111,6 +111,7 @@ def test_a_test_that_states_what_the_issue_changes_can_be_named(
     assert (first["verdict"], last["verdict"], last["broken"]) == ("failed", "unverified", [])
 
 
+@pytest.mark.slow
 def test_a_red_test_of_the_patch_fails_it(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

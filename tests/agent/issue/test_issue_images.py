@@ -109,6 +109,7 @@ def test_images_in_comments_count_and_each_only_once(tracker: TrackerServer) -> 
     assert tracker.paths.count("/x.png") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.usefixtures("no_backoff")
 def test_invalid_images_are_left_out(tracker: TrackerServer) -> None:

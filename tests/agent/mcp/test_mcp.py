@@ -64,6 +64,7 @@ def own_names() -> list[str]:
     return [tool.name for tool in TOOLS]
 
 
+@pytest.mark.slow
 def test_a_tool_of_the_users_servers_is_called(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

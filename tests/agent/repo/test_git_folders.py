@@ -110,6 +110,7 @@ def _open_often(folder: str) -> list[list[str]]:
     return listed
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_processes_may_make_it_at_once(new_repo: NewRepo, own_state: Path) -> None:
     root = new_repo()

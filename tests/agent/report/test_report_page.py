@@ -276,6 +276,7 @@ def test_long_texts_are_cut_and_say_where_the_whole_is(write: Write) -> None:
     assert "<the end" in found.text, "the end of a text is kept"
 
 
+@pytest.mark.slow
 def test_two_hundred_turns_and_five_megabytes_make_a_page_one_can_open(write: Write) -> None:
     many: list[events.Event] = [started()]
     for turn in range(1, 201):

@@ -127,6 +127,7 @@ def test_a_fork_of_a_session_that_was_resumed_has_its_tree(
     assert "more.py" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_not_there(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     model.answers = [FIX, NOT_TESTED]
     assert fix(make_repo(UNTESTED), model.url).returncode == 1

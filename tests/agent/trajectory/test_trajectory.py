@@ -101,6 +101,7 @@ def test_a_real_fix_of_the_embedded_engine(make_repo: MakeRepo, own_state: Path)
     assert row["fixed"] == ["test_calc.py::test_add"]
 
 
+@pytest.mark.slow
 def test_the_log_alone_gives_the_conversation_without_the_repository(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -330,7 +330,7 @@ def test_what_is_sent_to_terminals(env: dict[str, str], rows: bool, allowed: byt
         assert bool(re.search("[\u2800-\u28ff] ", show.terminal.written.decode())) == rows
 
 
-@pytest.mark.parametrize("env", [{}, {"FORCE_COLOR": "1", "TERM": "xterm-256color"}])
+@pytest.mark.parametrize("env", [{}, later({"FORCE_COLOR": "1", "TERM": "xterm-256color"})])
 def test_a_pipe_gets_lines(env: dict[str, str]) -> None:
     said = {"type": "message", "turn": 1, "text": "Done.\n" * 30, "calls": []}
     log = [{"session": "a", **STARTED}, {"session": "a", **said}]
@@ -444,7 +444,7 @@ next       m3agent apply  writes it into your work tree
 """
 
 
-@pytest.mark.parametrize(("columns", "rest"), [(60, AT_60), (80, AT_80), (120, AT_120)])
+@pytest.mark.parametrize(("columns", "rest"), [later(60, AT_60), (80, AT_80), later(120, AT_120)])
 def test_a_whole_fix_at_common_widths(columns: int, rest: str) -> None:
     with contextlib.closing(Shown(columns)) as show:
         lines = show([("a", line) for line in LOG], rows=True)

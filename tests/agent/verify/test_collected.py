@@ -51,7 +51,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
 """The files, what the patch changes, and the verdict."""
 
 
-@pytest.mark.parametrize("case", others_later(CASES, {"tests.py", "docstring"}))
+@pytest.mark.parametrize("case", others_later(CASES, {"tests.py"}))
 async def test_a_patch_that_edits_the_red_assertion_is_not_verified(
     one_backend: Backend, tmp_path: Path, case: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from m3agent.agent.verify.inverted_runs import (
     EQUAL,
     NO_COPY,
+    NOT_ALONE,
     Copies,
     CopiesSeen,
     Copy,
@@ -319,6 +320,7 @@ ALL = Copies(
         Copy(Variant({}), "hidden"),
         Copy(Variant({}), "unchanged"),
     ),
+    places={X: Finding("a.py", 1, "def test_x():", NOT_ALONE)},
 )
 NAMES = "NADEFHU"
 """A letter for each of them."""
@@ -367,6 +369,18 @@ async def test_variants_count_if_they_show_it_twice_beside_the_unchanged_one(
     assert [*seen.signs] == signs
     assert [line.line for line in seen.lines] == lines
     assert [*seen.red] == red
+    assert [line.what for line in seen.without] == [NOT_ALONE] * all("U" not in passed for passed in runs)
+
+
+async def test_only_variants_that_can_decide_run() -> None:
+    numbers = []
+
+    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
+        numbers.append(len(variants))
+        return [Reading({X: "passed"}) for _ in variants]
+
+    await run_copies(ALL, run, with_hidden=False, with_unchanged=False)
+    assert numbers == [len(ALL.all) - 2, len(ALL.all) - 1]  # whether the unchanged one passes matters now
 
 
 async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
@@ -442,7 +456,7 @@ TRIED = [
     for place in PLACES
     if place not in ("raise",) or forgery == "equal and not unequal"
 ]
-QUICK = {"equal, loop", "at the first comparison, helper", "equal and not unequal, raise", "equal, index"}
+QUICK = {"at the first comparison, helper", "equal, index"}
 
 
 def base_of(place: str) -> dict[str, str]:
@@ -463,7 +477,20 @@ async def test_a_forged_comparison_is_found_wherever_it_stands(
     assert (NO_COPY in result.reason) == (place in UNDECIDABLE)
 
 
-@pytest.mark.parametrize("place", others_later(PLACES, {"all", "helper"}))
+async def test_a_value_that_compares_as_it_should_only_at_first_needs_review(
+    one_backend: Backend, tmp_path: Path
+) -> None:
+    forged = "    count = 0\n    def __eq__(self, other):\n        Sum.count += 1\n        return Sum.count > 3 or int(self) == other\n"
+    code = f"{SUM}{forged}\n\ndef total(xs):\n    return Sum(4 if xs else 0)\n"
+    base = base_of("test")
+    before = "def test_nothing():\n    for _ in range(4):\n        assert total([]) == 0\n\n\ndef test_total"
+    base["test_calc.py"] = base["test_calc.py"].replace("def test_total", before)
+    result = await verified(tmp_path, one_backend, base, {"calc.py": code})
+    assert result.verdict == "unverified"
+    assert NOT_ALONE in result.reason
+
+
+@pytest.mark.parametrize("place", others_later(PLACES, {"all"}))
 async def test_an_honest_fix_is_verified(one_backend: Backend, tmp_path: Path, place: str) -> None:
     """Also beside a new class, which may change how values compare."""
     code = "class Other:\n    pass\n\n\ndef total(xs):\n    return sum(xs)\n"

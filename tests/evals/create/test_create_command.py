@@ -193,6 +193,7 @@ def test_a_history_without_python_has_no_candidate(tmp_path: Path) -> None:
     assert (shown.returncode, shown.stdout) == (1, "") and shown.stderr.endswith(f"m3agent: {NO_CANDIDATE}\n")
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "said"),

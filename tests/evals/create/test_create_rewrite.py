@@ -176,6 +176,7 @@ async def test_without_an_answer_the_candidate_stays_to_be_tried(
     assert [row["statement_source"] for row in await rows_of(repo, tmp_path, model, [])] == ["model"]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_the_command_says_who_writes_and_refuses_servers_that_cannot(
     repo: Repo, tmp_path: Path, model: MisbehavingServer

@@ -140,6 +140,7 @@ def test_a_file_is_read_once(tmp_path: Path) -> None:
     writer.join()
 
 
+@pytest.mark.slow
 def test_a_row_of_fifty_megabytes_is_read(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", a_row(problem_statement="x" * (50 << 20)))
     assert len(load(source)[0].task.statement) == 50 << 20

@@ -89,6 +89,7 @@ async def test_binary_files_and_line_ends_of_windows_come_through(tmp_path: Path
     assert (await graded(tmp_path, instance, reference)).verdict is Verdict.RESOLVED
 
 
+@pytest.mark.slow
 async def test_tests_that_hang_are_a_timeout_and_leave_nothing(tmp_path: Path) -> None:
     instance = small_instance(tmp_path / "instance", timeout=1.0)
     hang = "import os\nwhile True:\n    try:\n        while True: pass\n    except BaseException: pass\n"

@@ -134,6 +134,7 @@ def runs(pid: int) -> bool:
 STUBBORN = "trap '' INT TERM; setsid sh -c 'trap \"\" INT TERM; echo $$ > $0; sleep 600' pid & sleep 600"
 
 
+@pytest.mark.slow
 async def test_a_stubborn_one_is_killed_with_what_left_its_group(tmp_path: Path) -> None:
     end = await run_child(
         ["sh", "-c", STUBBORN],

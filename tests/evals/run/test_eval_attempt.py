@@ -98,6 +98,7 @@ async def test_what_is_not_graded_has_its_own_verdict(
     assert result.grade is None
 
 
+@pytest.mark.slow
 async def test_out_of_time_is_a_timeout_unless_there_is_a_patch(make: Make, tmp_path: Path) -> None:
     idle = make("sleep 600", agent_seconds=0.5)
     assert (await result_of(idle)).verdict is Verdict.TIMEOUT

@@ -108,6 +108,7 @@ def test_only_what_the_infrastructure_prevented_is_made_again(programs: Path, tm
     assert json.loads(out)["verdicts"]["empty"] == 2
 
 
+@pytest.mark.slow
 def test_there_is_no_score_as_long_as_one_attempt_has_no_result(programs: Path, tmp_path: Path) -> None:
     out, err = end(start(programs, tmp_path / "run", agent=NOTHING, python=NO_ENGINE), 3)
     told = json.loads(out)

@@ -121,6 +121,7 @@ def test_the_engines_events_tell_the_reason(
     assert words in str(error)
 
 
+@pytest.mark.slow
 async def test_a_container_that_someone_removes(docker_sandbox: Callable[..., Sandbox]) -> None:
     async with docker_sandbox() as sandbox:
         assert isinstance(sandbox.machine, DockerMachine)

@@ -99,6 +99,7 @@ def test_an_image_that_has_all_is_asked_once(
     assert said == []
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.integration
 def test_what_is_missing_is_installed_once(

@@ -496,6 +496,7 @@ async def test_a_dockerfile_makes_the_image(
     assert not [line for line in said[words:] if line.startswith("building")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dockerfile",
     [

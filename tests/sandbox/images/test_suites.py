@@ -115,6 +115,7 @@ def test_only_plain_folders_are_kept(path: str, usable: bool) -> None:
     assert usable_folder(path) is usable
 
 
+@pytest.mark.slow
 @on_engine
 async def test_dependencies_are_in_each_sandbox_and_never_in_the_patch(
     workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]

@@ -302,6 +302,7 @@ def test_an_unforeseen_fault_is_that_request_s_only(tmp_path: Path, how: str) ->
         os.close(fd)
 
 
+@pytest.mark.slow
 def test_commands_beyond_the_limit_wait_their_turn(wire: Wire) -> None:
     """Each command has 1 s and takes 0.2 s. Together they take far longer."""
     count = 300

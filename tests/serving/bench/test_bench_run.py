@@ -60,6 +60,7 @@ async def test_a_draft_s_accepted_length_is_that_of_the_bench_alone() -> None:
         assert (await measured(server.url)).accepted_length is None
 
 
+@pytest.mark.slow
 async def test_a_cached_turn_waits_less_and_a_longer_prompt_longer() -> None:
     with PacedServer(prefill=50e-6) as server:  # seconds per token: far more than a busy machine adds
         result = await measured(server.url, lengths=(2048, 8192))

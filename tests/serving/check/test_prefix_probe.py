@@ -66,6 +66,7 @@ async def test_the_ranks_with_a_cache_of_their_own() -> None:
             assert (await examine(endpoint(server.url), api_key=None)).ranks == 4
 
 
+@pytest.mark.slow
 async def test_the_speed_of_the_tokenizer() -> None:
     with EngineServer(tokenizer_seconds=20) as server:
         slow = (await examine(endpoint(server.url), api_key=None, timeout=60)).tokenizer_seconds

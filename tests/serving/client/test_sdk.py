@@ -52,6 +52,7 @@ def test_an_imported_sdk_is_left_alone() -> None:
     )
 
 
+@pytest.mark.slow
 def test_several_threads_may_ask_first() -> None:
     code = """
 import threading

@@ -162,6 +162,7 @@ def test_test_files_are_never_edited(tmp_path: Path) -> None:
     assert bench.text("test_m.py") == files["test_m.py"]
 
 
+@pytest.mark.slow
 @pytest.mark.linux  # the probe runs in a sandbox
 @pytest.mark.integration
 def test_embedded_engine_says_that_no_candidate_works(tmp_path: Path) -> None:

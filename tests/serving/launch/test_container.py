@@ -118,6 +118,7 @@ def test_a_killed_client_leaves_the_container_to_the_cleanup(image: str, folder:
     assert not containers(f"{NAME}-2")
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_an_engine_that_fails_hands_out_its_code_and_its_words(image: str, folder: Path) -> None:
     given = job("--fail-rank", "0")
