@@ -9,9 +9,10 @@ from __future__ import annotations
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
+from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.store.git import TreeStore
@@ -243,19 +244,32 @@ COLLECTED = (".py", ".rst", ".txt", ".md", ".js", ".jsx", ".ts", ".tsx", ".mjs",
 """Ends of the names of files from which tests are collected. Files of other languages have tests beside their code."""
 
 
+@dataclass
+class Collected:
+    """What runs of the tests have shown about the files of a repository, in all its trees."""
+
+    tests: set[str] = field(default_factory=set)
+    """Paths of files from which tests were collected, and which no runner takes for test files."""
+    examples: set[str] = field(default_factory=set)
+    """Paths of Python files with code and with examples in docstrings, which ran as tests."""
+    files: dict[str, TestFiles] = field(default_factory=dict)
+    """The files of tests, by git tree id."""
+
+
 class TestFiles:
     """Which files of a repository belong to its tests, and which decide how they run.
 
     Args:
         suites: The suites of the tree without the patch.
+        known: What runs have shown about files of the repository.
     """
 
     __test__ = False  # not a test class, despite its name
 
-    def __init__(self, suites: Iterable[Suite]) -> None:
+    def __init__(self, suites: Iterable[Suite], known: Collected | None = None) -> None:
         self._ecosystems = [RUNNERS[name] for name in dict.fromkeys(suite.runner for suite in suites)]
-        self._collected = set[str]()
-        self._documented = set[str]()
+        known = known or Collected()
+        self._collected, self._documented = known.tests, known.examples
 
     def learn(self, idents: Collection[str]) -> set[str]:
         """Take a file with these tests for a test file, whatever its name. A Python file with examples is code and tests.
@@ -308,10 +322,16 @@ class TestFiles:
         return None
 
 
-@lru_cache(maxsize=64)
+_COLLECTED = WeakKeyDictionary[TreeStore, Collected]()
+"""What runs have shown, as long as the store is in use: a session, or the grading of an instance."""
+
+
 def files_of_tests(store: TreeStore, tree: str) -> TestFiles:
     """Return which files belong to the tests of a git tree, those of suites that do not run included.
 
-    A command may start the runners that it replaces.
+    A command may start the runners that it replaces. What `TestFiles.learn` is told holds for all trees of the store.
     """
-    return TestFiles(find_suites(tree_files(store, tree)) or DEFAULT)
+    known = _COLLECTED.setdefault(store, Collected())
+    if tree not in known.files:
+        known.files[tree] = TestFiles(find_suites(tree_files(store, tree)) or DEFAULT, known)
+    return known.files[tree]

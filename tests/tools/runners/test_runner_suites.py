@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.runners import suites
@@ -63,11 +65,9 @@ class Lua(Runner):
 @pytest.fixture(autouse=True)
 def two_runners(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(suites, "RUNNERS", {PYTEST: Pytest(), "lua": Lua(), "command": CommandRunner()})
-    for cached in (suites.suites_of, suites.files_of_tests):
-        cached.cache_clear()
+    suites.suites_of.cache_clear()
     yield
-    for cached in (suites.suites_of, suites.files_of_tests):
-        cached.cache_clear()
+    suites.suites_of.cache_clear()
 
 
 def tree(*paths: str, **texts: str) -> Tree:
@@ -217,6 +217,21 @@ def test_files_that_can_hold_tests() -> None:
         True,
         False,
     ]
+
+
+def test_what_runs_show_holds_for_all_trees_of_a_store(tmp_path: Path) -> None:
+    stores = [TreeStore(tmp_path / name) for name in ("one.git", "other.git")]
+    trees = [
+        stores[0].write_tree([TreeEntry("checks/sums.py", 0o100644, stores[0].put_blob(text))])
+        for text in (b"a = 1", b"a = 2")
+    ]
+    assert files_of_tests(stores[0], trees[0]).learn(["checks/sums.py::check_add"]) == {"checks/sums.py"}
+    for number in range(70):  # however many other trees matter meanwhile
+        files_of_tests(
+            stores[1], stores[1].write_tree([TreeEntry(f"{number}.txt", 0o100644, stores[1].put_blob(b""))])
+        )
+    assert all(files_of_tests(stores[0], each).is_test("checks/sums.py") for each in trees)
+    assert not files_of_tests(stores[1], stores[1].write_tree([])).is_test("checks/sums.py")
 
 
 def test_the_version_has_all_runners() -> None:
