@@ -33,6 +33,8 @@ from m3agent.serving.check.check import Check
 ENGINE_TIMEOUT = 10
 """Seconds that a container engine, a GPU driver or a server may take to answer."""
 
+_SUITE = "tests "
+"""Start of the names of checks of test suites."""
 MIN_FREE_BYTES = 1024**3
 """The least free disk space, in bytes. With less, a session (its log, its objects, an image) may not fit."""
 
@@ -52,6 +54,8 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
     )
     state, disk = _state(), _disk()
     suites = await _suites(settings, repo_dir, engine[0].ok is True)
+    if isinstance(choice, EmbeddedEngine):
+        suites += _parsers([check.name for check in suites])
     return [*ours, *suites, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
 
 
@@ -156,8 +160,20 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Chec
             detail += f": {', '.join(missing)} is missing"
             fix = f"apt-get install {' '.join(missing)}, as root"
         name = suite.name.removesuffix(":.")  # the suite of the whole repository, as people call it
-        found.append(Check(f"tests {name}", None if missing else True, detail, fix))
+        found.append(Check(f"{_SUITE}{name}", None if missing else True, detail, fix))
     return found
+
+
+def _parsers(suites: Sequence[str]) -> list[Check]:
+    """Check what the embedded engine needs to change the code of suites in other languages than Python."""
+    from m3agent.serving.embedded.languages import FAMILIES
+    from m3agent.serving.embedded.syntax import available
+
+    languages = {FAMILIES.get(name.removeprefix(_SUITE).partition(":")[0]) for name in suites} - {None}
+    if not languages or available():
+        return []
+    detail = f"not installed: without it, the embedded engine cannot change {' and '.join(sorted(map(str, languages)))}"
+    return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]
 
 
 def _default_image_here() -> bool:

@@ -393,6 +393,18 @@ def test_the_suite_of_the_whole_repository_has_the_runner_s_name(
     assert "tests own" in machine.look()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_embedded_engine_needs_parsers_for_other_languages(
+    there: bool, machine: Machine, new_repo: NewRepo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("m3agent.serving.embedded.syntax.available", lambda: there)
+    machine.repo = new_repo(files={"go.mod": b"module a\n", "a_test.go": b"package a\n"})
+    checks = machine.look()
+    assert ("extra outlines" in checks) == (not there)
+    if not there:
+        assert "cannot change Go" in checks["extra outlines"].detail
+
+
 def test_a_repository_without_tests_is_said_to_have_none(machine: Machine, new_repo: NewRepo) -> None:
     machine.repo = new_repo(files={"calc.py": b"x = 1\n"})
     check = machine.look()["tests"]
