@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import difflib
 import hashlib
+import posixpath
 from collections.abc import Callable
 
 from pydantic import Field
 
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.store.workspace import inside_git, refuse_git_files
+from m3agent.sandbox.store.workspace import Workspace, inside_git, refuse_git_files
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,
@@ -21,6 +22,7 @@ from m3agent.tools.base import (
     refusal,
     visible,
 )
+from m3agent.tools.runners.suites import files_of_tests
 
 PATH = Field(description="Path relative to the repository's root.")
 NEAREST = 3  # places shown when the text to replace is not found
@@ -30,6 +32,11 @@ LISTED = 10  # line numbers given when the text is found more than once
 LEFT_OUT = (
     "note: git ignores this file, so it will be neither in the patch nor in the verification. "
     "The fix must work without it."
+)
+
+TESTS = (
+    "note: this file has tests. The verification runs those that were there as they were, and a patch that removes, skips or "
+    "weakens one of them is not verified. New tests are welcome."
 )
 
 
@@ -157,10 +164,20 @@ async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult
 
 
 async def _written(context: CallContext, path: str, done: str, content: bytes) -> ToolResult:
-    """Return the result of a write, with a note if the file is no part of the work."""
+    """Return the result of a write, with a note if the file is no part of the work, or had tests before."""
     if await context.sandbox.is_left_out(path):
         done += f"\n{LEFT_OUT}"
+    elif await asyncio.to_thread(_had_tests, context.sandbox.workspace, path):
+        done += f"\n{TESTS}"
     return ToolResult(done, digest=hashlib.sha256(content).hexdigest())
+
+
+def _had_tests(workspace: Workspace, path: str) -> bool:
+    """Return whether a file can hold tests, and was there before the work began."""
+    path = posixpath.normpath(path)
+    return path in workspace.entries(workspace.base) and files_of_tests(
+        workspace.store, workspace.base
+    ).has_tests(path)
 
 
 def replace(content: str, old: str, new: str) -> str | list[int]:

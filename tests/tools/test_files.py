@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import MOST_CHARACTERS
-from m3agent.tools.files import LEFT_OUT, nearest, plain, replace, split
+from m3agent.tools.files import LEFT_OUT, TESTS, nearest, plain, replace, split
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -391,3 +393,18 @@ async def test_a_write_to_an_ignored_file_is_no_part_of_the_work(
         for path in ("kept.py", "important_version.py", "new.py"):
             assert LEFT_OUT not in (await bench.call("file_write", path=path, content="x = 1\n")).content
         assert (await sandbox.patch()).paths == ("important_version.py", "kept.py", "new.py")
+
+
+async def test_a_write_to_a_file_that_had_tests_says_what_becomes_of_them(
+    one_backend: Backend, workspace_of: Callable[..., Workspace], tmp_path: Path
+) -> None:
+    files = {"tests/test_a.py": "def test_a():\n    assert 1\n", "a.py": "x = 1\n", "tests/a.json": "1\n"}
+    spec = SandboxSpec(one_backend)
+    async with new_sandbox(one_backend, spec, workspace_of(files), lambda _: None) as sandbox:
+        bench = Bench(sandbox, tmp_path)
+        told = {
+            path
+            for path in (*files, "tests/test_new.py", "./tests/test_a.py")
+            if TESTS in (await bench.call("file_write", path=path, content="x = 2\n")).content
+        }
+        assert told == {"tests/test_a.py", "./tests/test_a.py"}
