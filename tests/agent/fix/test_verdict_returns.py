@@ -26,7 +26,7 @@ from tests.agent.scripted import (
     start,
 )
 from tests.conftest import one_kind
-from tests.servers.misbehaving import MisbehavingServer, history_faults
+from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
 
 pytestmark = pytest.mark.integration
 
@@ -109,6 +109,26 @@ def test_a_test_that_states_what_the_issue_changes_can_be_named(
     assert "Pinned: <test id>: <why>" in back["text"]
     [first, last] = of_type(own_state, "verify")
     assert (first["verdict"], last["verdict"], last["broken"]) == ("failed", "unverified", [])
+
+
+@pytest.mark.slow  # quick: test_completion_gate.py
+def test_a_resumed_session_knows_which_tests_were_named(
+    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
+) -> None:
+    files = {**BUGGY, "test_old.py": "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n"}
+    pinned = says("Pinned: test_old.py::test_old: it states the wrong sum.")
+    model.answers = [FIX, RED_TEST, SOME, pinned, Silence()]
+    process = start(make_repo(files), model.url, one_backend)
+    model.wait_for_chats(5)
+    kill(process)
+    [told] = of_type(own_state, "feedback")
+    assert told["kinds"] == ["added_red"]
+    green = "from calc import add\n\n\ndef test_new():\n    assert add(2, 2) == 4\n"
+    model.answers = [calls("file_write", path="test_new.py", content=green), SOME, DONE]
+    done = run_there("sessions", "resume", "last")
+    assert done.returncode == 1, done.stderr
+    last = of_type(own_state, "verify")[-1]
+    assert (last["verdict"], last["broken"]) == ("unverified", []), done.stderr
 
 
 @pytest.mark.slow
