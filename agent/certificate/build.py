@@ -94,6 +94,7 @@ def statement_of(verified: Verified, evidence: Verification) -> Statement:
         "put_back": evidence.undone,
         "tampering": evidence.tampering,
         "review": [{"path": found.path, "line": found.line, "what": found.what} for found in evidence.review],
+        "pinned": evidence.pinned,
         "issue": None
         if issue is None
         else {name: getattr(issue, name) for name in ("title", "text", "source")},

@@ -195,6 +195,10 @@ class Predicate(_Part):
     )
     tampering: tuple[str, ...] = Field(description="Signs that the patch tampered with the test runs.")
     review: tuple[Review, ...]
+    pinned: tuple[str, ...] = Field(
+        default=(),
+        description="Tests of which somebody said that they state what the issue changes. Left out if there is none.",
+    )
     issue: AboutIssue | None
     made_by: Maker | None
     tool: Tool
@@ -223,7 +227,14 @@ class Statement(_Part):
 
     def text(self) -> bytes:
         """Return the certificate as a file has it."""
-        return json.dumps(self.model_dump(mode="json", by_alias=True), indent=2).encode() + b"\n"
+        return json.dumps(self.plain(), indent=2).encode() + b"\n"
+
+    def plain(self) -> dict[str, Any]:
+        """Return the certificate as plain data, without the field `pinned` if it is empty: older certificates lack it."""
+        plain = self.model_dump(mode="json", by_alias=True)
+        if not self.predicate.pinned:
+            del plain["predicate"]["pinned"]
+        return plain
 
 
 def sealed(predicate: dict[str, Any]) -> Statement:
@@ -237,7 +248,7 @@ def sealed(predicate: dict[str, Any]) -> Statement:
         "predicateType": PREDICATE_TYPE,
         "predicate": {**predicate, "seal": ""},
     }
-    plain = Statement.model_validate_json(json.dumps(whole)).model_dump(mode="json", by_alias=True)
+    plain = Statement.model_validate_json(json.dumps(whole)).plain()
     plain["predicate"]["seal"] = _seal(plain)
     return Statement.model_validate_json(json.dumps(plain))
 

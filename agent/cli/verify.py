@@ -188,7 +188,7 @@ async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *,
     stated = read(certificate)
     where = source_of(stated, source)
     request = await _request(where, repo, flags)
-    request = replace(request, issue=issue_of(stated), cached=False)
+    request = replace(request, issue=issue_of(stated), cached=False, pinned=stated.predicate.pinned)
     differing = list[Difference]()
 
     def is_same(change: Change) -> bool:

@@ -57,6 +57,8 @@ class Verification:
     added_red: tuple[str, ...] = ()
     undone: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
+    pinned: tuple[str, ...] = ()
+    """Tests of which somebody says that they state what the issue changes."""
     weakened: tuple[str, ...] = ()
     """Tests that the patch deletes, skips or weakens, each with how: those of the base tree, and those that an earlier verdict of
     the session named red."""
@@ -112,6 +114,7 @@ async def verify(
         new_tree=evidence.new_tree,
         seconds=round(time.monotonic() - started, 3),
         undone=evidence.undone,
+        pinned=tuple(sorted(evidence.pinned)),
         weakened=evidence.lessened,
         errors=evidence.errors,
         scope=evidence.scope,

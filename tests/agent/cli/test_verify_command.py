@@ -292,6 +292,22 @@ def test_a_certificate_names_its_commits(certified: tuple[Path, Path, Path], tmp
 
 
 @pytest.mark.slow
+def test_a_certificate_names_the_tests_that_state_what_the_issue_changes(repo: Path, tmp_path: Path) -> None:
+    """A check takes them from the certificate, and comes to the same verdict."""
+    (repo / "test_old.py").write_text(
+        "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n"
+    )
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "an old test")
+    fix(repo)
+    certificate = tmp_path / "c.json"
+    done = verify(repo, "--pinned", "test_old.py::test_old", "--certificate", str(certificate))
+    assert (done.returncode, done.stdout.split()[1]) == (1, "unverified"), done.stdout
+    again = verify(repo, "--check", str(certificate))
+    assert (again.returncode, again.stdout.split()[:3]) == (0, ["✓", "holds", "unverified:"]), again.stdout
+
+
+@pytest.mark.slow
 def test_another_patch_is_noticed(certified: tuple[Path, Path, Path]) -> None:
     """No test runs for it."""
     repo, certificate, patch = certified
