@@ -104,6 +104,7 @@ def target(site: Site, page: Path, link: str) -> Path:
     return found / "index.html" if found.is_dir() else found
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_every_page_of_the_navigation_is_there_and_none_is_left_out(site: Site) -> None:
     named = re.findall(r"^ +- [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)

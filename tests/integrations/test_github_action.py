@@ -481,6 +481,7 @@ def test_minutes_are_a_number(value: str) -> None:
         number_of(action("issues", LABELED, M3AGENT_ACTION_FOLLOW_MINUTES=value), "FOLLOW_MINUTES")
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_strangers_comment_does_nothing(github: GitHub, server: MisbehavingServer, tmp_path: Path) -> None:
     event = {**COMMENT, "sender": {"login": "stranger", "type": "User"}}

@@ -60,6 +60,7 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
 
 
+@pytest.mark.slow
 def test_advice_for_the_embedded_engine_is_refused_before_anything_is_copied(
     fixed: tuple[Path, Path], own_state: Path
 ) -> None:

@@ -129,6 +129,7 @@ def test_excerpts_come_after_what_all_issues_share() -> None:
     assert "<passages" not in shared
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     budget=st.integers(0, 6_000),

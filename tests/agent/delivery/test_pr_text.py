@@ -144,6 +144,7 @@ def test_secrets_in_the_models_message_are_replaced() -> None:
     assert key not in pr_text.body(work, PROJECT) + pr_text.title(work.issue.title)
 
 
+@pytest.mark.slow
 def test_long_texts_are_cut() -> None:
     entries = tuple(f"{'x' * 5000}{n}" for n in range(500))
     sets: dict[str, Any] = {"fixed": entries, "broken": entries, "still_red": entries, "new_tests": entries}

@@ -78,6 +78,7 @@ def chats_of(model: MisbehavingServer, number: int) -> list[Received]:
     return [chat for chat in model.chats if number_of(chat) == number]
 
 
+@pytest.mark.slow
 def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     repo = make_repo(BUGGY)
     model.answers = [scripted([WRONG, TEST, DONE], [TEST, FIX, TEST, DONE], [BREAKS, TEST, DONE])]

@@ -134,6 +134,7 @@ def test_a_model_that_deletes_the_files_and_writes_them_again(
     assert (code, end["status"], end["paths"]) == (0, "verified", ["calc.py"])
 
 
+@pytest.mark.slow
 def test_a_model_that_writes_outside(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:

@@ -187,6 +187,7 @@ async def test_the_error_of_a_failing_sandbox_is_raised_itself(verification: Run
 SPREAD = "import calc\ndef test_add():\n    assert calc.add(2, 3) == 5\ndef test_double():\n    assert calc.double(2) == 4\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "verdict", "broken", "scope"),
     [

@@ -121,6 +121,7 @@ LEFT: dict[str, tuple[Mapping[str, str], str]] = {
 QUICK = {"the right fix", "tests rewritten"}
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("name", others_later(LEFT, QUICK))
 def test_what_the_agent_left_decides(verifier: ModuleType, name: str) -> None:

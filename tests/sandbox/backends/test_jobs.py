@@ -55,6 +55,7 @@ async def until_sleeping(sandbox: Sandbox, *expected: str) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_what_leaves_its_command_at_once_ends_with_it_and_not_before(
     sandbox_of: SandboxOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

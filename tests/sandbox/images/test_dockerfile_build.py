@@ -113,6 +113,7 @@ async def test_a_command_reaches_nothing_of_this_machine_and_has_limits(
     assert int(found["CapEff"], 16) == int(found["CapBnd"], 16) == 0b11011011
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "instruction",
     [
@@ -184,6 +185,7 @@ CMD ["false"]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

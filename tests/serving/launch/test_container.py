@@ -129,6 +129,7 @@ def test_an_engine_that_fails_hands_out_its_code_and_its_words(image: str, folde
     assert "Free memory on device is less than desired" in text
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_checkpoint_in_a_folder_is_there_with_what_it_links_to_and_cannot_be_written(
     image: str, folder: Path, tmp_path: Path
