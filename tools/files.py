@@ -35,7 +35,7 @@ LEFT_OUT = (
 )
 
 TESTS = (
-    "note: this file has tests. The verification runs those that were there as they were, and a patch that removes, skips or "
+    "note: the verification runs the tests that this file had as they were, and a patch that removes, skips or "
     "weakens one of them is not verified. New tests are welcome."
 )
 

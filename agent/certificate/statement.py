@@ -19,7 +19,7 @@ from m3agent.agent.util.private_file import write_file
 from m3agent.agent.verify.rules import Verdict
 
 VERSION = 1
-"""Version of the predicate. Each change of its fields raises it."""
+"""Version of the predicate. Each change of its fields raises it, except a new field that is left out if it is empty."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = f"urn:m3agent:verification:v{VERSION}"
 MOST_BYTES = 64 << 20

@@ -42,8 +42,12 @@ def pinned_tests(text: str) -> frozenset[str]:
 
 
 def pinned_in(messages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the ids of the tests that the model's answers in a conversation name so."""
-    answers = (message.get("content") for message in messages if message["role"] == "assistant")
+    """Return the ids of the tests that `pinned_tests` finds in the answers without a tool call of a conversation."""
+    answers = (
+        message.get("content")
+        for message in messages
+        if message["role"] == "assistant" and not message.get("tool_calls")
+    )
     return frozenset().union(*(pinned_tests(text) for text in answers if isinstance(text, str)))
 
 

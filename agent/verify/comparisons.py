@@ -50,15 +50,19 @@ def may_change_comparisons(
 def _deciding(path: str, source: bytes) -> Counter[str | bytes]:
     """Return what decides comparisons in a file, with its number; the whole file if it cannot be read as Python."""
     suffix = PurePosixPath(path).suffix
-    found = Counter[str | bytes]()
     if suffix in TEXTS or not source:
-        return found
+        return Counter()
     if suffix != ".py":
         return Counter([source])
     try:
-        module = parse(source)
+        return _deciding_in(parse(source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return Counter([source])
+
+
+def _deciding_in(module: ast.Module) -> Counter[str | bytes]:
+    """Return what decides comparisons in a module. Raises RecursionError if it nests too deep."""
+    found = Counter[str | bytes]()
     for node in ast.walk(module):
         match node:
             case ast.ClassDef(name=name):

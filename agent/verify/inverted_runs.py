@@ -35,7 +35,7 @@ EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
 NO_COPY = "compares in a place where no other value can be tried"
-NOT_ALONE = "does not pass if it runs without the other tests, so that variants of it show nothing"
+NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
 Changes = Mapping[str, tuple[bytes | None, bytes | None]]
 """By path, the old and the new content of the files that a patch changes."""
@@ -69,7 +69,12 @@ class Copies:
     without: tuple[Finding, ...] = ()
     """Lines of the tests that may compare, and that no variant changes."""
     places: Mapping[str, Finding] = field(default_factory=dict)
-    """The first line of each test, by its id."""
+    """The first line of each test, by its id. Those that a test class inherits are missing."""
+
+    def place_of(self, ident: str) -> Finding:
+        """Return where a test is that does not pass in a process of its own."""
+        path, _, name = ident.partition("::")
+        return self.places.get(ident) or Finding(path, 1, name[:MOST_TEXT], NOT_ALONE)
 
 
 @dataclass(frozen=True)
@@ -251,8 +256,8 @@ async def run_copies(
         copies: The variants.
         run: Runs the tests.
         with_hidden: Whether it matters if tests pass with hidden values: not if no line of the patch needs a review.
-        with_unchanged: Whether it matters in any case if tests pass unchanged in a run of their own: not if the patch has no code
-            that decides a comparison.
+        with_unchanged: Whether the unchanged tests run in the first round too, to see whether they pass in a process of their own.
+            That matters only if the patch has code that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
     passed, red, alone = set[_Passed](), set[str](), set[str]()
@@ -271,13 +276,15 @@ async def run_copies(
             if copy.kind == "hidden"
             for ident in (green & reading.outcomes.keys()) - _green(reading)
         }
-        alone_now = set[str]() if unchanged is None else {*unchanged.outcomes} & copies.idents - green
-        now = passed_now, red_now, alone_now
-        passed, red, alone = (passed & now[0], red & now[1], alone & now[2]) if number else now
+        has_time = unchanged is not None and not unchanged.stopped
+        alone_now = copies.idents - green if has_time else set[str]()
+        if number:
+            passed, red, alone = passed & passed_now, red & red_now, alone & alone_now
+        else:
+            passed, red, alone = passed_now, red_now, {*alone_now}
         if not passed and not red and not alone:
             return CopiesSeen(without=copies.without)
-    places = tuple(copies.places[ident] for ident in sorted(alone & copies.places.keys()))
-    return _seen(copies, passed, red, places)
+    return _seen(copies, passed, red, tuple(map(copies.place_of, sorted(alone))))
 
 
 async def _run_in_random_order(

@@ -10,7 +10,6 @@ nothing in it was tampered with. The exit status alone does not count.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,7 +41,6 @@ After each test that hangs, the next tests get a third of the limit (`tools.in_s
 survives many hanging tests. The limit is generous: a slow test on a busy machine must not count as hanging.
 """
 MOST_TEXT, MOST_LINE = 500, 200  # characters
-SLASH = re.compile("/")
 
 
 @dataclass
@@ -214,8 +212,12 @@ def targets_of(command: RowCommand, answer: Answer, tests: Sequence[str], files:
 
     They are the command's files, else the files in the row's test ids, else the test files among `tests`.
     """
-    folders = {file[: slash.start()] for file in files for slash in SLASH.finditer(file)}
-    named = [t for t in command.targets if t.partition("::")[0].rstrip("/") in files | folders]
+    paths = {target: target.partition("::")[0].rstrip("/") for target in command.targets}
+    named = [
+        target
+        for target, path in paths.items()
+        if path in files or any(file.startswith(f"{path}/") for file in files)
+    ]
     if named:
         return named
     ids = [*answer.fail_to_pass, *answer.pass_to_pass]

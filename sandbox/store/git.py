@@ -52,7 +52,7 @@ DIFF_OPTIONS = ("--binary", "--full-index", "--no-ext-diff", "--no-textconv", "-
 
 _HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
 
-SHORT_BLOB, KEPT_BLOBS = 1 << 16, 500
+SHORT_BLOB, KEPT_BLOBS = 1 << 15, 200
 """Most bytes of a blob that is kept in memory, and the number of blobs that are kept."""
 UNFINISHED = "unfinished-"
 """The prefix of names of unfinished entries in a store."""
@@ -150,7 +150,7 @@ class TreeStore:
         self.git_dir = git_dir
         # A session asks for the same few trees and files again and again. What an id names never changes.
         self._listed = lru_cache(maxsize=4)(self._list_tree)
-        self._diff = lru_cache(maxsize=4)(self._find_diff)
+        self._diff = lru_cache(maxsize=2)(self._find_diff)
         self._changed = lru_cache(maxsize=16)(self._find_changed)
         self._blobs: dict[str, bytes] = {}
         if only_read:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.evals.code.codebase import codebase
@@ -35,7 +36,12 @@ _baselines: dict[tuple[Backend, str | None, str], TestReport] = {}
 
 
 async def verified(
-    files: Files, target: Target, backend: Backend, folder: Path, image: str | None = None
+    files: Files,
+    target: Target,
+    backend: Backend,
+    folder: Path,
+    image: str | None = None,
+    reruns: int = RERUNS,
 ) -> Verification:
     """Verify files as a patch to a target, in fresh sandboxes over the image, or over the default one.
 
@@ -67,7 +73,7 @@ async def verified(
             _baselines[key] = await tree_runs.run(workspace.base, "baseline")
         return _baselines[key]
 
-    return await verify(workspace, patch, tree_runs, baseline=baseline, issue=target.issue)
+    return await verify(workspace, patch, tree_runs, reruns, baseline, issue=target.issue)
 
 
 def instance_of(target: Target, folder: Path) -> Instance:

@@ -66,6 +66,9 @@ HELPER = "def same(one, other):\n    return one == other\n"
 REPLACED_HELPERS = {
     "function": "import helpers\nhelpers.same = lambda one, other: True\n",
     "built-in": "import helpers\nhelpers.same = max\n",
+    "object with its code": (
+        "import helpers\nclass Same:\n    __code__ = helpers.same.__code__\n    __call__ = lambda *_: True\nhelpers.same = Same()\n"
+    ),
     "code": "import helpers\nhelpers.same.__code__ = (lambda one, other: True).__code__\n",
     "module": "import sys, types\nfake = sys.modules['helpers'] = types.ModuleType('helpers')\nfake.same = max\n",
     "module with a file": (
@@ -101,7 +104,7 @@ def signs_of(folder: Path, code: str, helper: str) -> list[str]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("kind", others_later(REPLACED_HELPERS, {"function", "module"}))
+@pytest.mark.parametrize("kind", others_later(REPLACED_HELPERS, {"object with its code", "module"}))
 def test_a_replaced_helper_of_the_tests_is_tampering(tmp_path: Path, kind: str) -> None:
     signs = signs_of(tmp_path, REPLACED_HELPERS[kind], HELPER)
     assert set(signs) & {guard.REPLACED + "helpers.same", "a module took the place of tests/helpers.py"}

@@ -745,7 +745,8 @@ class Guard:
         for inner in code.co_consts:
             if isinstance(inner, types.CodeType):
                 value = vars(owner).get(inner.co_name)
-                if getattr(value, "__code__", None) is inner:  # most are; comparing by value takes longer
+                # most are the same; to compare them by value takes longer
+                if type(value) is types.FunctionType and value.__code__ is inner:
                     continue
                 if isinstance(value, type):
                     own = value.__module__ == name and codes.count(inner.co_name) == 1

@@ -19,7 +19,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Collection, Iterator
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from m3agent.tools.in_sandbox.channel import channel
@@ -67,7 +67,9 @@ def modules_by_path(paths: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the names of the modules that were loaded from files, by the real path of the file."""
     modules: dict[str, list[dict[str, Any]]] = {}
     for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
+        if type(module) is not ModuleType:  # it could run code of its own here
+            continue
+        names = vars(module)
         file = names.get("__file__")
         path = os.path.realpath(file) if isinstance(file, str) else ""
         if path in paths:

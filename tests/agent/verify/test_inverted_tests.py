@@ -391,11 +391,18 @@ async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
     assert seen == CopiesSeen(("a.py::test_y is reported as passed in a run without it",))
 
 
-async def test_variants_without_a_result_show_nothing() -> None:
-    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
-        return [Reading() for _ in variants]
+@pytest.mark.parametrize(("stopped", "places"), [(False, (ALL.places[X],)), (True, ())])
+async def test_variants_without_a_result_show_nothing(stopped: bool, places: tuple[Finding, ...]) -> None:
+    """A test that ends its process has no result. Without time, it has none either."""
 
-    assert await run_copies(ALL, run) == CopiesSeen()
+    async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
+        return [Reading(stopped=stopped) for _ in variants]
+
+    assert await run_copies(ALL, run) == CopiesSeen(without=places)
+
+
+def test_a_test_of_another_class_has_a_place_too() -> None:
+    assert ALL.place_of("a.py::TestX::test_y") == Finding("a.py", 1, "TestX::test_y", NOT_ALONE)
 
 
 def test_a_test_that_depends_on_its_values_counts_against_code_for_review_only() -> None:
