@@ -67,8 +67,12 @@ def test_lines_that_the_gate_requests_are_accepted() -> None:
 def test_a_test_that_is_pinned_may_be_red() -> None:
     text = "Done.\n\n- Pinned: `tests/test_a.py::test_b`: it states the old hash.\npinned: test_c.py::test_d[1]: so does it\nPinned: x"
     assert pinned_tests(text) == {"tests/test_a.py::test_b", "test_c.py::test_d[1]"}
-    said = [{"role": "user", "content": "Pinned: a::b: c"}, {"role": "assistant", "tool_calls": []}]
-    assert pinned_in([*said, {"role": "assistant", "content": text}]) == pinned_tests(text)
+    said: list[dict[str, object]] = [
+        {"role": "user", "content": "Pinned: a::b: c"},
+        {"role": "assistant", "content": "Pinned: d::e: f", "tool_calls": [{}]},
+        {"role": "assistant", "content": text},
+    ]
+    assert pinned_in(said) == pinned_tests(text)
     told = missing(
         text=text, changed=True, tested_since_change=True, broken=["tests/test_a.py::test_b[2]", "test_e.py"]
     )
