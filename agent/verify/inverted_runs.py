@@ -276,12 +276,13 @@ async def run_copies(
             if copy.kind == "hidden"
             for ident in (green & reading.outcomes.keys()) - _green(reading)
         }
-        has_time = unchanged is not None and not unchanged.stopped
-        alone_now = copies.idents - green if has_time else set[str]()
+        # a test that ends its process began, and has no result
+        began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
+        alone_now = {ident for ident in copies.idents - green if ident in began}
         if number:
             passed, red, alone = passed & passed_now, red & red_now, alone & alone_now
         else:
-            passed, red, alone = passed_now, red_now, {*alone_now}
+            passed, red, alone = passed_now, red_now, alone_now
         if not passed and not red and not alone:
             return CopiesSeen(without=copies.without)
     return _seen(copies, passed, red, tuple(map(copies.place_of, sorted(alone))))

@@ -391,12 +391,14 @@ async def test_a_report_of_a_test_that_did_not_run_is_tampering() -> None:
     assert seen == CopiesSeen(("a.py::test_y is reported as passed in a run without it",))
 
 
-@pytest.mark.parametrize(("stopped", "places"), [(False, (ALL.places[X],)), (True, ())])
-async def test_variants_without_a_result_show_nothing(stopped: bool, places: tuple[Finding, ...]) -> None:
-    """A test that ends its process has no result. Without time, it has none either."""
+@pytest.mark.parametrize(("running", "places"), [(X, (ALL.places[X],)), (None, ())])
+async def test_variants_without_a_result_show_nothing(
+    running: str | None, places: tuple[Finding, ...]
+) -> None:
+    """A test that ends its process began. Without time, it did not."""
 
     async def run(variants: Sequence[Variant], _: Collection[str]) -> list[Reading]:
-        return [Reading(stopped=stopped) for _ in variants]
+        return [Reading(running=running) for _ in variants]
 
     assert await run_copies(ALL, run) == CopiesSeen(without=places)
 
