@@ -19,7 +19,7 @@ from m3agent.agent.util.private_file import write_file
 from m3agent.agent.verify.rules import Verdict
 
 VERSION = 1
-"""Version of the predicate. Each change of its fields raises it, except a new field that is left out if it is empty."""
+"""Version of the predicate. Each change of its fields raises it, except a new field that is missing if it is empty."""
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = f"urn:m3agent:verification:v{VERSION}"
 MOST_BYTES = 64 << 20
@@ -197,7 +197,7 @@ class Predicate(_Part):
     review: tuple[Review, ...]
     pinned: tuple[str, ...] = Field(
         default=(),
-        description="Tests of which somebody said that they state what the issue changes. Left out if there is none.",
+        description="Existing tests that check the behaviour which the issue changes, as the model or `--pinned` named them. The field is missing if there are none.",
     )
     issue: AboutIssue | None
     made_by: Maker | None

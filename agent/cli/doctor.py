@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,6 @@ from m3agent.serving.check.check import Check
 ENGINE_TIMEOUT = 10
 """Seconds that a container engine, a GPU driver or a server may take to answer."""
 
-_SUITE = "tests "
-"""Start of the names of checks of test suites."""
 MIN_FREE_BYTES = 1024**3
 """The least free disk space, in bytes. With less, a session (its log, its objects, an image) may not fit."""
 
@@ -53,9 +51,8 @@ async def diagnose(settings: Settings, repo_dir: Path) -> list[Check]:
         asyncio.to_thread(lambda: [_python(), _git(), _repository(repo_dir)]),
     )
     state, disk = _state(), _disk()
-    suites = await _suites(settings, repo_dir, engine[0].ok is True)
-    if isinstance(choice, EmbeddedEngine):
-        suites += _parsers([check.name for check in suites])
+    embedded = isinstance(choice, EmbeddedEngine)
+    suites = await _suites(settings, repo_dir, engine[0].ok is True, embedded=embedded)
     return [*ours, *suites, *_either(settings, engine, bubblewrap), gpu, endpoint, state, disk]
 
 
@@ -121,13 +118,14 @@ def _repository(repo_dir: Path) -> Check:
     return Check("repository", True, where)
 
 
-async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Check]:
+async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded: bool) -> list[Check]:
     """Check the toolchain of each test suite of the repository, where a fix would run the tests.
 
     Args:
         settings: The settings in force.
         repo_dir: A folder of the repository.
         engine: Whether a container engine works.
+        embedded: Whether the embedded engine makes the changes.
     """
     from m3agent.agent.fix.suites import NO_TESTS, suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
@@ -160,19 +158,19 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool) -> list[Chec
             detail += f": {', '.join(missing)} is missing"
             fix = f"apt-get install {' '.join(missing)}, as root"
         name = suite.name.removesuffix(":.")  # the suite of the whole repository, as people call it
-        found.append(Check(f"{_SUITE}{name}", None if missing else True, detail, fix))
-    return found
+        found.append(Check(f"tests {name}", None if missing else True, detail, fix))
+    return found + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
 
 
-def _parsers(suites: Sequence[str]) -> list[Check]:
-    """Check what the embedded engine needs to change the code of suites in other languages than Python."""
+def _parsers(runners: Collection[str]) -> list[Check]:
+    """Check what the embedded engine needs to change code whose tests run with these runners."""
     from m3agent.serving.embedded.languages import FAMILIES
     from m3agent.serving.embedded.syntax import available
 
-    languages = {FAMILIES.get(name.removeprefix(_SUITE).partition(":")[0]) for name in suites} - {None}
+    languages = sorted({FAMILIES[name] for name in runners if name in FAMILIES})
     if not languages or available():
         return []
-    detail = f"not installed: without it, the embedded engine cannot change {' and '.join(sorted(map(str, languages)))}"
+    detail = f"not installed: without it, the embedded engine cannot change {' and '.join(languages)}"
     return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]
 
 

@@ -116,9 +116,8 @@ class Attempt:
         self.group = point.group
         self.rounds, self.named_red = point.rounds, dict(point.named_red)
         self.returned_tree = point.returned.get("tree")
-        self.pinned = pinned_in(
-            list(self.messages)[:-1]
-        )  # the last one may be an answer that is reviewed again
+        *reviewed, _ = self.messages  # the last one may be an answer that is reviewed again
+        self.pinned = pinned_in(reviewed)
         self.session.write(session_events.session_resumed(point, self.messages, self.pending))
 
     async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:

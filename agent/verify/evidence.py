@@ -105,7 +105,7 @@ class Evidence:
     rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
     pinned: frozenset[str] = frozenset()
-    """Tests of which somebody says that they state what the issue changes."""
+    """Existing tests that check the behaviour which the issue changes, as the model or `--pinned` named them."""
     lessened: tuple[str, ...] = ()
     """Tests of the base tree that say less in the tree as it is delivered, each with how."""
     copies: CopiesSeen | None = None

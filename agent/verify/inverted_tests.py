@@ -136,7 +136,7 @@ class TestSource:
         """Yield the name, the number and the text of the first line of each of the tests."""
         for test in tests:
             if (function := self._functions.get(test)) is not None:
-                yield test, function.lineno, self._lines[function.lineno - 1].decode().strip()
+                yield test, function.lineno, self._text(function.lineno)
 
     def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
         """Return up to two variants in which an assertion of each test is inverted.

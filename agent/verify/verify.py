@@ -58,7 +58,7 @@ class Verification:
     undone: tuple[str, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)
     pinned: tuple[str, ...] = ()
-    """Tests of which somebody says that they state what the issue changes."""
+    """Existing tests that check the behaviour which the issue changes, as the model or `--pinned` named them."""
     weakened: tuple[str, ...] = ()
     """Tests that the patch deletes, skips or weakens, each with how: those of the base tree, and those that an earlier verdict of
     the session named red."""

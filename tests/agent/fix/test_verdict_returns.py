@@ -52,6 +52,12 @@ TRIPLE = calls(
 )
 SOME = calls("test_runner", test_file="test_calc.py::test_add")
 """Runs one test only. So the session does not know what else is broken, and the completion gate cannot tell."""
+WITH_OLD_TEST = {
+    **BUGGY,
+    "test_old.py": "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n",
+}
+"""Its test `test_old` states what the issue changes."""
+PINNED = says("Pinned: test_old.py::test_old: it states the wrong sum.")
 WRONG = calls("file_edit", path="calc.py", old="return a - b", new="return a * b")
 CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a + b")
 
@@ -100,10 +106,8 @@ def test_a_test_that_states_what_the_issue_changes_can_be_named(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
 ) -> None:
     """The model learns of it from the first verdict, and the session ends after its answer: no message comes twice."""
-    files = {**BUGGY, "test_old.py": "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n"}
-    pinned = says("Pinned: test_old.py::test_old: it states the wrong sum.")
-    model.answers = [FIX, SOME, DONE, pinned]
-    done = fix(make_repo(files), model.url)
+    model.answers = [FIX, SOME, DONE, PINNED]
+    done = fix(make_repo(WITH_OLD_TEST), model.url)
     assert done.returncode == 1, done.stderr
     [back] = of_type(own_state, "feedback")
     assert "Pinned: <test id>: <why>" in back["text"]
@@ -115,10 +119,8 @@ def test_a_test_that_states_what_the_issue_changes_can_be_named(
 def test_a_resumed_session_knows_which_tests_were_named(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
 ) -> None:
-    files = {**BUGGY, "test_old.py": "from calc import add\n\n\ndef test_old():\n    assert add(1, 1) == 0\n"}
-    pinned = says("Pinned: test_old.py::test_old: it states the wrong sum.")
-    model.answers = [FIX, RED_TEST, SOME, pinned, Silence()]
-    process = start(make_repo(files), model.url, one_backend)
+    model.answers = [FIX, RED_TEST, SOME, PINNED, Silence()]
+    process = start(make_repo(WITH_OLD_TEST), model.url, one_backend)
     model.wait_for_chats(5)
     kill(process)
     [told] = of_type(own_state, "feedback")
