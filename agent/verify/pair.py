@@ -13,8 +13,15 @@ from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 
-FREE_SECONDS = 10.0
+FREE_SECONDS = 30.0
 """Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""
+REPEAT_SECONDS = 300.0
+"""Least seconds for the additional runs in a sandbox.
+
+With 60, a patch to a project whose 24 tests took 9 s alone was not verified beside a run of other tests on two processors.
+"""
+REPEAT_SHARE = 4
+"""They have this many times the seconds of the first run of all tests, if that is more: enough on a machine with twice the load."""
 OLD_RERUNS = 2
 """Most reruns of the old tree if the new tree has many runs. A test that is red in 1 of 10 runs is then taken for a fixed one
 in 1 of 2,000 cases."""
@@ -109,7 +116,8 @@ class Pair:
                     break
         else:
             name, times = f"verify-{self.prefix}before-again", min(self.reruns, OLD_RERUNS)
-            runs["before"].apart.extend(await self.runs.repeat(self.old, name, again, times, left))
+            seconds = repeat_seconds(first[1])  # as long as the new tree's, so that load takes no run away
+            runs["before"].apart.extend(await self.runs.repeat(self.old, name, again, times, seconds))
             runs["after"].apart.extend(await repeats)
         unsettled = [name for name in runs if runs[name].unsettled(idents)]
         reports = await all_of(*(self._whole_again(name, max(FREE_SECONDS, left)) for name in unsettled))
@@ -136,6 +144,11 @@ class Pair:
         tree, added = (self.old, ()) if name == "before" else (self.new, self.added)
         run = self.runs.run if suffix else self.runs.run_once
         return await run(tree, f"verify-{self.prefix}{name}{suffix}", selection, added=added)
+
+
+def repeat_seconds(after: TestReport) -> float:
+    """Return the seconds for additional runs in a sandbox, by the first report of the new tree."""
+    return max(REPEAT_SECONDS, REPEAT_SHARE * after.seconds)
 
 
 def targets_of(paths: Collection[str]) -> Sequence[str]:

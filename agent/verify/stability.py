@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from m3agent.agent.util.concurrency import all_of
-from m3agent.agent.verify.pair import Pair, targets_of
+from m3agent.agent.verify.pair import Pair, repeat_seconds, targets_of
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
@@ -32,13 +32,6 @@ A test that fails every other time is green in all seven runs with a probability
 runs the tests once: it is 1 in 16. A test that is red in one of these runs is green in as many more with a probability of
 1 in 64.
 """
-REPEAT_SECONDS = 300.0
-"""Least seconds for the additional runs in a sandbox.
-
-With 60, a patch to a project whose 24 tests took 9 s alone was not verified beside a run of other tests on two processors.
-"""
-REPEAT_SHARE = 4
-"""They have this many times the seconds of the first run of all tests, if that is more: enough on a machine with twice the load."""
 COMPARED_TIMES = 4
 """Additional runs in each sandbox if a test turned red."""
 COMPARED_RUNS = SANDBOXES * COMPARED_TIMES
@@ -82,7 +75,7 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, _times(selection), _seconds(after))
+    return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, _times(selection), repeat_seconds(after))
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
@@ -106,7 +99,7 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     if candidates := times.keys() & {*before.passed}:
         again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
         if all(times[ident] < LEAST_RED for ident in candidates):
-            more = await _run_again(pair, again, candidates, _seconds(after))
+            more = await _run_again(pair, again, candidates, repeat_seconds(after))
         if len(more) < SANDBOXES * TIMES or candidates & _times_red(more).keys():
             broken, compared, left = await _compare_trees(pair, again, candidates)
             more += compared
@@ -131,11 +124,6 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
 def _times(selection: Selection) -> int:
     """Return the number of additional runs in a sandbox. Tests of a large suite have a time, and run once."""
     return TIMES if selection.seconds is None else 1
-
-
-def _seconds(after: TestReport) -> float:
-    """Return the seconds for the additional runs of the new tree in a sandbox."""
-    return max(REPEAT_SECONDS, REPEAT_SHARE * after.seconds)
 
 
 async def _run_again(

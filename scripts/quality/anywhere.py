@@ -2,7 +2,8 @@
 
     python -m scripts.quality.anywhere [--only NAME,NAME] [--unit] [--list] [PYTEST ARGUMENT ...]
 
-`SURROUNDINGS` lists them. The unit tests run in each of them, and the integration tests in those where they tell more.
+`SURROUNDINGS` lists them. Several that do not exclude each other make one run, as `TOGETHER` says. If a test fails there, it runs
+again in each of these surroundings alone, so that the cause is known. With `--only`, each named surrounding has its own run.
 The sandboxes of a Docker engine keep the machine's own clock. Interpreters that tests start with variables of their own
 keep the machine's date and locale.
 
@@ -18,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class Surrounding:
         seed: The seed of a random order of the tests and of Python's hashes.
         cores: The processors that may be used, as for `taskset`.
         load: Number of processes beside the tests that only compute.
-        is_whole: Whether the integration tests run too.
+        is_whole: Whether the integration tests run too. They need root for some sandboxes, and are too slow beside a load.
     """
 
     name: str
@@ -71,32 +72,53 @@ class Surrounding:
     seed: int | None = None
     cores: str = ""
     load: int = 0
-    is_whole: bool = False
+    is_whole: bool = True
 
 
 SURROUNDINGS = (
-    Surrounding("clock-seconds", uptime=5, is_whole=True),
+    Surrounding("clock-seconds", uptime=5),
     Surrounding("clock-minutes", uptime=400),  # until 520 s, (begin + duration) - begin is a little less
     Surrounding("clock-years", uptime=YEARS),
     Surrounding("date-2027", moment="2027-12-31T23:59:30"),
     Surrounding("date-leap-day", moment="2028-02-28T23:59:30"),
     Surrounding("date-spring", {"TZ": "Europe/Berlin"}, moment="2027-03-28T00:59:30"),
     Surrounding("date-autumn", {"TZ": "Europe/Berlin"}, moment="2027-10-31T00:59:30"),
-    Surrounding("zone-chatham", {"TZ": "Pacific/Chatham"}, is_whole=True),
-    Surrounding("locale-c", {"LC_ALL": "C"}, is_whole=True),
+    Surrounding("zone-chatham", {"TZ": "Pacific/Chatham"}),
+    Surrounding("locale-c", {"LC_ALL": "C"}),
     Surrounding("locale-turkish", {"LC_ALL": "tr_TR.UTF-8"}, locale=("tr_TR", "UTF-8")),
-    Surrounding("umask", umask=0o077, is_whole=True),
-    Surrounding("user", user=True),
+    Surrounding("umask", umask=0o077),
+    Surrounding("user", user=True, is_whole=False),
     Surrounding("home-spaces", home="my home é"),
-    Surrounding("home-read-only", home="home", writable=False, user=True),
+    Surrounding("home-read-only", home="home", writable=False, user=True, is_whole=False),
     Surrounding("temporary", temporary="my files é"),
-    Surrounding("path", checkout="my checkout é", is_whole=True),
+    Surrounding("path", checkout="my checkout é"),
     Surrounding("order-1", seed=1),
     Surrounding("order-2", seed=2),
     Surrounding("order-3", seed=3),
-    Surrounding("one-core", cores="0"),
-    Surrounding("load", load=8),
+    Surrounding("one-core", cores="0", is_whole=False),
+    Surrounding("load", load=8, is_whole=False),
 )
+TOGETHER = (
+    ("clock-seconds", "zone-chatham", "locale-c", "umask", "path", "order-1"),
+    ("clock-minutes", "date-leap-day", "locale-turkish", "home-spaces", "order-2"),
+    ("clock-years", "date-autumn", "temporary", "order-3"),
+    ("date-2027", "user", "one-core"),
+    ("date-spring", "home-read-only", "load"),
+)
+"""Names of the surroundings that make one run. Each is in one of them."""
+
+
+def together(several: Sequence[Surrounding]) -> Surrounding:
+    """Return a surrounding that differs from the machine in everything in which one of these does."""
+    plain = Surrounding("")
+    changed = {
+        part.name: getattr(each, part.name)
+        for each in several
+        for part in fields(Surrounding)
+        if getattr(each, part.name) != getattr(plain, part.name)
+    }
+    environ = {name: value for each in several for name, value in each.environ.items()}
+    return Surrounding(**{**changed, "name": "+".join(each.name for each in several), "environ": environ})
 
 
 class NotHere(Exception):
@@ -246,26 +268,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.list:
-        print(*(one.name for one in surroundings), sep="\n")
+        print(*(each.name for each in surroundings), sep="\n")
         return 0
-    status = 0
-    for one in surroundings:
-        is_unit = options.unit or not one.is_whole
-        begun = time.monotonic()
-        try:
-            code, output = run(one, f"{QUICK} and not integration" if is_unit else QUICK, rest)
-        except NotHere as error:
-            print(f"{one.name}: not possible here: {error}", flush=True)
-            status = status or 2
-            continue
-        if code in (0, NO_TESTS):
-            summary = output.strip().splitlines()[-1]
-        else:
-            status = 1
-            print(output)
-            summary = ", ".join(FAILED.findall(output)) or f"pytest ended with exit status {code}"
-        print(f"{one.name}: {summary} ({time.monotonic() - begun:.0f} s)", flush=True)
-    return status
+    if options.only:
+        return worst(run_and_tell(each, rest, options.unit)[0] for each in surroundings)
+    by_name, statuses = {each.name: each for each in SURROUNDINGS}, list[int]()
+    for names in TOGETHER:
+        several = [by_name[name] for name in names]
+        status, failed = run_and_tell(together(several), rest, options.unit)
+        statuses.append(status)
+        for each in several if failed else ():
+            run_and_tell(each, [*failed, *rest], options.unit)
+    return worst(statuses)
+
+
+def worst(statuses: Iterable[int]) -> int:
+    """Return the exit status of several runs: a test that failed counts more than a surrounding that cannot be made."""
+    return min({*statuses} - {0}, default=0)
+
+
+def run_and_tell(one: Surrounding, arguments: Sequence[str], is_unit: bool) -> tuple[int, list[str]]:
+    """Run the tests in a surrounding, and print what became of them.
+
+    Returns:
+        The exit status, and the ids of the tests that failed.
+    """
+    begun, failed, status = time.monotonic(), list[str](), 0
+    marked = QUICK if one.is_whole and not is_unit else f"{QUICK} and not integration"
+    try:
+        code, output = run(one, marked, arguments)
+    except NotHere as error:
+        print(f"{one.name}: not possible here: {error}", flush=True)
+        return 2, []
+    if code in (0, NO_TESTS):
+        summary = output.strip().splitlines()[-1]
+    else:
+        status, failed = 1, FAILED.findall(output)
+        print(output)
+        summary = ", ".join(failed) or f"pytest ended with exit status {code}"
+    print(f"{one.name}: {summary} ({time.monotonic() - begun:.0f} s)", flush=True)
+    return status, failed
 
 
 if __name__ == "__main__":
