@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from scripts.quality import anywhere
 from scripts.quality.anywhere import (
     ROOT,
     SURROUNDINGS,
+    TOGETHER,
     NotHere,
     Surrounding,
     chosen,
@@ -30,10 +32,13 @@ from scripts.quality.anywhere import (
     environ_of,
     main,
     prepare,
+    together,
 )
 from scripts.quality.shuffled import SEED, pytest_collection_modifyitems
 from tests.conftest import write_files
 
+IN_COMMON = {"name", "environ", "user", "is_whole"}
+"""Fields that several surroundings of one run may have."""
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
@@ -158,6 +163,43 @@ def test_the_exit_status_and_the_lines(
     said = capsys.readouterr().out.splitlines()
     assert said[-2].startswith(line)
     assert said[-1].startswith("user: 9 passed (")
+
+
+def test_each_surrounding_is_part_of_one_common_run() -> None:
+    by_name = {one.name: one for one in SURROUNDINGS}
+    assert sorted(itertools.chain(*TOGETHER)) == sorted(by_name)
+    for names in TOGETHER:
+        differing = [
+            {part.name for part in fields(Surrounding) if getattr(one, part.name) != part.default} - IN_COMMON
+            for one in map(by_name.__getitem__, names)
+        ]
+        assert len(set().union(*differing)) == sum(map(len, differing)), f"{names} exclude each other"
+
+
+def test_a_common_run_differs_in_everything() -> None:
+    one = together(
+        [Surrounding("a", {"TZ": "UTC"}, uptime=5), Surrounding("b", {"LC_ALL": "C"}, is_whole=False)]
+    )
+    assert one == Surrounding("a+b", {"TZ": "UTC", "LC_ALL": "C"}, uptime=5, is_whole=False)
+
+
+def test_what_fails_in_a_common_run_runs_in_each_surrounding_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[str, list[str]]] = []
+
+    def run(one: Surrounding, _: str, arguments: list[str]) -> tuple[int, str]:
+        ran.append((one.name, arguments))
+        is_red = {"umask", "date"} <= {*one.name.split("+")}
+        return (1, "FAILED a.py::test_b - assert") if is_red else (0, "9 passed")
+
+    monkeypatch.setattr(anywhere, "run", run)
+    monkeypatch.setattr(anywhere, "SURROUNDINGS", tuple(map(Surrounding, ("umask", "date", "order"))))
+    monkeypatch.setattr(anywhere, "TOGETHER", (("umask", "date"), ("order",)))
+    assert main(["-n", "2"]) == 1
+    assert ran == [
+        ("umask+date", ["-n", "2"]),
+        *((name, ["a.py::test_b", "-n", "2"]) for name in ("umask", "date")),
+        ("order", ["-n", "2"]),
+    ]
 
 
 def test_a_seed_decides_the_order_and_files_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:

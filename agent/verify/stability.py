@@ -75,7 +75,9 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, _times(selection), repeat_seconds(after))
+    return await _in_sandboxes(
+        pair, pair.new, "verify-repeat", selection, _times(selection), repeat_seconds(after)
+    )
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:

@@ -99,13 +99,16 @@ SURROUNDINGS = (
     Surrounding("load", load=8, is_whole=False),
 )
 TOGETHER = (
-    ("clock-seconds", "zone-chatham", "locale-c", "umask", "path", "order-1"),
+    ("clock-seconds", "zone-chatham", "locale-c", "umask", "order-1"),
     ("clock-minutes", "date-leap-day", "locale-turkish", "home-spaces", "order-2"),
-    ("clock-years", "date-autumn", "temporary", "order-3"),
+    ("clock-years", "date-autumn", "temporary", "path", "order-3"),
     ("date-2027", "user", "one-core"),
     ("date-spring", "home-read-only", "load"),
 )
-"""Names of the surroundings that make one run. Each is in one of them."""
+"""Names of the surroundings that make one run. Each is in one of them.
+
+`locale-c` and `path` exclude each other: Python 3.11 reads `.pth` files in the locale's encoding, and one names the checkout.
+"""
 
 
 def together(several: Sequence[Surrounding]) -> Surrounding:
