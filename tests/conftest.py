@@ -160,6 +160,12 @@ def _refuse_in_unit_tests(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_refuse_in_unit_tests)
 
 
+@pytest.fixture
+def unicode_locale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Show more than ASCII, whatever the caller's locale is."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+
+
 @pytest.fixture(scope="session")
 def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the template of a new git repository without sample hooks, which are most files of a small one."""

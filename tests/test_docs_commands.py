@@ -84,6 +84,12 @@ ENDS = [
         says=r"SWE-bench/SWE-bench_Verified:test",
         why="the tests are offline, and have no package that reads the hub",
     ),
+    End(
+        r"m3agent eval verdicts",
+        (1,),
+        says="nothing was measured",
+        why="the reader's repository has one commit",
+    ),
     End(r"m3agent eval run .*--cluster", (3,), says=r"127\.0\.0\.1:9", why="there is no cluster"),
     End(
         r"make bench-",

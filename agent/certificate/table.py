@@ -20,13 +20,14 @@ Row = tuple[str, str]
 """A name and a text."""
 
 
-def table(statement: Statement, width: int = 0, sign: str = "") -> str:
+def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = "") -> str:
     """Return the certificate for people: the verdict, what was tested, and the tests that decide.
 
     Args:
         statement: The certificate.
         width: Columns of the terminal; 0 for no terminal.
         sign: What stands before the verdict.
+        accuracy: How often verdicts were right in this repository; empty if that is not known.
     """
     said, tests = statement.predicate, statement.predicate.tests
     rows = [
@@ -61,6 +62,8 @@ def table(statement: Statement, width: int = 0, sign: str = "") -> str:
     ):
         if texts:
             rows += _listed(name, texts)
+    if accuracy:
+        rows.append(("accuracy", accuracy))
     return in_rows(rows, width)
 
 

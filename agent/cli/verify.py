@@ -134,7 +134,9 @@ async def _verify(
     from m3agent.agent.certificate.table import WIDTH, table
     from m3agent.agent.errors import EXIT_CODES, Status
     from m3agent.agent.fix.entry import read_issue
+    from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.result import labelled, print_result, sign_of
+    from m3agent.agent.verify.accuracy import known_accuracy
     from m3agent.agent.verify.rules import NOT_TESTED
     from m3agent.serving.client.daemon_thread import in_background
 
@@ -160,7 +162,8 @@ async def _verify(
         print_bytes(found.text())
     else:
         sign = f"{sign_of(found.predicate.verdict)} "
-        print_result(labelled(table(found, columns_of(sys.stdout), sign), WIDTH))
+        accuracy = str(known_accuracy(state_dir(os.environ), request.repository.common_dir) or "")
+        print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
         other = found.predicate.reason.startswith(NOT_TESTED)
         say(OTHER_PYTHON if other else NEXT[found.predicate.verdict])
         if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):

@@ -23,6 +23,7 @@ from m3agent.agent.loop.completion_gate import why_not_tested
 from m3agent.agent.loop.loop import Outcome
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH
+from m3agent.agent.verify.accuracy import known_accuracy
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Patch, Workspace
@@ -95,6 +96,8 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     status, reason = judge(attempt.outcome, attempt.evidence)
     exit_code = EXIT_CODES[status]
     found = [*notes, *_notes_on(attempt, attempt.patch)]
+    if attempt.evidence is not None:
+        found += await asyncio.to_thread(_accuracy, attempt)
     opened: Offered | None = None
     wanted = attempt.request.hand_over
     tested = attempt.evidence is not None
@@ -155,6 +158,12 @@ def _failed(attempt: Attempt, error: Failure) -> FixResult:
     """End an attempt that an error stopped. Raises EnvironmentFault if the log cannot be written."""
     exit_code = _log(attempt, error)
     return end_early(attempt, str(error), Status.ERROR, exit_code)
+
+
+def _accuracy(attempt: Attempt) -> list[str]:
+    """Return how often verdicts were right in this repository, if that is known."""
+    accuracy = known_accuracy(attempt.session.state, attempt.request.repository.common_dir)
+    return [] if accuracy is None else [str(accuracy)]
 
 
 def _notes_on(attempt: Attempt, patch: Patch) -> list[str]:

@@ -19,8 +19,9 @@ from m3agent.agent.repo.repository import Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
-from m3agent.agent.verify.verify import verify
-from m3agent.sandbox.backends.factory import new_sandbox
+from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.verify.verify import Verification, verify
+from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
@@ -78,49 +79,9 @@ async def verify_patch(
         change = await read_change(request.source, repository, folder, github_api=api, env=env, say=say)
         if change.patch.empty or not expected(change):
             return change
-        spec, backend = await sandbox_for(repository, settings, say)
-        workspace = change.workspace
-        spec = await environment_of(repository, spec, backend, workspace, settings, state, say)
-
-        def fresh(of: Workspace) -> Sandbox:
-            return new_sandbox(backend, spec, of, say, _tell_refused(say))
-
-        runs = fresh_runs(workspace, fresh, settings, folder)
-        kept = KeptBaselines(state) if request.cached else None
-
-        async def describe() -> tuple[Environment, BaselineRun]:
-            untouched = await runs.first_ahead(workspace.base)
-            environment = await described_environment(untouched, spec, backend)
-            return environment, baseline_run(
-                runs, untouched, spec, backend, settings, kept, _tell_baseline(say)
-            )
-
-        # meanwhile, the sandbox of the patched tree starts
-        described = asyncio.create_task(describe())
-
-        async def known() -> TestReport | None:
-            return await (await described)[1].partial()
-
-        try:
-            evidence = await verify(
-                workspace,
-                change.patch,
-                runs,
-                settings.reruns,
-                known,
-                60 * settings.verify_minutes,
-                "" if request.issue is None else request.issue.text,
-                request.pinned,
-            )
-            environment, _ = await described
-        finally:
-            described.cancel()
-            for ended in await asyncio.gather(described, return_exceptions=True):
-                if isinstance(ended, tuple):
-                    await ended[1].close()
-            await runs.close_unused()
+        evidence, environment = await verify_change(change, request, state, folder, say)
         verified = Verified(
-            workspace.store,
+            change.workspace.store,
             change.base,
             change.patch,
             change.text,
@@ -131,6 +92,71 @@ async def verify_patch(
             request.issue,
         )
         return await asyncio.to_thread(statement_of, verified, evidence)
+
+
+async def verify_change(
+    change: Change, request: VerifyRequest, state: Path, folder: Path, say: Callable[[str], None]
+) -> tuple[Verification, Environment]:
+    """Verify a patch whose trees are known. The arguments are those of `verify_patch`, and a folder for logs.
+
+    Returns:
+        The verdict with its evidence, and what the tests ran in.
+
+    Raises:
+        EnvironmentFault, SandboxError: As for `verify_patch`.
+    """
+    settings, workspace = request.settings, change.workspace
+    runs, spec, backend = await fresh_runs_for(request, workspace, state, folder, say)
+    kept = KeptBaselines(state) if request.cached else None
+
+    async def describe() -> tuple[Environment, BaselineRun]:
+        untouched = await runs.first_ahead(workspace.base)
+        environment = await described_environment(untouched, spec, backend)
+        return environment, baseline_run(runs, untouched, spec, backend, settings, kept, _tell_baseline(say))
+
+    # meanwhile, the sandbox of the patched tree starts
+    described = asyncio.create_task(describe())
+
+    async def known() -> TestReport | None:
+        return await (await described)[1].partial()
+
+    try:
+        evidence = await verify(
+            workspace,
+            change.patch,
+            runs,
+            settings.reruns,
+            known,
+            60 * settings.verify_minutes,
+            "" if request.issue is None else request.issue.text,
+            request.pinned,
+        )
+        environment, _ = await described
+    finally:
+        described.cancel()
+        for ended in await asyncio.gather(described, return_exceptions=True):
+            if isinstance(ended, tuple):
+                await ended[1].close()
+        await runs.close_unused()
+    return evidence, environment
+
+
+async def fresh_runs_for(
+    request: VerifyRequest, workspace: Workspace, state: Path, folder: Path, say: Callable[[str], None]
+) -> tuple[TreeRuns, SandboxSpec, Backend]:
+    """Return what runs the tests of a workspace's trees in its environment. The caller must close its unused sandboxes.
+
+    Raises:
+        EnvironmentFault, SandboxError: As for `verify_patch`.
+    """
+    settings = request.settings
+    spec, backend = await sandbox_for(request.repository, settings, say)
+    spec = await environment_of(request.repository, spec, backend, workspace, settings, state, say)
+
+    def fresh(of: Workspace) -> Sandbox:
+        return new_sandbox(backend, spec, of, say, _tell_refused(say))
+
+    return fresh_runs(workspace, fresh, settings, folder), spec, backend
 
 
 def _tell_baseline(say: Callable[[str], None]) -> Callable[[Baseline], None]:

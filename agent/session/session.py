@@ -89,6 +89,11 @@ class Session:
             raise fault(error, folder) from None
         return cls(folder, sinks)
 
+    @property
+    def state(self) -> Path:
+        """The state folder."""
+        return self.folder.parent.parent
+
     def beside(self, number: int) -> Session:
         """Create a session for another attempt at the same issue, with the same sinks.
 

@@ -3,7 +3,7 @@
 The work itself is in `m3agent.evals`.
 """
 
-from m3agent.agent.cli.eval import create, export, grade, report, run
+from m3agent.agent.cli.eval import create, export, grade, report, run, verdicts
 from m3agent.agent.cli.eval.app import eval_app
 
-__all__ = ["create", "eval_app", "export", "grade", "report", "run"]
+__all__ = ["create", "eval_app", "export", "grade", "report", "run", "verdicts"]

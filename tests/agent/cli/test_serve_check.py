@@ -16,7 +16,7 @@ from m3agent.serving.launch.record import Phase, ServerRecord, born, new_folder,
 from tests import command_line
 from tests.servers.forced import ForcedServer
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("unicode_locale")]
 
 
 def run(state: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run
 from tests.conftest import git, write_files
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("unicode_locale")]
 
 MakeRepo = Callable[..., Path]
 ADD, DOUBLE = "test_calc.py::test_add", "test_calc.py::test_double"

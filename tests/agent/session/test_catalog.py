@@ -31,6 +31,8 @@ from tests.agent.scripted import MakeRepo
 from tests.conftest import git
 from tests.tools.small_disk import fill, small_disk
 
+pytestmark = pytest.mark.usefixtures("unicode_locale")
+
 app = typer.Typer()
 app.add_typer(sessions_app, name="sessions")
 app.command()(report)

@@ -6,6 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def unicode_locale(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show more than ASCII, whatever the caller's locale is."""
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+def shown(unicode_locale: None) -> None:
+    """What a person sees has more than ASCII."""

@@ -1,0 +1,199 @@
+"""Make right and wrong patches of a fix, whose verdicts can be checked.
+
+What a wrong patch lacks is known by how it is made, or by the commit's own tests: a missing part and a mutant count as wrong only
+if these tests are red with them. Texts are changed by lines, so that one table serves every language.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from random import Random
+from typing import Literal
+
+from m3agent.evals.verdicts.fixes import Fix
+from m3agent.sandbox.store.git import TreeEntry, TreeStore
+
+Kind = Literal[
+    "whole",
+    "code",
+    "part missing",
+    "mutant",
+    "tests removed",
+    "tests skipped",
+    "tests weakened",
+    "test file deleted",
+    "no change",
+]
+KINDS: Mapping[Kind, str] = {
+    "whole": "the commit as it is",
+    "code": "the commit without its tests, which are in the base and red there",
+    "part missing": "the code without one of its changed places",
+    "mutant": "the code with another operator in a changed line",
+    "tests removed": "no code: the red tests are removed",
+    "tests skipped": "no code: the red tests are skipped",
+    "tests weakened": "no code: the red tests assert nothing",
+    "test file deleted": "the code, and another file of tests is deleted",
+    "no change": "an empty line in the code",
+}
+"""The kinds of patches."""
+RIGHT: frozenset[Kind] = frozenset({"whole", "code"})
+MUTANTS = 3
+"""Mutants of a fix that its tests must detect."""
+MOST_MUTANTS = 6
+"""Mutants that are tried for that."""
+
+OPERATORS = (
+    *((r"==", "!="), (r"!=", "=="), (r"<=", "<"), (r">=", ">"), (r" < ", " <= "), (r" > ", " >= ")),
+    *((r" \+ ", " - "), (r" - ", " + "), (r" \* ", " + "), (r" && ", " || "), (r" \|\| ", " && ")),
+    *((r"\band\b", "or"), (r"\bor\b", "and"), (r"\bnot ", ""), (r"\bis not\b", "is")),
+    *((r"\bTrue\b", "False"), (r"\bFalse\b", "True"), (r"\btrue\b", "false"), (r"\bfalse\b", "true")),
+    *((r"\b0\b", "1"), (r"\b1\b", "2"), (r"!(?=\w)", "")),
+)
+"""Regular expressions of operators, and what replaces them."""
+SKIPS = {
+    ".py": (
+        r"^([ \t]*)((?:async )?def test\w*\(.*\).*:)[ \t]*$",
+        r"\1\2\n\1    import pytest; pytest.skip('later')",
+    ),
+    ".js": (r"\b(it|test|describe)\(", r"\1.skip("),
+    ".go": (r"^(func Test\w*\((\w+) \*testing\.T\) \{)$", r"\1\n\t\2.Skip()"),
+    ".rs": (r"^([ \t]*)#\[test\]", r"\1#[test]\n\1#[ignore]"),
+    ".rb": (r"^([ \t]*)it ", r"\1xit "),
+    ".java": (r"^([ \t]*)@Test", r"\1@org.junit.jupiter.api.Disabled @Test"),
+}
+"""By suffix, how a test is skipped: a regular expression of its beginning, and what replaces it."""
+WEAKENED = {
+    ".py": (r"^([ \t]*)(?:assert\b|self\.assert\w*\().*(?<![,(\[{\\])$", r"\1pass"),
+    ".js": (r"^([ \t]*)(?:assert|expect|t)\b[.(].*;?$", r"\1;"),
+    ".go": (r"\bt\.(?:Error|Fatal)(f?)\(", r"t.Log\1("),
+    ".rs": (r"^([ \t]*)assert(?:_eq|_ne)?!\(.*\);$", r"\1;"),
+    ".rb": (r"^([ \t]*)(?:assert\w*|expect)\b.*$", r"\1nil"),
+    ".java": (r"^([ \t]*)assert\w*\(.*\);$", r"\1;"),
+}
+"""By suffix, how an assertion is taken out."""
+_ON_TESTS: Mapping[Kind, Mapping[str, tuple[str, str]]] = {"tests skipped": SKIPS, "tests weakened": WEAKENED}
+LIKE = {**dict.fromkeys((".ts", ".tsx", ".jsx", ".mjs", ".cjs", ".mts", ".cts"), ".js"), ".kt": ".java"}
+"""Suffixes that are written like others."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A patch: the difference of two trees."""
+
+    kind: Kind
+    base: str
+    tree: str
+
+
+def variants_of(store: TreeStore, fix: Fix, other_tests: Callable[[], str | None]) -> Iterator[Variant]:
+    """Yield the variants of a fix whose label is known by how they are made.
+
+    Args:
+        store: Holds the trees.
+        fix: The fix.
+        other_tests: Returns a file of tests that the fix does not change and whose tests pass, or None.
+    """
+    code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)
+    yield Variant("whole", fix.base, fix.whole)
+    yield Variant("code", fix.tested, fix.whole)
+    if (removed := tested.taking(fix.base, fix.tests)).id != fix.tested:
+        yield Variant("tests removed", fix.tested, removed.id)
+    for kind, rules in _ON_TESTS.items():
+        changed = tested.with_texts(fix.tests, functools.partial(_replaced, rules))
+        if changed.id != fix.tested:
+            yield Variant(kind, fix.tested, changed.id)
+    if (path := other_tests()) is not None:
+        yield Variant("test file deleted", fix.tested, code.without(path).id)
+    blank = tested.with_texts(fix.code[:1], lambda _, text: text + "\n")
+    if blank.id != fix.tested:
+        yield Variant("no change", fix.tested, blank.id)
+
+
+def faulty(store: TreeStore, fix: Fix, random: Random) -> Iterator[Variant]:
+    """Yield variants that are wrong only if the commit's tests are red with them: parts that are missing, then mutants."""
+    code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)
+    places = list[tuple[str, list[str], tuple[int, int], list[str]]]()
+    for path in fix.code:
+        old, new = _lines(tested.text(path)), _lines(code.text(path))
+        matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+        for tag, first, last, start, end in matcher.get_opcodes():
+            if tag != "equal":
+                places.append((path, new, (start, end), old[first:last]))
+    if len(places) > 1:
+        path, new, (start, end), before = random.choice(places)
+        tree = code.with_texts([path], lambda *_: "".join([*new[:start], *before, *new[end:]]))
+        yield Variant("part missing", fix.tested, tree.id)
+    mutants = [
+        (path, "".join([*new[:number], line, *new[number + 1 :]]))
+        for path, new, (start, end), _ in places
+        for number in range(start, end)
+        for line in _mutated(new[number])
+    ]
+    random.shuffle(mutants)
+    for path, text in mutants[:MOST_MUTANTS]:
+        yield Variant("mutant", fix.tested, code.with_texts([path], lambda *_, text=text: text).id)
+
+
+def _mutated(line: str) -> Iterator[str]:
+    """Yield a line with another operator, for each operator in it. A comment has none."""
+    if line.lstrip().startswith(("#", "//", "*", "/*")):
+        return
+    for pattern, replacement in OPERATORS:
+        for match in re.finditer(pattern, line):
+            yield line[: match.start()] + replacement + line[match.end() :]
+
+
+def _replaced(rules: Mapping[str, tuple[str, str]], path: str, text: str) -> str:
+    """Return a text with each match of its language's rule replaced."""
+    suffix = PurePosixPath(path).suffix
+    rule = rules.get(LIKE.get(suffix, suffix))
+    return text if rule is None else re.sub(rule[0], rule[1], text, flags=re.MULTILINE)
+
+
+def _lines(text: str) -> list[str]:
+    return text.splitlines(keepends=True)
+
+
+class _Tree:
+    """A tree that is changed file by file. Each change returns another one.
+
+    Args:
+        store: Holds the tree.
+        tree: Git tree id.
+    """
+
+    def __init__(self, store: TreeStore, tree: str) -> None:
+        self._store = store
+        self.id = tree
+        self._entries = {entry.path: entry for entry in store.list_tree(tree)}
+
+    def text(self, path: str) -> str:
+        """Return the text of a file; an empty one if it is missing. Bytes that are not UTF-8 stay as they are."""
+        entry = self._entries.get(path)
+        return "" if entry is None else self._store.get_blob(entry.sha).decode(errors="surrogateescape")
+
+    def taking(self, other: str, paths: tuple[str, ...]) -> _Tree:
+        """Return the tree with some files as they are in another one."""
+        theirs = {entry.path: entry for entry in self._store.list_tree(other)}
+        entries = {path: entry for path, entry in self._entries.items() if path not in paths}
+        return self._with(entries | {path: theirs[path] for path in paths if path in theirs})
+
+    def without(self, path: str) -> _Tree:
+        """Return the tree without a file."""
+        return self._with({name: entry for name, entry in self._entries.items() if name != path})
+
+    def with_texts(self, paths: tuple[str, ...] | list[str], changed: Callable[[str, str], str]) -> _Tree:
+        """Return the tree with other texts. `changed` gets the path and the text of a file."""
+        entries = dict(self._entries)
+        for path in (path for path in paths if path in entries):
+            text = changed(path, self.text(path)).encode(errors="surrogateescape")
+            entries[path] = TreeEntry(path, entries[path].mode, self._store.put_blob(text))
+        return self._with(entries)
+
+    def _with(self, entries: Mapping[str, TreeEntry]) -> _Tree:
+        return _Tree(self._store, self._store.write_tree(entries.values()))
