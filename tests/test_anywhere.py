@@ -122,6 +122,7 @@ def test_only_takes_names_and_their_beginnings() -> None:
         *("clock-seconds", "clock-minutes", "clock-years"),
         "order-2",
     ]
+    assert chosen("umask+order-1") == [Surrounding("umask+order-1", umask=0o077, seed=1)]
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
     python -m scripts.quality.anywhere [--only NAME,NAME] [--unit] [--list] [PYTEST ARGUMENT ...]
 
 `SURROUNDINGS` lists them. Several that do not exclude each other make one run, as `TOGETHER` says. If a test fails there, it runs
-again in each of these surroundings alone, so that the cause is known. With `--only`, each named surrounding has its own run.
+again in each of these surroundings alone, so that the cause is known. With `--only`, each named surrounding has its own run;
+`+` joins names to one run.
 The sandboxes of a Docker engine keep the machine's own clock. Interpreters that tests start with variables of their own
 keep the machine's date and locale.
 
@@ -55,7 +56,8 @@ class Surrounding:
         seed: The seed of a random order of the tests and of Python's hashes.
         cores: The processors that may be used, as for `taskset`.
         load: Number of processes beside the tests that only compute.
-        is_whole: Whether the integration tests run too. They need root for some sandboxes, and are too slow beside a load.
+        is_whole: Whether the integration tests run too. They need root for some sandboxes and short paths for sockets, and are too
+            slow beside a load.
     """
 
     name: str
@@ -90,7 +92,7 @@ SURROUNDINGS = (
     Surrounding("user", user=True, is_whole=False),
     Surrounding("home-spaces", home="my home é"),
     Surrounding("home-read-only", home="home", writable=False, user=True, is_whole=False),
-    Surrounding("temporary", temporary="my files é"),
+    Surrounding("temporary", temporary="my files é", is_whole=False),
     Surrounding("path", checkout="my checkout é"),
     Surrounding("order-1", seed=1),
     Surrounding("order-2", seed=2),
@@ -101,8 +103,8 @@ SURROUNDINGS = (
 TOGETHER = (
     ("clock-seconds", "zone-chatham", "locale-c", "umask", "order-1"),
     ("clock-minutes", "date-leap-day", "locale-turkish", "home-spaces", "order-2"),
-    ("clock-years", "date-autumn", "temporary", "path", "order-3"),
-    ("date-2027", "user", "one-core"),
+    ("clock-years", "date-autumn", "path", "order-3"),
+    ("date-2027", "user", "temporary", "one-core"),
     ("date-spring", "home-read-only", "load"),
 )
 """Names of the surroundings that make one run. Each is in one of them.
@@ -248,13 +250,19 @@ def run(one: Surrounding, marked: str, arguments: Sequence[str]) -> tuple[int, s
 
 
 def chosen(only: str) -> list[Surrounding]:
-    """Return the surroundings that are named, or whose name begins so. Raises `ValueError`."""
+    """Return the surroundings that are named, or whose name begins so. `a+b` is both at once. Raises `ValueError`."""
     names = [name.strip() for name in only.split(",")]
-    for name in names:
+    for name in (part for name in names for part in name.split("+")):
         if not any(one.name.startswith(name) for one in SURROUNDINGS):
             known = ", ".join(one.name for one in SURROUNDINGS)
             raise ValueError(f"there is no surrounding '{name}'; there are {known}")
-    return [one for one in SURROUNDINGS if any(one.name.startswith(name) for name in names)]
+    alone = tuple(name for name in names if "+" not in name)
+    joined = [
+        together([one for one in SURROUNDINGS if one.name in name.split("+")])
+        for name in names
+        if "+" in name
+    ]
+    return [*(one for one in SURROUNDINGS if one.name.startswith(alone)), *joined]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 FALSIFYING = re.compile(
     r"^(?:E\s+)?(?:\s*[|+-]*\s*)(?:Falsifying example|Failing test case): (\w+)\(", re.MULTILINE
 )
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 PYTEST = ("-m", "pytest", "-q", "-m", "hypothesis", "--hypothesis-profile=fuzz", "-p", "no:cacheprovider")
 
 
