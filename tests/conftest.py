@@ -8,6 +8,7 @@ import gc
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -158,6 +159,18 @@ def _refuse_in_unit_tests(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 sys.addaudithook(_refuse_in_unit_tests)
+
+
+def python_program(code: str) -> str:
+    """Return a program that this Python runs, as pip and uv write it in a folder with spaces, which a first line cannot name."""
+    return PROGRAM.format(shlex.quote(sys.executable)) + code
+
+
+PROGRAM = """\
+#!/bin/sh
+'''exec' {} "$0" "$@"
+' '''
+"""
 
 
 @pytest.fixture

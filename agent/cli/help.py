@@ -99,7 +99,7 @@ EXAMPLES = {
     ),
 }
 """Examples by command, each with its purpose."""
-EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export")
+EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export", "verdicts")
 WORDS = {"help": "--help", "version": "--version"}
 """First words that people try, and the option that they mean."""
 ORDER = [name for names in COMMANDS.values() for name in names]

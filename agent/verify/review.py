@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
+from m3agent.agent.verify.deciding_code import deciding_lines
 from m3agent.agent.verify.reaches import Reach, lines_of, reaches, shows
 from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.workspace import Patch, Workspace
@@ -120,6 +121,9 @@ def findings_of(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> tup
             elif (place.line, place.what) not in seen:
                 seen.add((place.line, place.what))
                 found.append(Finding(path, place.line, text[:MOST_TEXT], place.what))
+    found += [
+        Finding(path, line, text[:MOST_TEXT], what) for path, (line, text, what) in deciding_lines(changes)
+    ]
     return tuple(found)
 
 

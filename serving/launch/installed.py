@@ -5,6 +5,7 @@ The module does not import the engine, because the import takes a quarter of a m
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -50,8 +51,15 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
+EXEC = "'''exec' "
+"""Begins the second line of a console script whose Python is in a folder with spaces, or has a path of more than 127 bytes.
+
+The first line is then `#!/bin/sh`. pip (distlib) and uv write it so.
+"""
+
+
 def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
-    """Return the interpreter of `python -m ...`, or the interpreter that a console script's first line names."""
+    """Return the interpreter of `python -m ...`, or the interpreter that a console script names."""
     program = LaunchCommand.of(argv).program
     full = shutil.which(program[0], path=path) if program else None
     if full is None:
@@ -60,8 +68,8 @@ def _python(argv: Sequence[str], path: str | None) -> list[str] | None:
         return [str(Path(full).absolute())]
     try:
         with Path(full).open("rb") as file:
-            line = file.readline(512)
-    except OSError:
+            first, second = (file.readline(4096).decode(errors="replace") for _ in range(2))
+        words = shlex.split(second)[1:2] if second.startswith(EXEC) else first.removeprefix("#!").split()
+    except (OSError, ValueError):
         return None
-    words = line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
-    return words if words and "python" in Path(words[-1]).name else None
+    return words if first.startswith("#!") and words and "python" in Path(words[-1]).name else None

@@ -162,12 +162,20 @@ def set_files(
     return files
 
 
+_FIND_PYTHON = r"""
+python= first= second=
+program=$(command -v {}) && {{ IFS= read -r first; IFS= read -r second; }} < "$program" || true
+named='^#! *([^ ]*python[^ ]*)' executed="^'''exec' [\"']?([^\"']*python[^\"' ]*)"
+if [[ $first =~ $named || $second =~ $executed ]]; then python=${{BASH_REMATCH[1]}}; fi"""
+"""Finds the Python of a console script: in its first line, or in its second one (`installed.EXEC`)."""
+
+
 def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) -> str:
     """Return lines of a script that end it with one sentence if something is not installed.
 
     Args:
         programs: The packages of the programs that have to be on PATH, by program.
-        engine: The engine's program. Its first line names the Python that needs the packages; another first line is not
+        engine: The engine's program. Its beginning names the Python that needs the packages; a program without it is not
             looked into.
         packages: Packages that the engine needs, like `name>=1`.
     """
@@ -176,9 +184,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
         needed = [package, *packages] if program == engine else [package]
         lines.append(f"command -v {shlex.quote(program)} >/dev/null || missing+=({shlex.join(needed)})")
     if packages:
-        lines.append(
-            f"python=$(head -n 1 \"$(command -v {shlex.quote(engine)})\" 2>/dev/null | sed -n 's/^#! *\\([^ ]*python[^ ]*\\).*/\\1/p')"
-        )
+        lines += [_FIND_PYTHON.format(shlex.quote(engine))]
     for package in packages:
         name = re.split(r"[^\w.-]", package, maxsplit=1)[0]
         ask = f'import importlib.metadata as m; m.version("{name}")'

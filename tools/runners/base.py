@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import posixpath
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -51,11 +51,22 @@ class Tree:
     Args:
         paths: Paths of all files.
         read: Returns the content of a file.
+        read_many: Returns the contents of many files at once; None to read them one by one.
     """
 
-    def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
+    def __init__(
+        self,
+        paths: Collection[str],
+        read: Callable[[str], bytes],
+        read_many: Callable[[Sequence[str]], Iterable[bytes]] | None = None,
+    ) -> None:
         self.paths = frozenset(paths)
         self._read = read
+        self._read_many = read_many or (lambda paths: map(read, paths))
+
+    def contents(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        """Yield files with their contents. They must be in the tree."""
+        return zip(paths, self._read_many(paths), strict=True)
 
     def text(self, path: str) -> str:
         """Return a file's text; empty if it is missing or larger than `MOST_TEXT`."""
@@ -278,6 +289,10 @@ class Ecosystem(ABC):
     @abstractmethod
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests, by its path."""
+
+    def helpers(self, tree: Tree) -> Collection[str]:
+        """Return the files that only tests use although their paths do not say so, by what they contain or who names them."""
+        return ()
 
     @abstractmethod
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from m3agent.tools.runners.base import (
@@ -25,6 +26,8 @@ MODULES = "/opt/m3agent-go/modules"
 CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment. Since version 1.20, Go does not come with one."""
 DATA = "testdata"
+_TAKES_TEST = re.compile(rb"\bfunc\b[^{;]*[\s*]testing\.(?:TB|[TBFM])\b")
+"""A function with a test among its parameters or results."""
 CONFIGURATION = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum", "go.env"})
 
 
@@ -61,6 +64,11 @@ class Go(Runner):
     def is_test(self, path: str) -> bool:
         """Return whether Go compiles a file only for tests, or tests read it."""
         return path.endswith(("_test.go", ".golden")) or DATA in path.split("/")[:-1]
+
+    def helpers(self, tree: Tree) -> Collection[str]:
+        """Return the files whose functions take a test, such as `*testing.T`: what they check, only tests can call."""
+        paths = [path for path in tree.paths if path.endswith(".go") and not self.is_test(path)]
+        return [path for path, content in tree.contents(paths) if _TAKES_TEST.search(content)]
 
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file chooses modules or the version of Go."""

@@ -43,7 +43,6 @@ _LINK = re.compile(
     r"(-Wl,\S*(?:wrap|defsym|dynamic-linker|entry|-z,initfirst)\S*|-nostdlib\S*|-static\S*|-specs=\S+|-e\s+\S+)"
 )
 _REDEFINES = re.compile(rf"^\s*#\s*(?:define|undef)\s+({_MACRO})\b")
-_SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|h|hh|hpp|hxx|h\+\+|inl|ipp|inc|in)$", re.IGNORECASE)
 
 
 def registration_changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
@@ -91,7 +90,7 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
     """
     found = []
     for path, text in sorted(after.items()):
-        if not _SOURCE.search(path) or is_test(path):
+        if is_test(path):  # another file can be included as well, whatever its name
             continue
         old = {line.strip() for line in before.get(path, "").splitlines()}
         for number, line in enumerate(text.splitlines(), start=1):

@@ -30,6 +30,8 @@ TEST_FOLDERS = frozenset({"tests", "benches"})
 CONFIGURATION = frozenset({MANIFEST, "Cargo.lock", "build.rs", "rust-toolchain", "rust-toolchain.toml"})
 _TEST = re.compile(r"#\[(?:cfg\(test\)|(?:\w+::)*test\b)")
 """An attribute of a test, or of an item for tests."""
+_TEST_MODULE = re.compile(rb"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
+"""A module in a file of its own that is compiled only for tests."""
 _ONLY_TESTS = re.compile(r"^\s*#!\[cfg\(test\)\]", re.MULTILINE)
 """An attribute of a file that has nothing but tests."""
 
@@ -85,6 +87,19 @@ class Cargo(Runner):
         stem = name.removesuffix(".rs")
         named = stem in ("test", "tests") or stem.endswith(("_test", "_tests"))
         return not TEST_FOLDERS.isdisjoint(folders) or (name.endswith(".rs") and named)
+
+    def helpers(self, tree: Tree) -> Collection[str]:
+        """Return the files of modules that are compiled only for tests: `#[cfg(test)] mod util;`, and what lies below them."""
+        paths = [path for path in tree.paths if path.endswith(".rs")]
+        files, folders = set[str](), list[str]()
+        for path, content in tree.contents(paths):
+            stem = posixpath.basename(path).removesuffix(".rs")
+            folder = posixpath.dirname(path) if stem in ("lib", "main", "mod") else path.removesuffix(".rs")
+            for name in _TEST_MODULE.findall(content):
+                module = posixpath.join(folder, name.decode())
+                files.add(f"{module}.rs")
+                folders.append(f"{module}/")
+        return [path for path in paths if path in files or path.startswith(tuple(folders))]
 
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides what cargo builds and how."""

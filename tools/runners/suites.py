@@ -10,7 +10,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 from weakref import WeakKeyDictionary
 
@@ -106,7 +106,11 @@ CODE = frozenset(
 def tree_files(store: TreeStore, tree: str) -> Tree:
     """Return the plain files of a git tree."""
     entries = {entry.path: entry for entry in store.list_tree(tree) if stat.S_ISREG(entry.mode)}
-    return Tree(entries.keys(), lambda path: store.get_blob(entries[path].sha))
+    return Tree(
+        entries.keys(),
+        lambda path: store.get_blob(entries[path].sha),
+        lambda paths: store.each_blob([entries[path].sha for path in paths]),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -262,14 +266,18 @@ class TestFiles:
     Args:
         suites: The suites of the tree without the patch.
         known: What runs have shown about files of the repository.
+        tree: The files, for what their contents say about others.
     """
 
     __test__ = False  # not a test class, despite its name
 
-    def __init__(self, suites: Iterable[Suite], known: Collected | None = None) -> None:
+    def __init__(
+        self, suites: Iterable[Suite], known: Collected | None = None, tree: Tree | None = None
+    ) -> None:
         self._ecosystems = [RUNNERS[name] for name in dict.fromkeys(suite.runner for suite in suites)]
         known = known or Collected()
         self._collected, self._documented = known.tests, known.examples
+        self._tree = tree
 
     def learn(self, idents: Collection[str]) -> set[str]:
         """Take a file with these tests for a test file, whatever its name. A Python file with examples is code and tests.
@@ -291,7 +299,16 @@ class TestFiles:
 
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests."""
-        return path in self._collected or any(each.is_test(path) for each in self._ecosystems)
+        if path in self._collected or any(each.is_test(path) for each in self._ecosystems):
+            return True
+        return path in self._helpers
+
+    @cached_property
+    def _helpers(self) -> frozenset[str]:
+        """Files that only tests use although their paths do not say so."""
+        if self._tree is None:
+            return frozenset()
+        return frozenset(path for each in self._ecosystems for path in each.helpers(self._tree))
 
     def has_tests(self, path: str) -> bool:
         """Return whether a file that belongs to the tests can hold tests, and not only data or helpers of tests."""
@@ -299,7 +316,9 @@ class TestFiles:
             return True
         if path.endswith(".py"):
             return is_test_module(path)
-        return PurePosixPath(path).suffix.lower() in CODE and self.is_test(path)
+        return PurePosixPath(path).suffix.lower() in CODE and any(
+            each.is_test(path) for each in self._ecosystems
+        )
 
     def is_surrounding(self, path: str, base: Collection[str]) -> bool:
         """Return whether a file decides how tests run. `base` has all paths of the tree without the patch."""
@@ -333,5 +352,6 @@ def files_of_tests(store: TreeStore, tree: str) -> TestFiles:
     """
     known = _COLLECTED.setdefault(store, Collected())
     if tree not in known.files:
-        known.files[tree] = TestFiles(find_suites(tree_files(store, tree)) or DEFAULT, known)
+        files = tree_files(store, tree)
+        known.files[tree] = TestFiles(find_suites(files) or DEFAULT, known, files)
     return known.files[tree]

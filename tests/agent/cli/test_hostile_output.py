@@ -225,6 +225,7 @@ ELSEWHERE = {
     "eval report": "prints through `print_text`",
     "eval export": "prints ids, which have no other characters, and notes",
     "eval run": "prints through the live view",
+    "eval verdicts": "prints through `print_text`, and titles of commits through `printable_line`",
 }
 
 

@@ -22,7 +22,7 @@ from m3agent.serving.launch.record import LOG, Phase, ServerRecord, live_servers
 from m3agent.serving.launch.server_set import how_to_start
 from tests import command_line
 from tests.command_line import Process, run
-from tests.conftest import later
+from tests.conftest import later, python_program
 from tests.serving.launch.test_checkpoint import folder_of, with_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.linux]
@@ -346,7 +346,7 @@ def test_a_version_that_must_not_serve_m3_is_refused(machine: Machine, tmp_path:
     (site / "vllm-0.26.0.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n"
     )
-    machine.program("vllm", f"#!{sys.executable}\nraise SystemExit('started')\n")
+    machine.program("vllm", python_program("raise SystemExit('started')\n"))
     done = machine.serve(PYTHONPATH=str(site))
     assert done.returncode == 3
     assert (
@@ -625,7 +625,7 @@ def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_pat
         (site / f"vllm-{version}.dist-info" / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
         )
-        machine.program("vllm", f"#!{sys.executable}\nraise SystemExit('started')\n")
+        machine.program("vllm", python_program("raise SystemExit('started')\n"))
         done = machine.run("serve", "--context", "1048576", "--dry-run", PYTHONPATH=str(site), GPUS="4")
         assert done.returncode == 0, done.stderr
         assert ("indexer_kv_dtype" in done.stdout) is planned

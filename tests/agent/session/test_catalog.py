@@ -313,7 +313,7 @@ def test_a_report_has_a_file_of_its_own(three: Path, tmp_path: Path, monkeypatch
     assert (result.exit_code, result.stdout) == (0, "")
     assert [path.name for path in folder.iterdir()] == ["m3agent-report.html"]
     address = result.stderr.rpartition(" ")[2].strip()
-    assert address == f"file://{tmp_path}/my%20work/m3agent-report.html"
+    assert address == (folder / "m3agent-report.html").as_uri()
 
 
 def test_a_report_goes_to_standard_output(three: Path) -> None:
@@ -457,7 +457,10 @@ def test_views_outside_a_repository_show_all_and_say_so(
     assert OTHERS not in run("sessions", "list").stdout
     assert OTHERS in run("sessions", "list", "--all").stdout
     assert run("sessions", "show", OTHERS).exit_code == 2
-    assert f"report {OTHERS} --repo {tmp_path / 'other'}" in run("sessions", "show", OTHERS, "--all").stdout
+    assert (
+        f"report {OTHERS} --repo {shlex.quote(str(tmp_path / 'other'))}"
+        in run("sessions", "show", OTHERS, "--all").stdout
+    )
 
 
 def test_a_folder_that_does_not_exist_is_refused(state: Path, tmp_path: Path) -> None:

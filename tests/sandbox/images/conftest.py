@@ -34,7 +34,10 @@ def python_image() -> Iterator[str]:
     linked = subprocess.run(
         ["ldd", python, *programs, *uv], capture_output=True, text=True, check=True
     ).stdout
-    words = [word for word in linked.split() if word.startswith("/") and not word.endswith(":")]
+    lines = [
+        line for line in linked.splitlines() if not line.endswith(":")
+    ]  # without the names of the programs
+    words = [word for line in lines for word in line.split() if word.startswith("/")]
     libraries = {Path(word).resolve() for word in words}
     loaders = {Path(word) for word in words}
     buffer = BytesIO()

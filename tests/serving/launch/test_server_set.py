@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from m3agent.serving.launch.server_set import (
     router_argv,
     set_files,
 )
+from tests.conftest import python_program
 
 ARGV = (
     *("vllm", "serve", "org/m3", "--block-size", "128", "--tool-call-parser", "minimax_m3"),
@@ -160,7 +160,7 @@ def test_start_says_what_is_missing_before_it_starts_anything(written: Path) -> 
         f"{written}/start.sh: nothing was started, because packages are missing here; install them with: pip install "
         "'vllm>=0.24' 'fastokens>=0.2' 'vllm-router'\n"
     )
-    program(written, "vllm", f"#!{sys.executable}\nraise SystemExit('started')\n")
+    program(written, "vllm", python_program("raise SystemExit('started')\n"))
     program(written, "vllm-router", "#!/bin/sh\n")
     done = started(written)
     assert done.stderr.endswith(" pip install 'fastokens>=0.2'\n")

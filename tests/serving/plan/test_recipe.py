@@ -3,7 +3,6 @@
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from m3agent.serving.plan.command import LaunchCommand, command_line
 from m3agent.serving.plan.recipe import RECIPES, recipe
 from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
+from tests.conftest import python_program
 
 NAMES = [
     "vllm-nvidia-tp8",
@@ -221,7 +221,7 @@ def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -
     """Each program is replaced by a script that records its arguments and variables."""
     known = recipe(name)
     told = tmp_path / "told"
-    echo = f"#!{sys.executable}\nimport json, os, sys\n"
+    echo = python_program("import json, os, sys\n")
     echo += f"open({str(told)!r}, 'w').write(json.dumps([sys.argv[1:], dict(os.environ)]))\n"
     program = tmp_path / known.argv[0]
     program.write_text(echo)

@@ -28,6 +28,7 @@ from m3agent.tools.runners.javascript import paths
 from m3agent.tools.runners.javascript.detect import find_suites
 from m3agent.tools.runners.javascript.manifest import restored_manifest
 from m3agent.tools.runners.javascript.packages import preparation
+from m3agent.tools.runners.javascript.set_up import set_up_files
 from m3agent.tools.runners.records import read_records
 
 Dropped = Mapping[str, bool]
@@ -76,6 +77,10 @@ class JavaScriptRunner(Runner):
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests, by its path."""
         return paths.is_test(path)
+
+    def helpers(self, tree: Tree) -> Collection[str]:
+        """Return the files that a configuration names as set-up."""
+        return set_up_files(tree)
 
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run."""

@@ -1,26 +1,55 @@
 "use strict";
 // Compare functions that decide about tests with their state before the repository's code was loaded.
 //
-// `watch(objects)` returns a function that lists what was replaced since. It also makes assertions that must fail, about
-// random values: code that replaced them would let every test pass. Nothing here notices code that changes the state of
-// one test of the runner without replacing a function.
+// `watch(objects, locked)` returns a function that lists what was replaced since. It also makes assertions that must fail, about
+// random values: code that replaced them would let every test pass. Code can restore what it replaced before anybody looks. So the
+// functions of `locked` objects, those of `assert` among them, become accessors that note each assignment (`lock`). Nothing here
+// notices code that changes the state of one test of the runner without replacing a function.
 
 const assert = require("node:assert");
 const { EventEmitter } = require("node:events");
 const { randomUUID } = require("node:crypto");
 
-const { apply, getOwnPropertyDescriptor, ownKeys } = Reflect;
+const { apply, defineProperty, getOwnPropertyDescriptor, ownKeys } = Reflect;
 
 const CORE = [
-  ["assert", assert],
-  ["assert.strict", assert.strict],
   ["EventEmitter.prototype", EventEmitter.prototype],
   ["Promise.prototype", Promise.prototype],
   ["Function.prototype", Function.prototype],
   ["JSON", JSON],
 ];
 
-function watch(objects = []) {
+// Let each assignment to a function of an object be noted. The object works as before.
+function lock(name, object, note, keys = ownKeys(object)) {
+  for (const key of keys) {
+    const descriptor = getOwnPropertyDescriptor(object, key);
+    if (typeof descriptor?.value !== "function" || !descriptor.configurable || !descriptor.writable) continue;
+    const { enumerable } = descriptor;
+    let { value } = descriptor;
+    const get = () => value;
+    const set = function (next) {
+      if (this !== object && this !== undefined) {
+        defineProperty(this, key, { value: next, writable: true, enumerable, configurable: true });
+        return;
+      }
+      if (next !== value) note(`the code under test replaced ${name ? `${name}.` : ""}${String(key)}`);
+      value = next;
+    };
+    try {
+      defineProperty(object, key, { get, set, enumerable, configurable: false });
+    } catch {
+      defineProperty(object, key, { get, set, enumerable, configurable: true }); // a proxy, as jest's global object
+    }
+  }
+}
+
+function watch(objects = [], locked = []) {
+  let noted = [];
+  for (const [name, object] of [["assert", assert], ["assert.strict", assert.strict], ...locked]) {
+    lock(name, object, (sign) => {
+      if (!noted.includes(sign)) noted[noted.length] = sign;
+    });
+  }
   const known = [];
   for (const [name, object] of [...CORE, ...objects]) {
     for (const key of ownKeys(object)) {
@@ -36,7 +65,8 @@ function watch(objects = []) {
     ["assert.throws", () => assert.throws(() => {})],
   ];
   return () => {
-    const signs = [];
+    const signs = noted;
+    noted = [];
     for (let index = 0; index < known.length; index++) {
       const { name, object, key, value } = known[index];
       if (getOwnPropertyDescriptor(object, key)?.value !== value) {
@@ -57,4 +87,4 @@ function watch(objects = []) {
   };
 }
 
-module.exports = { watch };
+module.exports = { lock, watch };

@@ -1,11 +1,15 @@
 "use strict";
-// The canaries of a file, in the context of its tests.
+// The canaries of a file, in the context of its tests, and the locks on what the tests call.
 
 const { expect, test } = require("@jest/globals");
 
 const key = Symbol.for("m3agent");
-const { names, values } = globalThis[key];
+const { names, values, lock } = globalThis[key];
 delete globalThis[key];
+
+const matchers = globalThis[Symbol.for("$$jest-matchers-object")]?.matchers;
+if (matchers) lock("expect", matchers);
+lock("", globalThis, ["expect", "test", "it", "describe", "beforeAll", "beforeEach", "afterEach", "afterAll"]);
 
 test(names[0], () => {
   throw new Error(values[0]);

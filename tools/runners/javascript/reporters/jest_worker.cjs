@@ -10,7 +10,7 @@ const { createRequire } = require("node:module");
 const { randomUUID } = require("node:crypto");
 const { encode, mac } = require("./records.cjs");
 const { takeSecret } = require("./shared.cjs");
-const { watch } = require("./guard.cjs");
+const { lock, watch } = require("./guard.cjs");
 const { canaryName } = require("./names.cjs");
 
 const changed = watch();
@@ -94,7 +94,12 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
     const signs = [];
     let setUp = config.setupFilesAfterEnv;
     if (circus) {
-      environment.global[Symbol.for("m3agent")] = { names, values: [randomUUID(), randomUUID()] };
+      const note = (sign) => signs.includes(sign) || signs.push(sign);
+      environment.global[Symbol.for("m3agent")] = {
+        names,
+        values: [randomUUID(), randomUUID()],
+        lock: (name, object, keys) => lock(name, object, note, keys),
+      };
       setUp = [path.join(__dirname, "jest_canary.cjs"), ...setUp];
       observe(environment, names, signs);
     }

@@ -11,10 +11,7 @@ const { watch } = load("./guard.cjs");
 
 const tell = recordsTo(4, takeSecret(3));
 export const first = randomUUID(); // name of the test that makes node start this reporter before the file
-const changed = watch([
-  ["node:test", load("node:test")],
-  ["Readable.prototype", Readable.prototype],
-]);
+const changed = watch([["Readable.prototype", Readable.prototype]], [["node:test", load("node:test")]]);
 process.on("uncaughtExceptionMonitor", (error) => tell("thrown", textOf(error)));
 
 let begin;

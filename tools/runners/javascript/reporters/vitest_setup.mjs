@@ -1,7 +1,7 @@
 // The canaries of a file, and the signature of its results. vitest loads this file before each test file.
 
 import { createRequire } from "node:module";
-import { afterAll, expect, test } from "vitest";
+import { afterAll, chai, expect, test } from "vitest";
 
 const load = createRequire(import.meta.url);
 const { encode, mac } = load("./records.cjs");
@@ -10,7 +10,10 @@ const SHARED = "m3agent";
 
 const { providedContext } = globalThis.__vitest_worker__;
 const { secret, names, isolated } = providedContext[SHARED];
-const changed = watch();
+const changed = watch(
+  chai ? [["expect", chai.Assertion.prototype]] : [],
+  chai ? [["expect", chai.Assertion.prototype]] : [],
+);
 if (isolated) delete providedContext[SHARED]; // otherwise the next file needs it
 
 let file;
