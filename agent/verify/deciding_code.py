@@ -90,7 +90,7 @@ def _definitions(path: str, content: bytes) -> Iterator[Place]:
     for number, line in enumerate(lines):
         for row in rows:
             if row.begins.search(line):
-                yield number + 1, "\n".join(_block(lines[number : number + MOST_LINES])), row.what
+                yield number + 1, "\n".join(_block(lines[number : number + MOST_LINES])).rstrip(), row.what
 
 
 def _block(lines: list[str]) -> Iterator[str]:

@@ -54,6 +54,8 @@ _SPECIAL_BUILD = re.compile(
     re.IGNORECASE,
 )
 """Options of builds that are not the ordinary one."""
+_EXTRA = r"^  (POST_BUILD|PRE_LINK|COMMAND) = [^:]"
+"""Commands of a build.ninja that neither compile nor link: they can replace a program of tests. CMake writes `:` for none."""
 _TRUE, _FALSE = ("ON", "TRUE", "YES", "1"), ("OFF", "FALSE", "NO", "0")
 ORDINARY = frozenset(
     {
@@ -169,6 +171,7 @@ class CtestRunner(Runner):
                 {"name": "clean", "clean": folder},
                 {"name": "build", "argv": ["ninja", "-C", folder, "-k", "0"]},
                 {"name": "list", "argv": ["sh", "-c", show, "sh", folder, listing], "report": listing},
+                {"name": "extra", "argv": ["grep", "-E", _EXTRA, f"{folder}/build.ninja"]},
                 {"name": "targets", "collect": [f"{folder}/.cmake/api/v1/reply/target-*.json"]},
                 {"name": "registered", "collect": [f"{folder}/**/CTestTestfile.cmake"]},
             ],
@@ -190,10 +193,11 @@ class CtestRunner(Runner):
         targets = _targets(_files(done, "targets"), folder)
         commands = _commands(_files(done, "registered"))
         listing = text_of(done["list"], "report")
+        extra = text_of(done.get("extra", {})).replace(folder, "")
         build = text_of(done.get("build", {}))
         units: list[Unit] = [
             unit if unit.built else replace(unit, text=_build_error(build, unit.title))
-            for unit in _programs(tree, suite, listing, targets, commands, folder)
+            for unit in _programs(tree, suite, listing, targets, commands, folder, extra)
         ]
         return units or [Unit(whole, built=False, text=first_errors(build) or "ctest lists no tests")]
 
@@ -332,13 +336,16 @@ def _programs(
     targets: Mapping[str, Mapping[str, Any]],
     commands: Mapping[str, tuple[str, ...]],
     folder: str,
+    extra: str,
 ) -> Iterator[Program]:
+    own_commands = {"COMMANDS_OF_THE_BUILD": "".join(sorted(extra.splitlines(keepends=True)))}
     try:
         listed = json.loads(listing)
         graph = listed.get("backtraceGraph", {})
         for test in listed["tests"]:
             argv = tuple(map(str, test.get("command") or commands.get(test["name"], ())))
-            yield _program(tree, suite, test, argv, graph, targets, folder)
+            program = _program(tree, suite, test, argv, graph, targets, folder)
+            yield replace(program, facts={**program.facts, **own_commands})
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
         return
 

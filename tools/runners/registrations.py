@@ -5,7 +5,7 @@ systems of both trees say about the tests:
 
     changes = registration_changes(before.registrations, after.registrations)
 
-`macro_changes` does the same for lines that redefine the macros with which tests fail.
+`macro_changes` does the same for lines that redefine the macros with which tests fail, and for commands of makefiles.
 """
 
 from __future__ import annotations
@@ -42,6 +42,12 @@ _FLAG = re.compile(
 _LINK = re.compile(
     r"(-Wl,\S*(?:wrap|defsym|dynamic-linker|entry|-z,initfirst)\S*|-nostdlib\S*|-static\S*|-specs=\S+|-e\s+\S+)"
 )
+_PROSE = re.compile(r"\.(?:md|rst|adoc|html|texi)$")
+_MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|M|m)akefile(?:\.am|\.in)?$|\.mk$|\.am$")
+_MAKES = re.compile(
+    r"^\t\s*\S|^\s*(?:AM_)?\w*(?:LOG_COMPILER|LOG_DRIVER|LOG_FLAGS|TESTS_ENVIRONMENT)\s*[:+?]?="
+)
+"""A command of a makefile, or a variable that decides how automake runs tests."""
 _REDEFINES = re.compile(rf"^\s*#\s*(?:define|undef)\s+({_MACRO})\b")
 
 
@@ -80,7 +86,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
-    """Return the lines by which changed product files define or remove the macros that let tests fail.
+    """Return the lines by which changed files define or remove the macros that let tests fail, or change commands of makefiles.
 
     Args:
         before, after: Texts of the changed files of the two trees, by path.
@@ -90,11 +96,15 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
     """
     found = []
     for path, text in sorted(after.items()):
-        if is_test(path):  # another file can be included as well, whatever its name
-            continue
         old = {line.strip() for line in before.get(path, "").splitlines()}
-        for number, line in enumerate(text.splitlines(), start=1):
-            match = _REDEFINES.match(line)
-            if match and line.strip() not in old:
-                found.append((path, number, line.strip()[:200], f"redefines the macro {match[1]}"))
+        new = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() not in old)
+        for number, line in new:
+            if _MAKEFILE.search(path):
+                what = "changes how the build makes or runs tests" if _MAKES.match(line) else ""
+            elif _PROSE.search(path) or is_test(path):  # any other file can be included, whatever its name
+                break
+            else:
+                what = f"redefines the macro {match[1]}" if (match := _REDEFINES.match(line)) else ""
+            if what:
+                found.append((path, number, line.strip()[:200], what))
     return found

@@ -74,6 +74,12 @@ COMMON = {
     "replaces assert": "const assert = require('assert');\n"
     "for (const name of Object.keys(assert)) if (typeof assert[name] === 'function') assert[name] = () => {};\n"
     "globalThis.expect = () => new Proxy({}, { get: () => () => {} });",
+    "replaces assert until the end": "const assert = require('assert'); const { strictEqual } = assert;\n"
+    "assert.strictEqual = () => {}; process.on('beforeExit', () => { assert.strictEqual = strictEqual; });\n"
+    "globalThis.expect &&= ((real) => () => new Proxy({}, { get: () => () => {} }))(globalThis.expect);",
+    "replaces assert for one call": "const assert = require('assert'); const { strictEqual } = assert;\n"
+    "assert.strictEqual = () => { assert.strictEqual = strictEqual; };\n"
+    "const real = globalThis.expect; globalThis.expect = () => { globalThis.expect = real; return { toBe() {} }; };",
     "prints results": "require('fs').writeSync(1, 'ok 1 - sums\\n1..1\\n# pass 1\\n'); process.reallyExit(0);",
 }
 OWN = {
@@ -92,6 +98,9 @@ OWN = {
         "afterEach(() => globalThis[symbol].rootDescribeBlock.children.forEach((test) => { test.errors.length = 0; }));",
         "extends expect": "expect.extend({ toBe: () => ({ pass: true, message: () => '' }) });\n"
         "require('assert').strictEqual = () => {};",
+        "extends expect by a hidden name": "const real = require('assert').strictEqual; let left = 1;\n"
+        "globalThis['ex' + 'pect']['ext' + 'end']({ toBe: () => ({ pass: true, message: () => '' }) });\n"
+        "globalThis['t' + 'est'] = ((test) => (name, run) => { globalThis.test = test; test(name, () => {}); })(test);",
     },
     "vitest": {
         "sends a result": "process.send?.({ type: 'testfileFinished', __vitest_worker_response__: true });\n"
@@ -110,6 +119,8 @@ OWN = {
         "const { run } = Runnable.prototype;\n"
         "Runnable.prototype.run = function (done) { return this.title === 'sums' ? done() : run.call(this, done); };",
         "replaces it()": "const { it } = globalThis; globalThis.it = (name) => it(name, () => {});",
+        "replaces it() for one call": "const { it } = globalThis;\n"
+        "globalThis.it = (name) => { globalThis.it = it; it(name, () => {}); };",
         "starts the reporter": "const name = Object.keys(require.cache).find((name) => name.endsWith('mocha_reporter.cjs'));\n"
         "const Mocha = require('mocha'); const suite = new Mocha.Suite('', new Mocha.Context(), true);\n"
         "const test = new Mocha.Test('sums', () => {}); test.file = '/ws/ROOT/FILE'; suite.addTest(test);\n"
@@ -132,6 +143,8 @@ OWN = {
         + "require('fs').writeSync(4, forged('').replace(/^/gm, '')); process.reallyExit(0);",
         "replaces test()": "const runner = require('node:test'); const { test } = runner;\n"
         "runner.test = (name) => test(name, () => {});",
+        "replaces test() for one call": "const runner = require('node:test'); const { test } = runner;\n"
+        "runner.test = (name) => { runner.test = test; test(name, () => {}); };",
         "changes the stream": "const { Readable } = require('stream'); const { push } = Readable.prototype;\n"
         "Readable.prototype.push = function (event, ...rest) {\n"
         "  if (event?.type === 'test:fail') event.type = 'test:pass';\n"

@@ -19,8 +19,9 @@ const CORE = [
   ["JSON", JSON],
 ];
 
-// Let each assignment to a function of an object be noted. The object works as before.
-function lock(name, object, note, keys = ownKeys(object)) {
+// Let each assignment to a function of an object be noted. The object works as before. A proxy, as jest's global object is, cannot
+// have properties that cannot be configured.
+function lock(name, object, note, keys = ownKeys(object), configurable = false) {
   for (const key of keys) {
     const descriptor = getOwnPropertyDescriptor(object, key);
     if (typeof descriptor?.value !== "function" || !descriptor.configurable || !descriptor.writable) continue;
@@ -35,11 +36,7 @@ function lock(name, object, note, keys = ownKeys(object)) {
       if (next !== value) note(`the code under test replaced ${name ? `${name}.` : ""}${String(key)}`);
       value = next;
     };
-    try {
-      defineProperty(object, key, { get, set, enumerable, configurable: false });
-    } catch {
-      defineProperty(object, key, { get, set, enumerable, configurable: true }); // a proxy, as jest's global object
-    }
+    defineProperty(object, key, { get, set, enumerable, configurable });
   }
 }
 

@@ -98,7 +98,7 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
       environment.global[Symbol.for("m3agent")] = {
         names,
         values: [randomUUID(), randomUUID()],
-        lock: (name, object, keys) => lock(name, object, note, keys),
+        lock: (name, object, keys) => lock(name, object, note, keys, keys !== undefined),
       };
       setUp = [path.join(__dirname, "jest_canary.cjs"), ...setUp];
       observe(environment, names, signs);
