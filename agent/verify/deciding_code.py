@@ -45,7 +45,7 @@ TABLE = (
     _row(_C_PLUS_PLUS, r"\boperator\s*(?:==|!=|<=>)", COMPARES),
     _row(
         "java kt groovy scala",
-        r"\b(?:boolean|fun|def)\s+(?:equals|compareTo)\s*\(|\bint\s+compareTo\s*\(",
+        r"\b(?:boolean|fun|def)\s+equals\s*\(",
         COMPARES,
     ),
     _row("cs vb fs", r"\bbool\s+Equals\s*\(|\boperator\s*[=!]=|\bFunction\s+Equals\b", COMPARES),

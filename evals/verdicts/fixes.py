@@ -49,7 +49,8 @@ def fixes_of(history: CommitHistory, bounds: Bounds) -> Iterator[Fix]:
     while window := [*itertools.islice(commits, WINDOW)]:
         scores = {commit.sha: score((commit.message, *history.messages_merged(commit))) for commit in window}
         for commit in sorted(window, key=lambda commit: -scores[commit.sha]):
-            with contextlib.suppress(GitFailed):  # a shallow or partial clone lacks objects
+            # a shallow or partial clone lacks objects, and the tests in a file of code may be inseparable from it
+            with contextlib.suppress(GitFailed, ValueError):
                 if commit.parent is not None and (fix := _fix(history, commit, commit.parent, bounds)):
                     yield fix
 
