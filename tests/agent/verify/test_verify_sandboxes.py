@@ -333,14 +333,3 @@ async def test_no_rerun_without_a_changed_result(verification: RunVerification, 
     result = await verification({"calc.py": BUGGY + "\n"})
     assert (result.verdict, result.still_red) == ("failed", ("test_calc.py::test_add",))
     assert logs(tmp_path) == {"before", "after"}
-
-
-@pytest.mark.slow
-async def test_reruns_end_when_they_took_longer_than_the_first_runs(
-    verification: RunVerification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("m3agent.agent.verify.pair.FREE_SECONDS", 0.0)
-    slow = TESTS.replace("test_add():", "test_add():\n    import time; time.sleep(8 * odd())")
-    result = await verification({"calc.py": FIXED}, tests=ODD_HERE + slow, odd=[(), {1, 2, 3}])
-    assert result.verdict == "verified"
-    assert logs(tmp_path) == {"before", "after", "before-again-1", "inverted-1"}
