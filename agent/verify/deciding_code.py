@@ -38,10 +38,10 @@ _JS = "js cjs mjs jsx ts cts mts tsx vue svelte"
 _GLOBALS = r"(?:expect|assert|test|it|describe|suite|before|after|beforeEach|afterEach|beforeAll|afterAll)"
 _C_PLUS_PLUS = "cc cpp cxx h hh hpp hxx inl ipp"
 TABLE = (
-    _row("rs", r"\bimpl\b[^{;]*\b(?:PartialEq|PartialOrd|Eq|Ord)\b.*\bfor\b", COMPARES),
+    _row("rs", r"\bimpl\b[^{;]*\b(?:PartialEq|PartialOrd|Eq|Ord|Termination)\b.*\bfor\b", COMPARES),
     _row("rs", r"\bmacro_rules!\s*(?:(?:debug_)?assert\w*|panic|unreachable|matches)\b", MACRO),
     _row("rs", r"\buse\b.*\bas\s+(?:(?:debug_)?assert\w*|panic)\b", MACRO),
-    _row("go", r"^func\s*\([^)]*\)\s*Equal\s*\(", COMPARES),
+    _row("go", r"^func\s*\([^)]*\)\s*(?:Equal|Is|As)\s*\(", COMPARES),
     _row(_C_PLUS_PLUS, r"\boperator\s*(?:==|!=|<=>)", COMPARES),
     _row(
         "java kt groovy scala",
@@ -52,7 +52,7 @@ TABLE = (
     _row("rb", r"\bdef\s+(?:self\.)?(?:==|===|!=|=~|<=>|eql\?|equal\?)", COMPARES),
     _row("swift", r"\bfunc\s*(?:==|!=|~=)", COMPARES),
     _row(_JS, r"\b(?:asymmetricMatch|hasInstance)\b|jest\.asymmetricMatcher", COMPARES),
-    _row(_JS, r"\bexpect\.extend\s*\(", RUNNER),
+    _row(_JS, r"\bexpect\.extend\s*\(|\baddEqualityTesters\b", RUNNER),
     _row(_JS, rf"\b(?:globalThis|global|window|self)(?:\.|\[['\"]){_GLOBALS}\b['\"\]]*\s*=(?!=)", RUNNER),
     _row(_JS, r"\bassert(?:\.strict)?(?:\.|\[)[\w'\"]+\]?\s*=(?!=)", RUNNER),
 )

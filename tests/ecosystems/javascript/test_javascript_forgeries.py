@@ -98,6 +98,10 @@ OWN = {
         "afterEach(() => globalThis[symbol].rootDescribeBlock.children.forEach((test) => { test.errors.length = 0; }));",
         "extends expect": "expect.extend({ toBe: () => ({ pass: true, message: () => '' }) });\n"
         "require('assert').strictEqual = () => {};",
+        "adds a tester": "expect['addEqualityTesters']([() => true]); require('assert').strictEqual = () => {};\n"
+        "const is = Object.is; Object.is = () => { Object.is = is; return true; };",
+        "compares with another function": "const { is } = Object; Object.is = () => true;\n"
+        "afterAll(() => { Object.is = is; });",
         "extends expect by a hidden name": "const real = require('assert').strictEqual; let left = 1;\n"
         "globalThis['ex' + 'pect']['ext' + 'end']({ toBe: () => ({ pass: true, message: () => '' }) });\n"
         "globalThis['t' + 'est'] = ((test) => (name, run) => { globalThis.test = test; test(name, () => {}); })(test);",
@@ -105,6 +109,8 @@ OWN = {
     "vitest": {
         "sends a result": "process.send?.({ type: 'testfileFinished', __vitest_worker_response__: true });\n"
         "process.removeAllListeners('message'); process.send = () => true;",
+        "adds a tester": "const { expect } = await import('vitest'); expect.addEqualityTesters([() => true]);\n"
+        "const { is } = Object; Object.is = () => { Object.is = is; return true; };",
         "changes the results": "const { afterAll, afterEach } = await import('vitest');\n"
         "afterEach(({ task }) => { for (const one of task.file.tasks) one.result = { state: 'pass' }; });\n"
         "afterAll(() => {});",

@@ -4,11 +4,13 @@
 const { expect, test } = require("@jest/globals");
 
 const key = Symbol.for("m3agent");
-const { names, values, lock } = globalThis[key];
+const { names, values, lock, lockTesters } = globalThis[key];
 delete globalThis[key];
 
 const matchers = globalThis[Symbol.for("$$jest-matchers-object")]?.matchers;
 if (matchers) lock("expect", matchers);
+lockTesters();
+lock("Object", Object, ["is"]);
 lock("", globalThis, ["expect", "test", "it", "describe", "beforeAll", "beforeEach", "afterEach", "afterAll"]);
 
 test(names[0], () => {

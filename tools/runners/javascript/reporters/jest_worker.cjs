@@ -10,7 +10,7 @@ const { createRequire } = require("node:module");
 const { randomUUID } = require("node:crypto");
 const { encode, mac } = require("./records.cjs");
 const { takeSecret } = require("./shared.cjs");
-const { lock, watch } = require("./guard.cjs");
+const { lock, lockTesters, watch } = require("./guard.cjs");
 const { canaryName } = require("./names.cjs");
 
 const changed = watch();
@@ -98,6 +98,7 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
       environment.global[Symbol.for("m3agent")] = {
         names,
         values: [randomUUID(), randomUUID()],
+        lockTesters: () => lockTesters(environment.global, note),
         lock: (name, object, keys) => lock(name, object, note, keys, keys !== undefined),
       };
       setUp = [path.join(__dirname, "jest_canary.cjs"), ...setUp];

@@ -5,7 +5,7 @@ import { afterAll, chai, expect, test } from "vitest";
 
 const load = createRequire(import.meta.url);
 const { encode, mac } = load("./records.cjs");
-const { watch } = load("./guard.cjs");
+const { lockTesters, watch } = load("./guard.cjs");
 const SHARED = "m3agent";
 
 const { providedContext } = globalThis.__vitest_worker__;
@@ -15,6 +15,9 @@ const changed = watch(
   chai ? [["expect", chai.Assertion.prototype]] : [],
 );
 if (isolated) delete providedContext[SHARED]; // otherwise the next file needs it
+
+const added = [];
+lockTesters(globalThis, (sign) => added.push(sign));
 
 let file;
 test(names[0], ({ task }) => {
@@ -27,7 +30,7 @@ test(names[1], () => {
 
 // Hooks of this kind run in the opposite order, so this one is the last.
 afterAll(() => {
-  const signs = changed();
+  const signs = [...changed(), ...added];
   const passed = [];
   let canaries = 0;
   const visit = (task, above) => {
