@@ -14,6 +14,7 @@ Exit status: 0 if all tests passed, 1 if one failed, 2 if a surrounding cannot b
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shutil
 import subprocess
@@ -252,7 +253,7 @@ def run(one: Surrounding, marked: str, arguments: Sequence[str]) -> tuple[int, s
 def chosen(only: str) -> list[Surrounding]:
     """Return the surroundings that are named, or whose name begins so. `a+b` is both at once. Raises `ValueError`."""
     names = [name.strip() for name in only.split(",")]
-    for name in (part for name in names for part in name.split("+")):
+    for name in itertools.chain.from_iterable(name.split("+") for name in names):
         if not any(one.name.startswith(name) for one in SURROUNDINGS):
             known = ", ".join(one.name for one in SURROUNDINGS)
             raise ValueError(f"there is no surrounding '{name}'; there are {known}")
