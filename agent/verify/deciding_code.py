@@ -25,23 +25,29 @@ class Deciding:
 
     suffixes: frozenset[str]
     begins: re.Pattern[str]
-    """Matches its first line."""
+    """Matches its beginning, on one line or several."""
     what: str
     """What it does, as a phrase."""
 
 
 def _row(suffixes: str, begins: str, what: str) -> Deciding:
-    return Deciding(frozenset(f".{suffix}" for suffix in suffixes.split()), re.compile(begins), what)
+    return Deciding(
+        frozenset(f".{suffix}" for suffix in suffixes.split()), re.compile(begins, re.MULTILINE), what
+    )
 
 
 _JS = "js cjs mjs jsx ts cts mts tsx vue svelte"
 _GLOBALS = r"(?:expect|assert|test|it|describe|suite|before|after|beforeEach|afterEach|beforeAll|afterAll)"
 _C_PLUS_PLUS = "cc cpp cxx h hh hpp hxx inl ipp"
 TABLE = (
-    _row("rs", r"\bimpl\b[^{;]*\b(?:PartialEq|PartialOrd|Eq|Ord|Termination)\b.*\bfor\b", COMPARES),
-    _row("rs", r"\bmacro_rules!\s*(?:(?:debug_)?assert\w*|panic|unreachable|matches)\b", MACRO),
-    _row("rs", r"\buse\b.*\bas\s+(?:(?:debug_)?assert\w*|panic)\b", MACRO),
-    _row("go", r"^func\s*\([^)]*\)\s*(?:Equal|Is|As)\s*\(", COMPARES),
+    _row(
+        "rs",
+        r"\bimpl\b[^{;]{0,300}\b(?:PartialEq|PartialOrd|Eq|Ord|Termination)\b[^{;]{0,300}\bfor\b",
+        COMPARES,
+    ),
+    _row("rs", r"\bmacro_rules\s*!\s*(?:(?:debug_)?assert\w*|panic|unreachable|matches|\$)", MACRO),
+    _row("rs", r"\buse\b[^;]{0,300}\bas\s+(?:(?:debug_)?assert\w*|panic)\b", MACRO),
+    _row("go", r"^func\s*\([^)]{0,300}\)\s*(?:Equal|Is|As)\s*\(", COMPARES),
     _row(_C_PLUS_PLUS, r"\boperator\s*(?:==|!=|<=>)", COMPARES),
     _row(
         "java kt groovy scala",
@@ -49,7 +55,11 @@ TABLE = (
         COMPARES,
     ),
     _row("cs vb fs", r"\bbool\s+Equals\s*\(|\boperator\s*[=!]=|\bFunction\s+Equals\b", COMPARES),
-    _row("rb", r"\bdef\s+(?:self\.)?(?:==|===|!=|=~|<=>|eql\?|equal\?)", COMPARES),
+    _row(
+        "rb",
+        r"(?:\bdef\s+(?:self\.)?|\b(?:define_method|alias_method|alias)\b[\s(:'\"]*)(?:==|===|!=|=~|<=>|eql\?|equal\?)",
+        COMPARES,
+    ),
     _row("swift", r"\bfunc\s*(?:==|!=|~=)", COMPARES),
     _row(_JS, r"\b(?:asymmetricMatch|hasInstance)\b|jest\.asymmetricMatcher", COMPARES),
     _row(_JS, r"\bexpect\.extend\s*\(|\baddEqualityTesters\b", RUNNER),
@@ -86,11 +96,13 @@ def _definitions(path: str, content: bytes) -> Iterator[Place]:
     rows = [row for row in TABLE if PurePosixPath(path).suffix.lower() in row.suffixes]
     if not rows:
         return
-    lines = content.decode(errors="replace").splitlines()
-    for number, line in enumerate(lines):
-        for row in rows:
-            if row.begins.search(line):
-                yield number + 1, "\n".join(_block(lines[number : number + MOST_LINES])).rstrip(), row.what
+    text = content.decode(errors="replace")
+    lines = text.split("\n")
+    found = {
+        (text.count("\n", 0, match.start()), row.what) for row in rows for match in row.begins.finditer(text)
+    }
+    for number, what in sorted(found):
+        yield number + 1, "\n".join(_block(lines[number : number + MOST_LINES])).rstrip(), what
 
 
 def _block(lines: list[str]) -> Iterator[str]:
@@ -99,7 +111,7 @@ def _block(lines: list[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
         text = line.strip()
         is_inside = depth > 0 or not text or len(line) - len(line.lstrip()) > indent
-        if number and not is_inside and not text.startswith(("{", "}", ")", "]", "end")):
+        if number and not is_inside and not text.startswith(("{", "}", ")", "]", "end", "where", "for ")):
             return
         yield text
         depth += sum(line.count(bracket) for bracket in "{([") - sum(line.count(bracket) for bracket in "})]")

@@ -38,6 +38,9 @@ def found(before: str, after: str, path: str = "src/lib.rs") -> list[tuple[int, 
         ("Sum.kt", "override fun equals(other: Any?) = true", COMPARES),
         ("Sum.cs", "public static bool operator ==(Sum a, Sum b) => true;", COMPARES),
         ("sum.rb", "def ==(other) = true", COMPARES),
+        ("sum.rb", "define_method(:==) { |_| true }", COMPARES),
+        ("src/lib.rs", "impl PartialEq\n    for Sum {", COMPARES),
+        ("src/lib.rs", "macro_rules! make { ($n:ident) => { macro_rules! $n { } } }", MACRO),
         ("Sum.swift", "static func == (a: Sum, b: Sum) -> Bool { true }", COMPARES),
         ("sum.ts", "  asymmetricMatch() { return true; }", COMPARES),
         ("sum.js", "static [Symbol.hasInstance]() { return true; }", COMPARES),
@@ -62,6 +65,8 @@ def test_only_definitions_that_are_new_count() -> None:
     )
     assert found(EQUALS, EQUALS.replace("self.0 == other.0", "true")) == [(1, COMPARES)]
     assert found(EQUALS, "") == []
+    split = EQUALS.replace(" for Sum {", "\nfor Sum\nwhere\n    T: Eq,\n{")
+    assert found(split, split.replace("self.0 == other.0", "true")) == [(1, COMPARES)]
     moved = {"a.rs": (EQUALS.encode(), None), "b.rs": (None, EQUALS.encode())}
     assert deciding_lines(moved) == []
     assert found(EQUALS, EQUALS + EQUALS) == [(6, COMPARES)]
