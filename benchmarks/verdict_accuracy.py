@@ -93,7 +93,7 @@ def table(results: Iterable[Result]) -> str:
     lines += [
         f"{result.name} {trial.commit[:12]} {trial.kind}: {trial.verdict} ({trial.rule}): {trial.reason}"
         for result, trial in found
-        if (trial.verdict == "verified") != trial.is_right
+        if trial.is_misjudged
     ]
     return "\n".join(lines)
 

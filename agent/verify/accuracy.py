@@ -37,6 +37,11 @@ class Trial(BaseModel):
     seconds: float
     """Wall time of the verification."""
 
+    @property
+    def is_misjudged(self) -> bool:
+        """Whether a right patch is not verified, or a wrong one is."""
+        return (self.verdict == "verified") != self.is_right
+
 
 class Measured(BaseModel):
     """What was measured in a repository."""

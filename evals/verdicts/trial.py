@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -108,13 +107,16 @@ async def _shown(runs: TreeRuns, fix: Fix) -> Shown | None:
 
 async def _is_wrong(runs: TreeRuns, variant: Variant, shown: Shown) -> bool:
     """Return whether a test that shows the fix, or that passed before, is red with a variant in two runs."""
-    names = (f"label-{variant.kind.replace(' ', '-')}-{number}" for number in itertools.count(1))
-    lost = shown.lost(await runs.run(variant.tree, next(names)))
-    return bool(lost and lost & shown.lost(await runs.run(variant.tree, next(names))))
+    lost = shown.turned | shown.kept
+    for number in (1, 2):
+        lost &= shown.lost(await runs.run(variant.tree, f"label-{variant.kind.replace(' ', '-')}-{number}"))
+        if not lost:
+            return False
+    return True
 
 
 def _other_tests(history: CommitHistory, fix: Fix, shown: Shown) -> str | None:
-    """Return a file of tests that the fix does not change and whose tests pass; None if there is none."""
+    """Return another file of tests. The fix does not change it, and its tests pass. None if there is no such file."""
     files = files_of_tests(history.store, fix.tested)
     paths = {file_of(ident) for ident in shown.kept} - {*fix.code, *fix.tests}
     return min((path for path in paths if files.is_test(path)), default=None)

@@ -184,7 +184,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
         needed = [package, *packages] if program == engine else [package]
         lines.append(f"command -v {shlex.quote(program)} >/dev/null || missing+=({shlex.join(needed)})")
     if packages:
-        lines += [_FIND_PYTHON.format(shlex.quote(engine))]
+        lines.append(_FIND_PYTHON.format(shlex.quote(engine)))
     for package in packages:
         name = re.split(r"[^\w.-]", package, maxsplit=1)[0]
         ask = f'import importlib.metadata as m; m.version("{name}")'

@@ -299,9 +299,11 @@ class TestFiles:
 
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests."""
-        if path in self._collected or any(each.is_test(path) for each in self._ecosystems):
-            return True
-        return path in self._helpers
+        return path in self._collected or self._is_named_test(path) or path in self._helpers
+
+    def _is_named_test(self, path: str) -> bool:
+        """Return whether a file belongs to the tests by its path."""
+        return any(each.is_test(path) for each in self._ecosystems)
 
     @cached_property
     def _helpers(self) -> frozenset[str]:
@@ -316,9 +318,7 @@ class TestFiles:
             return True
         if path.endswith(".py"):
             return is_test_module(path)
-        return PurePosixPath(path).suffix.lower() in CODE and any(
-            each.is_test(path) for each in self._ecosystems
-        )
+        return PurePosixPath(path).suffix.lower() in CODE and self._is_named_test(path)
 
     def is_surrounding(self, path: str, base: Collection[str]) -> bool:
         """Return whether a file decides how tests run. `base` has all paths of the tree without the patch."""

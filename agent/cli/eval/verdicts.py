@@ -132,7 +132,7 @@ async def _tried(work: FixTrials, fix: Fix, activity: Activity) -> list[Trial]:
 def _table(trials: Sequence[Trial], width: int) -> str:
     """Return the verdicts by kind, the shares with their intervals, and each wrong verdict."""
     from m3agent.evals.report.statistics import wilson
-    from m3agent.evals.verdicts.variants import KINDS, RIGHT
+    from m3agent.evals.verdicts.variants import KINDS
 
     rows: list[tuple[str, ...]] = [("PATCHES", "NUMBER", "VERIFIED", "UNVERIFIED", "FAILED", "")]
     for kind, described in KINDS.items():
@@ -150,6 +150,6 @@ def _table(trials: Sequence[Trial], width: int) -> str:
                 f"{interval.low:.0%} to {interval.high:.0%} of all such patches, with a confidence of 95 %"
             )
             text += f"\n{named}: {verified} of {len(those)} verified ({share})"
-    odd = [trial for trial in trials if (trial.verdict == "verified") != (trial.kind in RIGHT)]
-    lines = (f"\n  {each.commit[:12]} {each.kind}: {each.verdict}: {each.reason}" for each in odd)
+    misjudged = (trial for trial in trials if trial.is_misjudged)
+    lines = (f"  {each.commit[:12]} {each.kind}: {each.verdict}: {each.reason}" for each in misjudged)
     return text + "\n" + "".join(printable_line(line, 300) + "\n" for line in lines)

@@ -10,7 +10,7 @@ const { createRequire } = require("node:module");
 const { randomUUID } = require("node:crypto");
 const { encode, mac } = require("./records.cjs");
 const { takeSecret } = require("./shared.cjs");
-const { lock, lockTesters, watch } = require("./guard.cjs");
+const { lock, lockTesters, noteIn, watch } = require("./guard.cjs");
 const { canaryName } = require("./names.cjs");
 
 const changed = watch();
@@ -94,7 +94,7 @@ async function runFile(globalConfig, config, environment, runtime, file, send) {
     const signs = [];
     let setUp = config.setupFilesAfterEnv;
     if (circus) {
-      const note = (sign) => signs.includes(sign) || signs.push(sign);
+      const note = noteIn(signs);
       environment.global[Symbol.for("m3agent")] = {
         names,
         values: [randomUUID(), randomUUID()],

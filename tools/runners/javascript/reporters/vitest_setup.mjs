@@ -5,19 +5,16 @@ import { afterAll, chai, expect, test } from "vitest";
 
 const load = createRequire(import.meta.url);
 const { encode, mac } = load("./records.cjs");
-const { lockTesters, watch } = load("./guard.cjs");
+const { lockTesters, noteIn, watch } = load("./guard.cjs");
 const SHARED = "m3agent";
 
 const { providedContext } = globalThis.__vitest_worker__;
 const { secret, names, isolated } = providedContext[SHARED];
-const changed = watch(
-  chai ? [["expect", chai.Assertion.prototype]] : [],
-  chai ? [["expect", chai.Assertion.prototype]] : [],
-);
+const changed = watch([], chai ? [["expect", chai.Assertion.prototype]] : []);
 if (isolated) delete providedContext[SHARED]; // otherwise the next file needs it
 
 const added = [];
-lockTesters(globalThis, (sign) => added.push(sign));
+lockTesters(globalThis, noteIn(added));
 
 let file;
 test(names[0], ({ task }) => {
