@@ -19,7 +19,8 @@ from benchmarks.common import say
 from benchmarks.mined import with_tests_of
 from benchmarks.mining import open_history
 
-from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.agent.fix.compared_runs import fresh_runs
+from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
@@ -33,7 +34,8 @@ async def verified(given: dict[str, Any], scratch: Path) -> Verification:
     patch = workspace.patch(with_tests_of(store, given["parent"], given["commit"], given["path"]))
     spec = SandboxSpec("docker" if given["image"] else None, given["image"])
     backend = await choose_backend(spec, say)
-    runs = TreeRuns(store, lambda of: new_sandbox(backend, spec, of, say), scratch)
+    # Older versions have this function too.
+    runs = fresh_runs(workspace, lambda of: new_sandbox(backend, spec, of, say), Settings(), scratch)
     return await verify(workspace, patch, runs)
 
 

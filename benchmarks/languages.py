@@ -29,6 +29,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import described, files_of_tests, suites_of
@@ -58,7 +59,7 @@ async def measure(
     def fresh(of: Workspace) -> Sandbox:
         return new_sandbox(chosen, spec, of, say)
 
-    runs = TreeRuns(store, fresh, scratch, suites=suites)
+    runs = TreeRuns(SandboxesAhead(store, fresh), scratch, suites=suites)
     changed = sorted(path for path in {*start, *new} if start.get(path) != new.get(path))
     parts = {"whole": new, "no change": start} if len(changed) == 1 else {"whole": new}
     for path in changed if len(changed) > 1 else ():

@@ -37,6 +37,7 @@ from m3agent.agent.verify.verify import verify
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.images.debian import base_image
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.store.git import TreeStore
@@ -67,7 +68,7 @@ async def measure(
         return new_sandbox(backend, spec, of, say)
 
     def runs() -> TreeRuns:
-        return TreeRuns(store, fresh, scratch, max(TEST_TIMEOUT, seconds))
+        return TreeRuns(SandboxesAhead(store, fresh), scratch, max(TEST_TIMEOUT, seconds))
 
     if options.keep is not None and options.keep.exists():
         known = REPORT.validate_json(options.keep.read_bytes())

@@ -38,6 +38,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
@@ -88,7 +89,7 @@ async def measure(store: TreeStore, name: str, commit: str, rounds: int, scratch
         return new_sandbox(backend, spec, of, say)
 
     def new_runs() -> TreeRuns:
-        return TreeRuns(store, fresh, scratch)  # without the results of earlier runs
+        return TreeRuns(SandboxesAhead(store, fresh), scratch)  # without the results of earlier runs
 
     runs = new_runs()
     baseline = await runs.run(base, "baseline")

@@ -10,6 +10,7 @@ from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines, 
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, TreeRuns
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.run_tests import Bytecode
@@ -40,7 +41,9 @@ def fresh_runs(
     timeout = max(TEST_TIMEOUT, 60 * settings.verify_minutes)
     store, base = workspace.store, workspace.base
     shared = Bytecode() if bytecode is None else bytecode
-    return TreeRuns(store, fresh, logs, timeout, suites_of(store, base), base=base, bytecode=shared)
+    return TreeRuns(
+        SandboxesAhead(store, fresh), logs, timeout, suites_of(store, base), base=base, bytecode=shared
+    )
 
 
 def baseline_run(

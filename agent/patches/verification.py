@@ -110,7 +110,7 @@ async def verify_change(
     kept = KeptBaselines(state) if request.cached else None
 
     async def describe() -> tuple[Environment, BaselineRun]:
-        untouched = await runs.first_ahead(workspace.base)
+        untouched = await runs.sandboxes.first(workspace.base)
         environment = await described_environment(untouched, spec, backend)
         return environment, baseline_run(runs, untouched, spec, backend, settings, kept, _tell_baseline(say))
 
@@ -137,7 +137,7 @@ async def verify_change(
         for ended in await asyncio.gather(described, return_exceptions=True):
             if isinstance(ended, tuple):
                 await ended[1].close()
-        await runs.close_unused()
+        await runs.sandboxes.close_unused()
     return evidence, environment
 
 

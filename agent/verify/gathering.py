@@ -106,7 +106,7 @@ async def gather(work: Work) -> Evidence:
             evidence = await _with_runs(work, copies)
     finally:
         await copies.close()
-        await runs.close_unused()
+        await runs.sandboxes.close_unused()
     names = tuple(suite.name for suite in chosen)
     evidence = replace(evidence, suites=names, left_out=left_out, runs=tuple(runs.made))
     return await asyncio.to_thread(_with_reading, evidence, work, chosen, elsewhere)
@@ -137,7 +137,7 @@ async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
     trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
     not_own = Selection(ignore=trees.imported)
     old = Pair(patch.base, trees.without, "", runs, work.reruns, not_own, trees.new_files)
-    runs.start_ahead(old.new, 1)
+    runs.sandboxes.start(old.new, 1)
     known = asyncio.ensure_future(_nothing() if work.baseline is None else work.baseline())
     tests = await asyncio.to_thread(_added_tests, workspace, patch, trees.added)
     added = Pair(trees.old, trees.new, "added-", runs, work.reruns, tests, trees.new_files)
@@ -166,13 +166,13 @@ async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
 def _start_ahead(work: Work, pairs: _Pairs) -> None:
     """Start the sandboxes that runs will soon need."""
     for pair in filter(None, pairs.beside):
-        work.runs.start_ahead(pair.old, 1)
-        work.runs.start_ahead(pair.new, 1)
+        work.runs.sandboxes.start(pair.old, 1)
+        work.runs.sandboxes.start(pair.new, 1)
     whole = 1 if work.baseline is None else 0
-    work.runs.start_ahead(pairs.old.old, whole)
+    work.runs.sandboxes.start(pairs.old.old, whole)
     if work.reruns:
-        work.runs.start_ahead(pairs.old.new, 1 + SANDBOXES)
-        work.runs.start_ahead(pairs.old.old, whole + 1)
+        work.runs.sandboxes.start(pairs.old.new, 1 + SANDBOXES)
+        work.runs.sandboxes.start(pairs.old.old, whole + 1)
 
 
 async def _run_beside(
@@ -380,7 +380,9 @@ def _with_reading(
         evidence = replace(evidence, related=frozenset(related))
     if any(suite.runner == PYTEST for suite in suites):
         accepted = read_required_pythons(files_of(Workspace(workspace.store, patch.base)))
-        others = [python for python in sorted(work.runs.pythons) if minor_of(python) not in accepted]
+        others = [
+            python for python in sorted(work.runs.sandboxes.pythons) if minor_of(python) not in accepted
+        ]
         if accepted and others:
             evidence = replace(evidence, other_python=(accepted[0], others[0]))
     return evidence

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Variant, run_in_sandbox, run_variants
@@ -33,8 +30,6 @@ PER_RECORDED_TEST = 4 * PER_TEST
 """Limit of one test while it is recorded, which makes it slower, and of one that is compared with its recorded run."""
 BASELINE = "baseline"
 """Name of the run of all tests on the base tree."""
-STARTS = os.cpu_count() or 1
-"""Sandboxes that start at once. With more, the first one, on which the verdict waits, is ready later."""
 
 
 @dataclass(frozen=True)
@@ -66,83 +61,33 @@ class TreeRuns:
     """Runs tests of trees, each run in its own sandbox.
 
     Attributes:
-        store: Holds the trees.
-        new_sandbox: Starts a sandbox for a workspace.
+        sandboxes: The sandboxes for trees.
         folder: Where the logs of the test runs go.
         timeout: Timeout of a run whose selection has no time, in seconds.
         suites: The suites that run, of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
         among: All suites of the base tree, which decide how ids start; empty if they are `suites`.
         kept: Complete results of `run_once`, by tree, suites and selection.
-        ahead: Sandboxes that start before they are needed, by tree.
-        starts: Limits the sandboxes that start at once. The first that is asked for is ready first.
         base: The base tree, whose bytecode the runs of all trees use; empty if it is not known.
         bytecode: This bytecode.
         made: The runs that were made.
         sides: Whether a tree that is compared has the code of the patch, by its id.
-        pythons: The versions of Python in the sandboxes that started.
     """
 
-    store: TreeStore
-    new_sandbox: Callable[[Workspace], Sandbox]
+    sandboxes: SandboxesAhead
     folder: Path
     timeout: float = TEST_TIMEOUT
     suites: Sequence[Suite] = ()
     among: Sequence[Suite] = ()
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
-    ahead: dict[str, list[asyncio.Task[Sandbox]]] = field(default_factory=dict)
-    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS))
     base: str = ""
     bytecode: Bytecode = field(default_factory=Bytecode)
     made: list[MadeRun] = field(default_factory=list)
     sides: dict[str, bool] = field(default_factory=dict)
-    pythons: set[str] = field(default_factory=set)
 
-    def start_ahead(self, tree: str, number: int) -> None:
-        """Start sandboxes for the next runs of a tree: their start takes as long as a small suite.
-
-        `close_unused` must follow.
-        """
-        waiting = self.ahead.setdefault(tree, [])
-        waiting += [asyncio.create_task(self._started(tree)) for _ in range(number - len(waiting))]
-
-    async def first_ahead(self, tree: str) -> Sandbox:
-        """Return the sandbox that the next run of a tree gets, once it has started. It is not taken away from that run.
-
-        Run nothing in it that the repository decides. `close_unused` must follow.
-
-        Raises:
-            SandboxError: The sandbox failed.
-        """
-        self.start_ahead(tree, 1)
-        return await asyncio.shield(self.ahead[tree][0])
-
-    async def close_unused(self) -> None:
-        """Close the sandboxes that no run has used."""
-        waiting = [task for tasks in self.ahead.values() for task in tasks]
-        self.ahead.clear()
-        await _close(waiting)
-
-    async def _started(self, tree: str) -> Sandbox:
-        async with self.starts:
-            sandbox = await self.new_sandbox(Workspace(self.store, tree)).__aenter__()
-        self.pythons.add(sandbox.python)
-        return sandbox
-
-    @contextlib.asynccontextmanager
-    async def _sandbox(self, tree: str) -> AsyncIterator[Sandbox]:
-        waiting = self.ahead.get(tree)
-        start = waiting.pop(0) if waiting else asyncio.create_task(self._started(tree))
-        try:
-            sandbox = await asyncio.shield(start)
-        except (
-            asyncio.CancelledError
-        ):  # the start may have ended at the same moment, and nobody else knows of it
-            await _close([start])
-            raise
-        try:
-            yield sandbox
-        finally:
-            await sandbox.close()
+    @property
+    def store(self) -> TreeStore:
+        """Holds the trees."""
+        return self.sandboxes.store
 
     async def run_once(
         self, tree: str, name: str, selection: Selection, *, added: Collection[str] = ()
@@ -179,7 +124,7 @@ class TreeRuns:
         Raises:
             SandboxError: The sandbox failed, so nothing is known about the tests.
         """
-        async with self._sandbox(tree) as sandbox:
+        async with self.sandboxes.sandbox(tree) as sandbox:
             keeps = tree == self.base
             return await self._run_in(sandbox, name, selection, record, added, keep_bytecode=keeps)
 
@@ -206,7 +151,7 @@ class TreeRuns:
             SandboxError: The sandbox failed.
         """
         reports = list[TestReport]()
-        async with self._sandbox(tree) as sandbox:
+        async with self.sandboxes.sandbox(tree) as sandbox:
             spent = last = 0.0
             while len(reports) < times and spent + last <= seconds:
                 reports.append(await self._run_in(sandbox, f"{name}-{len(reports) + 1}", selection))
@@ -263,7 +208,7 @@ class TreeRuns:
         Raises:
             SandboxError: The sandbox failed.
         """
-        async with self._sandbox(tree) as sandbox:
+        async with self.sandboxes.sandbox(tree) as sandbox:
             readings = await run_variants(
                 sandbox,
                 variants,
@@ -292,7 +237,7 @@ class TreeRuns:
         report = await self.run(tree, BASELINE, Selection(seconds=seconds), record)
         if report.executed is None:
             return report
-        async with self._sandbox(tree) as sandbox:
+        async with self.sandboxes.sandbox(tree) as sandbox:
             imports = await run_in_sandbox(
                 sandbox,
                 ".",
@@ -315,11 +260,3 @@ async def changes_while_running(sandbox: Sandbox, is_test: Callable[[str], bool]
     return [
         f"{path} was changed while the tests ran" for path in sorted(await sandbox.touched()) if is_test(path)
     ]
-
-
-async def _close(starts: Sequence[asyncio.Task[Sandbox]]) -> None:
-    """End the starts of sandboxes, and close those that have started."""
-    for start in starts:
-        start.cancel()
-    started = await asyncio.gather(*starts, return_exceptions=True)
-    await asyncio.gather(*(sandbox.close() for sandbox in started if isinstance(sandbox, Sandbox)))

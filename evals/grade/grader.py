@@ -25,7 +25,9 @@ from m3agent.evals.grade.official import can_grade, official_grade
 from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_tests_of
 from m3agent.evals.grade.suite_runs import run_suites_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
+from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import version
@@ -244,32 +246,32 @@ class Grader:
                 raise
             except ValueError as error:
                 raise InvalidInstance(str(error)) from None
+            spec = SandboxSpec("docker", image, LIMITS)
+            sandboxes = SandboxesAhead(trees.store, lambda of: new_sandbox("docker", spec, of, self._say))
             if trees.suites.graded:
-                run = await run_suites_of(instance.task, answer, trees, image, say=self._say, limits=LIMITS)
+                run = await run_suites_of(instance.task, answer, trees, sandboxes)
                 run = await self._with_ids(instance, patch, image, run)
                 if doubt and judge(answer, run, trees, 0.0).verdict is Verdict.RESOLVED:
                     builds = await self._changed_builds(instance, patch, image, run)
                     trees = replace(trees, review=(*trees.review, *builds))
                 return trees, run
-            run = await run_tests_of(
-                instance.task,
-                answer,
-                trees,
-                image,
-                say=self._say,
-                limits=LIMITS,
-                bytecode=bytecode,
-                keep_bytecode=keep,
-            )
-            if doubt:
+            # While the tests run, the sandbox starts in which it is checked that they can fail.
+            sandboxes.start(trees.tree, 2 if doubt else 1)
+            try:
+                run = await run_tests_of(
+                    instance.task, answer, trees, sandboxes, bytecode=bytecode, keep_bytecode=keep
+                )
+                if not doubt:
+                    return trees, run
                 if run.signs.reached_beyond(ORDINARY, trees.changed):
                     usual = await self._known(instance, b"", image)
                     lines = await asyncio.to_thread(_findings_at, trees, run, usual.signs)
                     trees = replace(trees, review=(*trees.review, *lines))
-                trees, run = await check_that_tests_can_fail(
-                    instance.task, answer, trees, run, image, say=self._say, limits=LIMITS, bytecode=bytecode
+                return await check_that_tests_can_fail(
+                    instance.task, answer, trees, run, sandboxes, bytecode=bytecode
                 )
-        return trees, run
+            finally:
+                await sandboxes.close_unused()
 
     async def _with_ids(self, instance: Instance, patch: bytes, image: str | None, run: TestRun) -> TestRun:
         """Return the results of tests in another language than Python, with the ids of the row's names.

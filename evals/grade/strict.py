@@ -10,7 +10,7 @@ nothing in it was tampered with. The exit status alone does not count.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -25,9 +25,7 @@ from m3agent.evals.grade import unittest_program
 from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.trees import Trees
-from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import SandboxLimits
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
@@ -87,10 +85,8 @@ async def run_tests_of(
     task: Task,
     answer: Answer,
     trees: Trees,
-    image: str | None,
+    sandboxes: SandboxesAhead,
     *,
-    say: Callable[[str], None],
-    limits: SandboxLimits,
     bytecode: Bytecode,
     keep_bytecode: bool = False,
 ) -> TestRun:
@@ -121,8 +117,7 @@ async def run_tests_of(
     }
     if by_program:
         program, request = unittest_program, {"program": command.program, "words": command.words}
-    spec = SandboxSpec("docker", image, limits)
-    async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
+    async with sandboxes.sandbox(trees.tree) as sandbox:
         read, done = await run_program(
             sandbox,
             program,
@@ -159,10 +154,8 @@ async def check_that_tests_can_fail(
     answer: Answer,
     trees: Trees,
     run: TestRun,
-    image: str | None,
+    sandboxes: SandboxesAhead,
     *,
-    say: Callable[[str], None],
-    limits: SandboxLimits,
     bytecode: Bytecode,
 ) -> tuple[Trees, TestRun]:
     """Run inverted copies of the tests that the patch should fix (`m3agent.agent.verify.inverted_tests`).
@@ -184,10 +177,9 @@ async def check_that_tests_can_fail(
     if made is None:
         return trees, run
     command = parse_command(answer.test_command)
-    spec = SandboxSpec("docker", image, limits)
 
     async def run_them(variants: Sequence[Variant], idents: Collection[str]) -> list[Reading]:
-        async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
+        async with sandboxes.sandbox(trees.tree) as sandbox:
             return await run_variants(
                 sandbox,
                 variants,

@@ -6,7 +6,6 @@ The suites are those of the base with the row's own tests. Each runs in a fresh 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from m3agent.agent.verify.tree_runs import changes_while_running
@@ -15,9 +14,7 @@ from m3agent.evals.grade.command import parse_command
 from m3agent.evals.grade.row_suites import targets_of_row
 from m3agent.evals.grade.strict import TestRun, limit_of_test
 from m3agent.evals.grade.trees import Trees
-from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import SandboxLimits
-from m3agent.sandbox.store.workspace import Workspace
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
@@ -26,23 +23,14 @@ from m3agent.tools.test_runs import run_tests
 MOST_OUTPUT = 4000  # characters
 
 
-async def run_suites_of(
-    task: Task,
-    answer: Answer,
-    trees: Trees,
-    image: str | None,
-    *,
-    say: Callable[[str], None],
-    limits: SandboxLimits,
-) -> TestRun:
+async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: SandboxesAhead) -> TestRun:
     """Run the tests of a row's suites on a tree in a fresh sandbox.
 
     Raises:
         SandboxError: The sandbox itself failed.
     """
     tree = tree_files(trees.store, trees.tree)
-    spec = SandboxSpec("docker", image, limits)
-    async with new_sandbox("docker", spec, Workspace(trees.store, trees.tree), say) as sandbox:
+    async with sandboxes.sandbox(trees.tree) as sandbox:
         report = await run_tests(
             sandbox,
             trees.suites.graded,

@@ -73,7 +73,7 @@ class FixTrials:
                     mutants += variant.kind == "mutant"
                     yield await self._trial(fix, variant)
         finally:
-            await runs.close_unused()
+            await runs.sandboxes.close_unused()
 
     async def _trial(self, fix: Fix, variant: Variant) -> Trial:
         started, workspace = time.monotonic(), Workspace(self.history.store, variant.base)

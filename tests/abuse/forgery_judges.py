@@ -17,6 +17,7 @@ from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.trees import grading_trees, open_store
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_report import TestReport
@@ -65,7 +66,7 @@ async def verified(
         spec = SandboxSpec(backend, image, USUAL if runs[of.base] % 2 else ODD)
         return new_sandbox(backend, spec, of, lambda _: None)
 
-    tree_runs = TreeRuns(store, fresh, folder)
+    tree_runs = TreeRuns(SandboxesAhead(store, fresh), folder)
 
     async def baseline() -> TestReport:
         key = backend, image, workspace.base

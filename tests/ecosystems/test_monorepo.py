@@ -13,6 +13,7 @@ from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.kinds import Backend
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import suite_of, suites_of
 
@@ -68,7 +69,9 @@ def verified(
             return new_sandbox(one_backend, SandboxSpec(), of, print)
 
         suites = suites_of(workspace.store, workspace.base)
-        return await verify(workspace, patch, TreeRuns(workspace.store, fresh, tmp_path, suites=suites))
+        return await verify(
+            workspace, patch, TreeRuns(SandboxesAhead(workspace.store, fresh), tmp_path, suites=suites)
+        )
 
     return run
 

@@ -9,6 +9,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.workspace import Workspace
 from tests.fakes.trees import memory_workspace
 
@@ -34,4 +35,6 @@ async def verified(
             backend, SandboxSpec(backend, limits=SandboxLimits(memory=1 << 30)), tree, lambda _: None
         )
 
-    return await verify(workspace, patch, TreeRuns(workspace.store, fresh, folder), 0, pinned=pinned)
+    return await verify(
+        workspace, patch, TreeRuns(SandboxesAhead(workspace.store, fresh), folder), 0, pinned=pinned
+    )

@@ -19,6 +19,7 @@ from m3agent.agent.verify.suite import divided
 from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import ExecutionMap, pack
 from m3agent.tools.in_sandbox.runner import Selection
@@ -98,7 +99,12 @@ class Trial:
             return baseline
 
         return await verify(
-            workspace, patch, TreeRuns(workspace.store, self.fresh, self.folder), reruns, known, seconds
+            workspace,
+            patch,
+            TreeRuns(SandboxesAhead(workspace.store, self.fresh), self.folder),
+            reruns,
+            known,
+            seconds,
         )
 
     def fresh(self, of: Workspace) -> Sandbox:

@@ -11,6 +11,7 @@ import pytest
 
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
 from m3agent.sandbox.store.git import TreeEntry
@@ -48,7 +49,8 @@ def seen() -> list[str]:
 @pytest.fixture
 def runs(workspace_of: WorkspaceOf, tmp_path: Path, seen: list[str]) -> TreeRuns:
     workspace = workspace_of({"test_a.py": "def test_a(): pass\n"})
-    return TreeRuns(workspace.store, lambda of: Sandbox(Watched(seen), of), tmp_path)
+    sandboxes = SandboxesAhead(workspace.store, lambda of: Sandbox(Watched(seen), of))
+    return TreeRuns(sandboxes, tmp_path)
 
 
 @pytest.fixture
@@ -57,13 +59,13 @@ def tree(runs: TreeRuns) -> str:
 
 
 async def test_repeats_use_what_was_started_ahead(runs: TreeRuns, tree: str, seen: list[str]) -> None:
-    runs.start_ahead(tree, 2)
+    runs.sandboxes.start(tree, 2)
     await asyncio.sleep(0.2)
     assert seen == ["start", "start"]
     reports = await runs.repeat(tree, "a", EVERYTHING, 3, 60)
     assert [report.passed for report in reports] == [("test_a.py::a",)] * 3
     assert seen == ["start", "start", "end"]
-    await runs.close_unused()
+    await runs.sandboxes.close_unused()
     assert seen == ["start", "start", "end", "end"]
     await runs.repeat(tree, "a", EVERYTHING, 1, 60)
     assert seen[4:] == ["start", "end"], "none is left"
@@ -72,8 +74,8 @@ async def test_repeats_use_what_was_started_ahead(runs: TreeRuns, tree: str, see
 async def test_a_run_of_another_tree_has_a_sandbox_of_its_own(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
-    runs.start_ahead("0" * 40, 0)
-    runs.start_ahead(tree, 1)
+    runs.sandboxes.start("0" * 40, 0)
+    runs.sandboxes.start(tree, 1)
     await runs.run(runs.store.write_tree([TreeEntry("a.py", 0o100644, runs.store.put_blob(b""))]), "other")
     assert seen == ["start", "start", "end"]
     await runs.run(tree, "first")
@@ -91,8 +93,9 @@ async def test_the_first_that_is_asked_for_is_ready_first(runs: TreeRuns, tree: 
             order.append("ready")
             return await super().start()
 
-    alone = replace(runs, new_sandbox=lambda of: Sandbox(Slow([]), of), starts=asyncio.Semaphore(1))
-    alone.start_ahead(tree, 2)
+    slow = SandboxesAhead(runs.store, lambda of: Sandbox(Slow([]), of), starts=asyncio.Semaphore(1))
+    alone = replace(runs, sandboxes=slow)
+    alone.sandboxes.start(tree, 2)
     await alone.run(tree, "first")
     await alone.run(tree, "second")
     assert order == ["begin", "ready"] * 2
@@ -101,8 +104,8 @@ async def test_the_first_that_is_asked_for_is_ready_first(runs: TreeRuns, tree: 
 async def test_a_sandbox_that_was_looked_at_is_used_by_the_next_run(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
-    first = await runs.first_ahead(tree)
-    assert await runs.first_ahead(tree) is first
+    first = await runs.sandboxes.first(tree)
+    assert await runs.sandboxes.first(tree) is first
     await runs.run(tree, "a")
     assert seen == ["start", "end"]
 
@@ -110,28 +113,29 @@ async def test_a_sandbox_that_was_looked_at_is_used_by_the_next_run(
 async def test_a_start_that_fails_matters_only_if_it_is_needed(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
-    broken = TreeRuns(runs.store, lambda of: Sandbox(Watched(seen, broken=True), of), runs.folder)
-    broken.start_ahead(tree, 1)
+    sandboxes = SandboxesAhead(runs.store, lambda of: Sandbox(Watched(seen, broken=True), of))
+    broken = replace(runs, sandboxes=sandboxes)
+    broken.sandboxes.start(tree, 1)
     await asyncio.sleep(0)
-    await broken.close_unused()
-    broken.start_ahead(tree, 1)
+    await broken.sandboxes.close_unused()
+    broken.sandboxes.start(tree, 1)
     with pytest.raises(SandboxDied, match="it broke"):
         await broken.repeat(tree, "a", EVERYTHING, 1, 60)
-    await broken.close_unused()
+    await broken.sandboxes.close_unused()
 
 
 async def test_a_start_that_is_under_way_is_ended(runs: TreeRuns, tree: str, seen: list[str]) -> None:
-    runs.start_ahead(tree, 3)
+    runs.sandboxes.start(tree, 3)
     await asyncio.sleep(0)
-    await runs.close_unused()
+    await runs.sandboxes.close_unused()
     assert seen.count("end") == seen.count("start")
 
 
 async def test_a_sandbox_that_starts_while_its_run_is_cancelled_is_closed(
     runs: TreeRuns, tree: str, seen: list[str]
 ) -> None:
-    runs.start_ahead(tree, 1)
-    [start] = runs.ahead[tree]
+    runs.sandboxes.start(tree, 1)
+    [start] = runs.sandboxes.waiting[tree]
     start.add_done_callback(lambda _: run.cancel())  # it has ended, and the run has not seen it yet
     run = asyncio.create_task(runs.run(tree, "a"))
     with pytest.raises(asyncio.CancelledError):

@@ -21,6 +21,7 @@ from m3agent.agent.verify.tree_runs import MadeRun, TreeRuns
 from m3agent.agent.verify.trees import trees_to_compare, trees_with_new_tests
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.python import is_surrounding, is_test_file
@@ -218,7 +219,7 @@ class Trial:
             return baseline
 
         self.runs[workspace.base] = -1
-        runs = TreeRuns(workspace.store, self.fresh, self.folder)
+        runs = TreeRuns(SandboxesAhead(workspace.store, self.fresh), self.folder)
         given = known if baseline is not None else None
         found = await verify(workspace, patch, runs, reruns, given, issue=self.issue)
         trees = trees_to_compare(workspace, patch)
@@ -333,7 +334,7 @@ async def test_copies_of_the_patchs_own_tests_run_while_the_old_tests_run(
     async def known() -> TestReport:
         return replace(report(), passed=("test_calc.py::test_old",))
 
-    runs = TreeRuns(workspace.store, lambda of: memory_sandbox(of, waiting), tmp_path)
+    runs = TreeRuns(SandboxesAhead(workspace.store, lambda of: memory_sandbox(of, waiting)), tmp_path)
     found = await verify(workspace, patch, runs, 0, known, issue="It is wrong.")
     assert (found.verdict, found.tampering) == ("failed" if broken else "verified", ())
     assert len(runs_of_copies) == len({frozenset(idents) for idents in runs_of_copies}) >= 1
@@ -392,7 +393,7 @@ async def test_a_known_result_is_recorded_as_one_run(trial: Trial) -> None:
 async def test_only_the_runs_of_this_verification_are_recorded(tmp_path: Path) -> None:
     workspace, patch = patched(tmp_path, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
     trial = Trial(tmp_path)
-    runs = TreeRuns(workspace.store, trial.fresh, tmp_path)
+    runs = TreeRuns(SandboxesAhead(workspace.store, trial.fresh), tmp_path)
     await runs.run(patch.base, "earlier")
     found = await verify(workspace, patch, runs, 0)
     assert [(run.name, run.patched) for run in runs.made] == [("earlier", None)], "it is not compared"
@@ -457,7 +458,7 @@ async def test_the_same_tests_of_other_suites_run_again(trial: Trial) -> None:
     workspace, patch = patched(
         trial.folder, {"calc.py": CODE, "test_calc.py": GREEN, **TOOL}, {"calc.py": FIXED}
     )
-    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    runs = TreeRuns(SandboxesAhead(workspace.store, trial.fresh), trial.folder)
     few = replace(runs, suites=suites_of(workspace.store, patch.base)[:1])
     first = await few.run_once(patch.tree, "few", EVERYTHING)
     assert await few.run_once(patch.tree, "few", EVERYTHING) is first
@@ -925,7 +926,7 @@ async def test_a_sandbox_that_fails_is_an_error(trial: Trial) -> None:
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE}, {"calc.py": FIXED})
     with pytest.raises(SandboxDied):
-        await verify(workspace, patch, TreeRuns(workspace.store, dying, trial.folder))
+        await verify(workspace, patch, TreeRuns(SandboxesAhead(workspace.store, dying), trial.folder))
 
 
 async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) -> None:
@@ -937,7 +938,7 @@ async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) ->
         return made[-1]
 
     workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
-    await verify(workspace, patch, TreeRuns(workspace.store, noted, trial.folder), 1)
+    await verify(workspace, patch, TreeRuns(SandboxesAhead(workspace.store, noted), trial.folder), 1)
     assert len(made) == len(set(map(id, made))) == 6, "two of the repeated runs have one together"
     trees = trees_to_compare(workspace, patch)
     assert {sandbox.workspace.base for sandbox in made} == {trees.old, trees.new}
@@ -967,7 +968,7 @@ def test_selection_of_changed_tests(
     workspace, patch = patched(
         tmp_path, {"test_a.py": "def test_x(): pass\n", "tests/data.json": "{}"}, changes
     )
-    runs = TreeRuns(workspace.store, memory_sandbox, tmp_path)
+    runs = TreeRuns(SandboxesAhead(workspace.store, memory_sandbox), tmp_path)
     found = gathering._changed_tests(workspace, patch, runs, 0)
     assert (found and (found.selection.targets, found.selection.only)) == selected
 
@@ -995,7 +996,7 @@ async def test_the_same_tests_of_the_same_tree_run_once(trial: Trial) -> None:
     """The model adds a test to an existing file: then the new code with the old tests is as before."""
     base = {"calc.py": CODE, "test_calc.py": GREEN}
     workspace, patch = patched(trial.folder, base, {"calc.py": FIXED})
-    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    runs = TreeRuns(SandboxesAhead(workspace.store, trial.fresh), trial.folder)
     first = await verify(workspace, patch, runs, 0)
     assert first.verdict == "unverified"
     assert len(trial.made) == 2
@@ -1010,7 +1011,7 @@ async def test_a_run_that_was_cut_short_is_made_again(trial: Trial) -> None:
     workspace, patch = patched(
         trial.folder, {"calc.py": CODE, "test_calc.py": "hang a+b\n"}, {"calc.py": "a"}
     )
-    runs = TreeRuns(workspace.store, trial.fresh, trial.folder)
+    runs = TreeRuns(SandboxesAhead(workspace.store, trial.fresh), trial.folder)
     for _ in range(2):
         await verify(workspace, patch, runs, 0)
     assert len(trial.made) == 4

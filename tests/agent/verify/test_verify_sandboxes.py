@@ -14,6 +14,7 @@ from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.execution_map import Recording
@@ -73,7 +74,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
             spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
             return new_sandbox(backend, spec, of, lambda _: None)
 
-        in_sandboxes = InOrder(workspace.store, fresh, tmp_path)
+        in_sandboxes = InOrder(SandboxesAhead(workspace.store, fresh), tmp_path)
         if not large:
             return await verify(workspace, patch, in_sandboxes)
         known = await in_sandboxes.run_recorded(workspace.base, 60, Recording())
