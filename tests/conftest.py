@@ -15,10 +15,12 @@ import sys
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer.main
 from hypothesis import settings
 from pytest import ParameterSet
 
@@ -37,6 +39,9 @@ from tests.installs import build
 if TYPE_CHECKING:
     from tests.servers.misbehaving import MisbehavingServer
 
+
+# Many tests run commands in this process, and building the commands of the whole command line takes 0.08 s.
+typer.main.get_command = cache(typer.main.get_command)
 
 # The caller's choice of colours must not change a result. Tests of colours set these variables themselves.
 for _colours in ("NO_COLOR", "FORCE_COLOR"):
@@ -188,12 +193,18 @@ def git_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return template
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return the paths of home folders, one for each test: `mktemp` would list those of all earlier tests."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in count())
+
+
 @pytest.fixture(autouse=True)
-def own_state(
-    git_template: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def own_state(git_template: Path, homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Separate the sessions and settings of the tests from those of the machine's user."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(homes)
+    home.mkdir()
     for name in [n for n in os.environ if n.startswith(("M3AGENT_", "XDG_", "OPENAI_", "GIT_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))

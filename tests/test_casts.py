@@ -63,6 +63,7 @@ def last_screen(cast: str) -> list[str]:
     return "\n".join(line.rstrip() for line in screen.display).rstrip().split("\n")
 
 
+@pytest.mark.slow  # quick: the tests of what is recorded, above
 @pytest.mark.usefixtures("chromium")
 @pytest.mark.integration
 def test_a_browser_shows_every_letter_in_its_column(tmp_path: Path) -> None:
@@ -130,6 +131,7 @@ def test_the_recorder_reads_a_page_that_the_commands_write() -> None:
     assert page == f"{SHOWN}/ferry\n"
 
 
+@pytest.mark.slow  # quick: the tests of what is recorded, above
 @pytest.mark.usefixtures("chromium")
 @pytest.mark.integration
 def test_a_photograph_is_as_wide_as_a_phone(tmp_path: Path) -> None:

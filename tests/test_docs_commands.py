@@ -124,7 +124,7 @@ SLOW = [
     r"make ",
     r"m3agent eval (validate|run|grade|create|export)",
     r"m3agent (fix|doctor)",  # `make test` calls them in test_fix.py and test_doctor.py
-    r"m3agent verify .",  # one such command is enough for `make test`
+    r"m3agent verify",  # `make test` calls it in test_verify_command.py
     r"m3agent sessions (resume|fork)",
     r"m3agent serve bench",  # `make test` calls it in test_serve_bench_command.py
     r"m3agent serve($| .*--detach)",  # `make test` starts servers in test_serve.py

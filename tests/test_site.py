@@ -17,7 +17,7 @@ from mkdocs.exceptions import PluginError
 from scripts.docs import browser
 from scripts.docs.site_hooks import FROM_ROOT, in_site
 
-pytestmark = pytest.mark.integration
+pytestmark = pytest.mark.slow  # quick: test_docs.py
 
 ROOT = Path(__file__).parent.parent
 FETCHED = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src", "object": "data"}

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from m3agent.agent.session.usage import Totals
 from m3agent.evals.data.results import AttemptUsage
-from m3agent.serving.client.http import is_local
+from m3agent.serving.client.http import certificates_for, is_local
 from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.client.sse import EventReader
@@ -145,7 +145,11 @@ class CountingProxy:
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(
-            timeout=timeout, limits=limits, trust_env=not is_local(self._origin), follow_redirects=False
+            timeout=timeout,
+            limits=limits,
+            trust_env=not is_local(self._origin),
+            follow_redirects=False,
+            verify=certificates_for(self._origin),
         ) as http:
 
             async def answer(request: Request) -> Response:

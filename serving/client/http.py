@@ -21,6 +21,8 @@ from m3agent.serving.errors import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx2
     import openai
 
@@ -77,6 +79,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def certificates_for(url: str) -> "ssl.SSLContext | bool":
+    """Return which certificates an HTTP client for `url` needs, as `verify` of httpx2: True for the system's.
+
+    To load the system's takes 0.05 s. Plain HTTP to this machine needs none, and the context for it trusts none.
+    """
+    import ssl
+
+    return (
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_local(url) and urlsplit(url).scheme == "http" else True
+    )
+
+
 def open_client(url: str, api_key: str | None, *, connect: float, read: float | None) -> "openai.AsyncOpenAI":
     """Return an OpenAI client for `url` that neither retries nor follows redirections.
 
@@ -90,8 +104,6 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
         connect: Connect timeout in seconds.
         read: Read timeout in seconds; None for no limit.
     """
-    import ssl
-
     import httpx2
 
     defer_unused_types()
@@ -100,16 +112,13 @@ def open_client(url: str, api_key: str | None, *, connect: float, read: float | 
     from m3agent.serving.client.bounds import PLAIN, bound_async
 
     timeout = httpx2.Timeout(read, connect=connect, write=60.0, pool=None)
-    # Loading the system's certificates takes 0.05 s. Plain HTTP to this machine needs none, and this context
-    # trusts none.
-    plain = is_local(url) and urlsplit(url).scheme == "http"
     transport = openai.DefaultAsyncHttpxClient(
         timeout=timeout,
         trust_env=not is_local(url),
         follow_redirects=False,
         headers=PLAIN,
         event_hooks={"response": [bound_async]},
-        verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True,
+        verify=certificates_for(url),
     )
     return openai.AsyncOpenAI(
         base_url=url, api_key=api_key or "none", max_retries=0, timeout=timeout, http_client=transport

@@ -12,7 +12,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from m3agent.serving.client.http import host_of, is_local, request_headers, response_error, translate
+from m3agent.serving.client.http import (
+    certificates_for,
+    host_of,
+    is_local,
+    request_headers,
+    response_error,
+    translate,
+)
 from m3agent.serving.client.retry import page_policy
 from m3agent.serving.errors import EndpointUnreachable, ModelServerError
 
@@ -84,6 +91,7 @@ class TokenizeClient:
             timeout=httpx2.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS, write=60.0, pool=None),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
             trust_env=not is_local(url),
+            verify=certificates_for(url),
             event_hooks={"response": [bound]},
         )
         self._retrying = page_policy(attempts)

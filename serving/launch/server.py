@@ -15,6 +15,7 @@ from m3agent.serving.check.draft_check import draft_check
 from m3agent.serving.check.model_check import model_check
 from m3agent.serving.check.wire_check import wire_check
 from m3agent.serving.client.endpoint import Endpoint, probe
+from m3agent.serving.client.http import certificates_for
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.dense_check import dense_check
 from m3agent.serving.launch.engine import EngineProcess
@@ -276,7 +277,9 @@ class Server:
         root = self._record.url.removesuffix("/v1")
         headers = {"Authorization": f"Bearer {self._launch.key}"} if self._launch.key else {}
         try:
-            async with httpx2.AsyncClient(trust_env=False, timeout=10) as client:
+            async with httpx2.AsyncClient(
+                trust_env=False, timeout=10, verify=certificates_for(root)
+            ) as client:
                 return (await client.get(f"{root}/health", headers=headers)).status_code == 200
         except httpx2.HTTPError:
             return False

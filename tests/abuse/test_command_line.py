@@ -11,7 +11,6 @@ import pytest
 from m3agent.sandbox.backends.factory import Backend
 from tests.abuse.box import INSIDE
 from tests.command_line import Process
-from tests.conftest import others_later
 
 pytestmark = pytest.mark.supervisor
 
@@ -34,7 +33,8 @@ ATTEMPTS: dict[str, tuple[str, float, set[int]]] = {
 }
 
 
-@pytest.mark.parametrize("attempt", others_later(ATTEMPTS, {"refused"}))  # quick: test_survival.py
+@pytest.mark.slow  # quick: test_survival.py
+@pytest.mark.parametrize("attempt", ATTEMPTS)
 def test_sandbox_exec_stops_the_attempt(kind: Backend, make_repo: MakeRepo, attempt: str) -> None:
     program, limit, right = ATTEMPTS[attempt]
     repo = make_repo({"a.txt": "a\n"})

@@ -93,7 +93,7 @@ def test_a_fix_into_a_full_output_keeps_its_patch(
         assert events(own_state)[-1]["status"] == "unverified"
 
 
-@pytest.mark.parametrize("closed", [">&-", later("2>&-"), ">&- 2>&- <&-"])
+@pytest.mark.parametrize("closed", [">&-", later("2>&-"), later(">&- 2>&- <&-")])
 @pytest.mark.parametrize("arguments", [("config", "show"), later(("--help",)), later(("sessions", "list"))])
 def test_a_closed_stream_drops_what_is_written(closed: str, arguments: Sequence[str], tmp_path: Path) -> None:
     done = subprocess.run(

@@ -182,6 +182,7 @@ class MisbehavingServer:
                 await asyncio.sleep(event.seconds)
                 continue
             yield event if isinstance(event, (str, bytes)) else f"data: {json.dumps(event)}\n\n"
+            await asyncio.sleep(0)  # else nobody notices that the client has gone
         if answer.done:
             yield "data: [DONE]\n\n"
 

@@ -18,7 +18,7 @@ from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefus
 from m3agent.agent.issue.load import MAX_BYTES, quoted, too_large
 from m3agent.agent.issue.tracker.names import TRACKERS, TrackerProject
 from m3agent.agent.util.sanitize import replace_unprintable
-from m3agent.serving.client.http import is_local, mask_key
+from m3agent.serving.client.http import certificates_for, is_local, mask_key
 from m3agent.serving.client.retry import api_policy
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def new_client(url: str, timeout: float) -> httpx2.Client:
     return httpx2.Client(
         timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
         trust_env=not is_local(url),
+        verify=certificates_for(url),
         headers={"User-Agent": f"m3agent/{__version__}"},
     )
 

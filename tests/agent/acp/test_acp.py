@@ -130,9 +130,8 @@ async def test_fix_streams_updates_and_applies_the_accepted_patch(
     assert all(message["jsonrpc"] == "2.0" for message in incoming)
 
 
-@pytest.mark.parametrize(
-    ("mode", "answer"), [("ask", "reject"), later("ask", None), later("read-only", "allow")]
-)
+@pytest.mark.slow  # quick: test_fix_streams_updates_and_applies_the_accepted_patch
+@pytest.mark.parametrize(("mode", "answer"), [("ask", "reject"), ("ask", None), ("read-only", "allow")])
 async def test_nothing_is_written_without_a_yes(
     model: MisbehavingServer,
     make_repo: MakeRepo,

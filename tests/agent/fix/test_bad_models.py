@@ -24,7 +24,6 @@ from tests.agent.scripted import (
     of_type,
     says,
 )
-from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer, Reply, history_faults
 
 DELETES = calls("code_exec", language="bash", code="rm -rf ./* ./.[!.]* ; ls -A | wc -l")
@@ -104,7 +103,8 @@ def test_a_model_that_floods_arguments(
     assert longest < 10_000, "no result repeats the flood"
 
 
-@pytest.mark.parametrize("cheat", [WEAKENS, later(HIDES)], ids=["weakens a test", "hides the tests"])
+@pytest.mark.slow  # quick: test_delivered.py, test_verdict_returns.py
+@pytest.mark.parametrize("cheat", [WEAKENS, HIDES], ids=["weakens a test", "hides the tests"])
 def test_a_model_that_edits_tests_instead_of_code(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, cheat: Any
 ) -> None:

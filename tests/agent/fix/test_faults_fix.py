@@ -49,6 +49,7 @@ def streamed(chunks: list[Chunk], dialect: Dialect) -> Stream:
     return Stream(frames(chunks, dialect), done=False)
 
 
+@pytest.mark.slow  # quick: test_faults.py
 def test_a_fix_through_every_fault(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
     dialect = Vllm()
     said = [

@@ -36,6 +36,7 @@ def content(server: MisbehavingServer) -> Any:
     return json.loads(server.chats[0].body)["messages"][1]["content"]
 
 
+@pytest.mark.slow  # quick: test_issue_tracker.py, test_fix.py
 def test_an_issue_of_github_is_fixed(
     server: MisbehavingServer, tracker: TrackerServer, make_repo: MakeRepo, own_state: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_answers_of_mcp_servers_are_cleaned_like_tool_output(
     assert "\x1b" not in result
 
 
+@pytest.mark.slow  # quick: test_mcp_servers.py
 def test_a_repositorys_servers_are_started_once_their_text_is_trusted(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, tmp_path: Path
 ) -> None:

@@ -486,6 +486,7 @@ async def test_a_forged_comparison_is_found_wherever_it_stands(
     assert (NO_COPY in result.reason) == (place in UNDECIDABLE)
 
 
+@pytest.mark.slow  # quick: test_a_forged_comparison_is_found_wherever_it_stands
 async def test_a_value_that_compares_as_it_should_only_at_first_needs_review(
     one_backend: Backend, tmp_path: Path
 ) -> None:

@@ -161,10 +161,10 @@ def test_a_node_that_is_lost_and_an_interruption(cluster: RayNodes, programs: Pa
 @pytest.mark.parametrize(
     ("address", "code", "said"),
     [
-        ("http://head:10001", 2, "takes the address of a Ray cluster, like ray://head:10001"),
+        later("http://head:10001", 2, "takes the address of a Ray cluster, like ray://head:10001"),
         later("ray://head", 2, "takes the address of a Ray cluster"),
         later("ray://head:99999999", 2, "takes the address of a Ray cluster"),
-        ("ray://127.0.0.1:1", 3, "there is no Ray cluster at ray://127.0.0.1:1 (connection refused)"),
+        later("ray://127.0.0.1:1", 3, "there is no Ray cluster at ray://127.0.0.1:1 (connection refused)"),
     ],
 )
 def test_invalid_cluster_address(programs: Path, tmp_path: Path, address: str, code: int, said: str) -> None:

@@ -1,4 +1,7 @@
-"""Jobs in real containers, with a fake vLLM. Without GPUs, only their options are tested."""
+"""Jobs in real containers, with a fake vLLM. Without GPUs, only their options are tested.
+
+What needs an image is slow: `test_prepare.py` tests the plans' commands without one.
+"""
 
 from __future__ import annotations
 
@@ -155,6 +158,7 @@ def test_a_checkpoint_in_a_folder_is_there_with_what_it_links_to_and_cannot_be_w
     assert "HF_HOME" not in found["env"], "nothing has to be fetched"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
     image: str, folder: Path, own_state: Path
@@ -168,6 +172,7 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
     assert f"type=bind,source={own_state}/hf,target={own_state}/hf" in start.argv
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_draft_comes_with_the_checkpoint(image: str, folder: Path, own_state: Path) -> None:
     here, draft = own_state / "m3", own_state / "draft"
@@ -184,6 +189,7 @@ def test_a_draft_comes_with_the_checkpoint(image: str, folder: Path, own_state: 
         assert (cache in start.argv) is brings_cache
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_missing_image_is_an_error_without_pull(folder: Path, image: str) -> None:
     missing = f"{NAME}-none:1"
@@ -195,6 +201,7 @@ def test_missing_image_is_an_error_without_pull(folder: Path, image: str) -> Non
     assert "--pull=never" not in start.argv
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_port_is_published_where_the_job_listens(image: str, folder: Path) -> None:
     published = {"0.0.0.0": "0.0.0.0", "localhost": "127.0.0.1", "::1": "[::1]", "10.0.0.9": "10.0.0.9"}
@@ -206,6 +213,7 @@ def test_the_port_is_published_where_the_job_listens(image: str, folder: Path) -
         container_start(job(host="gpu-box"), image=image, name="n", folder=folder, environ=os.environ)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_a_node_of_several_uses_this_machines_network(image: str, folder: Path) -> None:
     given = job("--nnodes", "2", nodes=2, gpus=8, host="10.0.0.9")
@@ -216,6 +224,7 @@ def test_a_node_of_several_uses_this_machines_network(image: str, folder: Path) 
     assert '"device=0,1,2,3"' in start.argv, "its own half of the GPUs"
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_the_gpus_that_were_chosen_are_not_chosen_among_again(image: str, folder: Path) -> None:
     given = job(gpus=2, env={"CUDA_VISIBLE_DEVICES": "4,6"})
@@ -224,6 +233,7 @@ def test_the_gpus_that_were_chosen_are_not_chosen_among_again(image: str, folder
     assert "CUDA_VISIBLE_DEVICES" not in start.argv
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 @pytest.mark.parametrize(
     ("name", "said"), [("vllm-nvidia-docker", "docker itself"), ("trtllm-gb200-2x4", "use --slurm")]
@@ -237,6 +247,7 @@ def test_a_recipe_that_brings_its_own_container_is_refused(
         container_start(given, image=image, name="n", folder=folder, environ=os.environ)
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_only_vllms_images_have_their_entrypoint_replaced(image: str, folder: Path) -> None:
     known = recipe("sglang-8gpu")
@@ -250,6 +261,7 @@ def test_only_vllms_images_have_their_entrypoint_replaced(image: str, folder: Pa
     assert start.argv[at - 2 : at + 2] == ("--entrypoint", "vllm", image, "serve")
 
 
+@pytest.mark.slow
 @pytest.mark.docker
 def test_docker_reads_the_gpus_as_they_were_meant(image: str) -> None:
     options = gpu_options(2, vendor="nvidia", environ={"CUDA_VISIBLE_DEVICES": "4,6"})
