@@ -4,7 +4,6 @@ A new command in the docs needs no change here if its words are known and it end
 
 - add a rule to `RULES` of tests/documented/world.py for a placeholder that the reader replaces (`ROWS`, `SESSION`),
 - declare another exit code, or a command that runs until Ctrl-C, in `ENDS` below, with the reason,
-- name a command that takes more than about ten seconds in `SLOW`,
 - name a line that calls m3agent where no test can run it in `ELSEWHERE`.
 """
 
@@ -120,16 +119,6 @@ ENDS = [
         r"m3agent acp$", instead="true | {} | cat", why="an editor starts it, with pipes, and goes away again"
     ),
 ]
-SLOW = [
-    r"make ",
-    r"m3agent eval (validate|run|grade|create|export)",
-    r"m3agent (fix|doctor)",  # `make test` calls them in test_fix.py and test_doctor.py
-    r"m3agent verify",  # `make test` calls it in test_verify_command.py
-    r"m3agent sessions (resume|fork)",
-    r"m3agent serve bench",  # `make test` calls it in test_serve_bench_command.py
-    r"m3agent serve($| .*--detach)",  # `make test` starts servers in test_serve.py
-    r"m3agent acp$",  # `make test` starts it in test_acp.py
-]
 ELSEWHERE = ["docker build ", "docker run ", "--volume ", "uv pip install "]
 """Beginnings of lines that call m3agent where no test can run it: on other machines, in containers."""
 NEEDS_DOCKER = r"m3agent (eval (validate|run|grade|create|export)|sandbox build)|.*--sandbox docker"
@@ -139,15 +128,6 @@ TO_RUN = to_run()
 def end_of(command: Command) -> End:
     """Return how a command should end."""
     return next((end for end in ENDS if matches([end.pattern], command)), End(""))
-
-
-def parameters() -> list[Any]:
-    """Return the commands as test parameters; long ones are marked `slow`."""
-    long = [pytest.mark.slow, pytest.mark.timeout(1200)]
-    return [
-        pytest.param(command, id=command.text, marks=long if matches(SLOW, command) else [])
-        for command in TO_RUN
-    ]
 
 
 def matches(patterns: list[str], command: Command) -> bool:
@@ -160,8 +140,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         yield made
 
 
-@pytest.mark.parametrize("command", parameters())
-@pytest.mark.integration
+@pytest.mark.slow  # quick: test_a_command_in_a_sentence_exists_with_its_options, and the tests of each command
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("command", TO_RUN, ids=lambda command: command.text)
 def test_a_command_of_the_docs_does_what_they_say(command: Command, world: World) -> None:
     if matches([NEEDS_DOCKER], command) and not docker_here():
         pytest.skip("no Docker engine answers")
@@ -200,7 +181,7 @@ def test_no_command_in_a_block_is_overlooked() -> None:
 
 
 def test_declared_exceptions_match_existing_commands() -> None:
-    for pattern in [*(end.pattern for end in ENDS), *SLOW]:
+    for pattern in (end.pattern for end in ENDS):
         assert any(matches([pattern], command) for command in TO_RUN), f"no page has a command like {pattern}"
 
 

@@ -135,9 +135,9 @@ main()
     "at",
     [
         "m3agent.sandbox.store.git_command",
-        "typer",
+        later("typer"),
         later("m3agent.agent.cli.app"),
-        "m3agent.agent.settings.loader",
+        later("m3agent.agent.settings.loader"),
         later("pydantic"),
         "the end",
     ],

@@ -23,7 +23,7 @@ from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.images.kept import REPOSITORY
 from tests.agent.scripted import calls, fix, says
 from tests.command_line import Process, Stream
-from tests.conftest import docker_here
+from tests.conftest import docker_here, later
 from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.packages import PackageIndex, reachable_index, wheel
 
@@ -106,14 +106,14 @@ def test_a_timeout_is_124_with_the_output_so_far(run_in: Exec) -> None:
     ("arguments", "code"),
     [
         (("no-such-program",), 127),
-        (("./no-such-file",), 127),
-        (("ls -a",), 127),
-        (("/ws",), 126),
+        later(("./no-such-file",), 127),
+        later(("ls -a",), 127),
+        later(("/ws",), 126),
         (("./run.sh",), 126),
         (("sh", "-c", "kill -9 $$"), 137),
-        (("sh", "-c", "kill -TERM $$"), 143),
+        later(("sh", "-c", "kill -TERM $$"), 143),
         (("sh", "-c", "exit 255"), 255),
-        (("true",), 0),
+        later(("true",), 0),
     ],
     ids=str,
 )

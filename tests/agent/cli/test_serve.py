@@ -191,6 +191,7 @@ def test_a_server_from_start_to_end(machine: Machine) -> None:
     assert "GPU KV cache size" in machine.run("serve", "logs", "-n", "200").stdout, "the log stays"
 
 
+@pytest.mark.slow  # quick: test_endpoint_choice.py
 def test_fix_finds_it_with_its_key(machine: Machine, tmp_path: Path) -> None:
     machine.play["mind"] = "random"
     record = machine.ready(machine.start("--host", "0.0.0.0"))
@@ -256,6 +257,7 @@ def test_background_server_shows_progress_until_it_is_ready(machine: Machine) ->
     assert not machine.holders()
 
 
+@pytest.mark.slow  # quick: test_a_server_from_start_to_end
 def test_failure_of_a_background_server_is_reported(machine: Machine) -> None:
     machine.play |= {"log": str(LOGS / "vllm-memory-held-run.log"), "exit": 1}
     done = machine.serve("--detach")

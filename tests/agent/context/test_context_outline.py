@@ -406,7 +406,20 @@ class TestOutline:
 
     @pytest.mark.parametrize(
         "unit",
-        ["(", "[", "{", "class A { ", later("def f("), "x = ", "/* ", later("!a "), "a<", "*", '"', "`"],
+        [
+            "(",
+            later("["),
+            later("{"),
+            "class A { ",
+            later("def f("),
+            "x = ",
+            later("/* "),
+            later("!a "),
+            "a<",
+            later("*"),
+            '"',
+            "`",
+        ],
     )
     @pytest.mark.parametrize("suffix", ["py", "js", later("c"), "cpp", "rs"])
     def test_gives_up_on_text_that_nests_too_deep_or_takes_too_long(self, suffix: str, unit: str) -> None:

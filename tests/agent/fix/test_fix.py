@@ -539,6 +539,7 @@ def test_interrupting_keeps_the_session_and_leaves_nothing_running(
     wait_until_gone(process.pid)
 
 
+@pytest.mark.slow  # quick: test_interrupting_keeps_the_session_and_leaves_nothing_running
 @pytest.mark.parametrize("moment", [later("starting"), later("waiting for the model"), "in a call"])
 def test_nothing_is_alive_two_seconds_after_kill_9(
     model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, backend: str, moment: str

@@ -77,6 +77,7 @@ def wait_for(path: Path) -> str:
     return path.read_text().strip()
 
 
+@pytest.mark.slow  # quick: test_killed_in_the_middle_it_comes_to_the_same_results
 def test_all_attempts_run_concurrently_with_a_line_each(programs: Path, tmp_path: Path) -> None:
     out, err = end(start(programs, tmp_path / "run", attempts=2, workers=3, agent=ONLY_ADDER))
     told = json.loads(out)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.wire import StreamParser
+from tests.conftest import others_later
 
 NS = "]<]minimax[>["
 INVOKE = f'{NS}<invoke name="f">'
@@ -57,8 +58,12 @@ def work(text: str) -> int:
     return counted
 
 
-@pytest.mark.parametrize(("start", "middle", "end"), CASES.values(), ids=CASES)
-def test_work_is_linear(start: str, middle: str, end: str) -> None:
+QUICK = {"prose", "a long value", "namespace tokens", "calls that are never closed", "tags that never end"}
+
+
+@pytest.mark.parametrize("name", others_later(CASES, QUICK))
+def test_work_is_linear(name: str) -> None:
+    start, middle, end = CASES[name]
     small, large = (work(start + middle * (size // len(middle)) + end) for size in (4_000, 32_000))
     assert large < 8 * small * 1.25
 
