@@ -15,6 +15,8 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+from m3agent.sandbox.python_ast import parse
+
 TYPES = frozenset({"__future__", "typing", "collections.abc"})
 """Modules from which a program imports types."""
 LAST_COMMA = re.compile(rb"\s*,")
@@ -43,7 +45,7 @@ def portable(source: str) -> str:
     """
     text = source.encode()
     edits = _Edits(text)
-    edits.visit(ast.parse(source))
+    edits.visit(parse(source))
     return edits.applied().decode()
 
 

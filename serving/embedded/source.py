@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from m3agent.sandbox.python_ast import parse
+
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody")
 
@@ -51,7 +53,7 @@ BINDING: dict[type[ast.operator], int] = {
 def binding(text: str) -> int:
     """Return how tightly the expression `text` binds; -1 if it is not an expression."""
     try:
-        node = ast.parse(text, mode="eval").body
+        node = parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return -1
     match node:
@@ -93,7 +95,7 @@ class SourceFile:
             raise SyntaxError("bare carriage returns")
         self.path = path
         self.text = text
-        self.tree = ast.parse(text)
+        self.tree = parse(text)
         self._lines = text.split("\n")
         self._starts = [0]
         for line in self._lines:

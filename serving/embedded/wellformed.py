@@ -2,6 +2,7 @@
 
 import ast
 
+from m3agent.sandbox.python_ast import parse
 from m3agent.serving.embedded.operators.base import Mutation
 from m3agent.serving.embedded.operators.layout import first_line
 from m3agent.serving.embedded.source import FUNCTIONS, Edit, SourceFile, splice
@@ -93,6 +94,6 @@ def _dump(text: str) -> str | None:
     first = text.lstrip("\r\n")
     indented = first[:1] in (" ", "\t")
     try:
-        return ast.dump(ast.parse(f"if 1:\n{text}" if indented else text))
+        return ast.dump(parse(f"if 1:\n{text}" if indented else text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
