@@ -154,7 +154,7 @@ class _Build:
         """Return the image with a task's code, in which sandboxes can work."""
         kept = self.state / CODE
         image = code_image(task.environment, kept, self.say, self.stop)
-        touch(self.state, image.name)
+        touch(self.state, image.name, self.api)
         if EQUIPPED in image.env and image.name == task.environment.image:  # m3agent built it for an instance
             return image.name
         work = codebase(task, self.state).path
@@ -235,7 +235,7 @@ class _Build:
                     self.built = True
                     self.say(f"{what}: {layer.name} ready after {time.monotonic() - started:.0f} s: {tag}")
             image = just_built(self.api, tag)
-        touch(self.state, tag)
+        touch(self.state, tag, self.api)
         return image
 
 

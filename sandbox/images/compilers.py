@@ -69,7 +69,7 @@ def with_compilers(
     try:
         with one_at_a_time(state, tag, say, stop):
             if there := local_image(api, tag):
-                touch(state, tag)
+                touch(state, tag, api)
                 return there
             missing = _missing(api, image, rust)
             if not missing:
@@ -97,7 +97,7 @@ def with_compilers(
                     stop=stop,
                 )
                 image = just_built(api, tag)
-                touch(state, tag)
+                touch(state, tag, api)
             return image
     except EnvironmentBuildFailed as error:
         if stop.is_set():

@@ -181,7 +181,7 @@ def exact_base(api: Any, python: str, *, state: Path, say: Say, stop: threading.
     with one_at_a_time(LOCKS if os.access(LOCKS.parent, os.W_OK) else state, tag, say, stop):
         if local_image(api, tag) is None:
             _bootstrap(api, python, tag, state, say, stop)
-    touch(state, tag)
+    touch(state, tag, api)
     return BaseImage(just_built(api, tag), python)
 
 
@@ -190,7 +190,7 @@ def base_here(api: Any, python: str, *, state: Path) -> BaseImage | None:
     if image := local_image(api, _official(python)):
         return BaseImage(image, python)
     if python in BASES and (image := local_image(api, tag := _tag(python))):
-        touch(state, tag)
+        touch(state, tag, api)
         return BaseImage(image, python)
     return None
 

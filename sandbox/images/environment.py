@@ -363,7 +363,7 @@ class _Finder:
             if local_image(self.api, tag) is None:
                 for notice in (*suite.preparation.notices, *job.indexes.registries.left_out):
                     self.say(f"{suite.name}: {notice}")
-                self.say(f"installing the dependencies of {suite.name} once (this may take minutes)")
+                self.say(f"preparing the environment of {suite.name} once (this may take minutes)")
                 started = time.monotonic()
                 build_suite(
                     self.api,
@@ -376,8 +376,8 @@ class _Finder:
                     stop=self.stop,
                 )
                 seconds = time.monotonic() - started
-                self.say(f"dependencies of {suite.name} installed after {seconds:.0f} s: {tag}")
-        touch(self.state, tag)
+                self.say(f"environment of {suite.name} ready after {seconds:.0f} s: {tag}")
+        touch(self.state, tag, self.api)
         return just_built(self.api, tag)
 
     def _tell_older(self, suites: Sequence[SuiteNeeds], image: Image) -> None:
@@ -458,7 +458,7 @@ class _Finder:
                 started = time.monotonic()
                 build_environment(self.api, job, below, tag, log=log, say=self.say, stop=self.stop)
                 self.say(f"environment ready after {time.monotonic() - started:.0f} s: {tag}")
-        touch(self.state, tag)
+        touch(self.state, tag, self.api)
         return tag
 
     def _with_build(self, job: ProjectJob, image: str, *, again: bool = False) -> str:
@@ -493,7 +493,7 @@ class _Finder:
                     self.say(f"{error}; continuing without these files")
                     return image
                 self.say(f"project built after {time.monotonic() - started:.0f} s: {tag}")
-        touch(self.state, tag)
+        touch(self.state, tag, self.api)
         return tag
 
     def _log(self, tag: str) -> Path:

@@ -7,6 +7,7 @@ import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 
@@ -17,8 +18,20 @@ WAIT = 0.2  # seconds between two attempts to get a lock that another process ho
 Say = Callable[[str], None]
 
 
-def touch(state: Path, image: str) -> None:
-    """Record that an environment image is in use now; the least recently used image is removed first."""
+def touch(state: Path, image: str, api: Any = None) -> None:
+    """Record that an image is in use now; the least recently used environment image is removed first.
+
+    Args:
+        state: The state folder.
+        image: Its name.
+        api: The engine. It notes when an image got its name. So an environment image gets its name again, which tells
+            m3agents with other state folders.
+    """
+    from docker.errors import APIError
+
+    if api is not None and image.startswith(f"{REPOSITORY}:"):
+        with contextlib.suppress(APIError):
+            api.tag(image, *image.split(":"))
     with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
         (folder(state) / f"{image.partition(':')[2]}.used").touch()
 

@@ -86,7 +86,7 @@ class OwnImage:
             lock=lambda tag: one_at_a_time(self.state, tag, self.say, self.stop),
         )
         if image.startswith(f"{REPOSITORY}:"):
-            touch(self.state, image)
+            touch(self.state, image, self.api)
         return image
 
     def _named(self, container: Container, text: str) -> Named:

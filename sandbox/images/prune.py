@@ -6,8 +6,10 @@ It considers only objects in the engine that have m3agent's label.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +21,26 @@ from m3agent.sandbox.images.kept import REPOSITORY, folder
 BUSY = "a disk usage operation is already running"
 """What Docker answers (status 500) if it is asked for the sizes twice at the same time."""
 
+OTHERS_SECONDS = 3600.0
+"""How long an image stays that an m3agent with another state folder used: longer than most sessions are between two sandboxes."""
+SAME_SECONDS = 60.0
+"""Difference up to which the engine's time and the state folder's are of the same use. Their clocks may differ."""
+
 
 @dataclass(frozen=True)
 class EnvironmentImage:
-    """An environment image.
-
-    Attributes:
-        name: Name and tag.
-        ident: The engine's id.
-        size: Bytes; layers shared with other images are counted in full.
-        used: Time of last use, in seconds since the epoch.
-    """
+    """An environment image."""
 
     name: str
+    """Name and tag."""
     ident: str
+    """The engine's id."""
     size: int
+    """Bytes; layers shared with other images are counted in full."""
     used: float
+    """Time of last use, in seconds since the epoch."""
+    is_others: bool = False
+    """Whether an m3agent with another state folder used it less than `OTHERS_SECONDS` ago, and this one not since."""
 
 
 @dataclass
@@ -49,35 +55,53 @@ class Pruned:
 
 def environment_images(api: Any, state: Path) -> list[EnvironmentImage]:
     """Return m3agent's environment images in this engine, least recently used first."""
-    images = []
+    images, now = [], time.time()
     for listed in api.images(filters={"label": [f"{LABEL}.environment"]}):
-        for name in listed.get("RepoTags") or []:
-            if not name.startswith(f"{REPOSITORY}:"):
-                continue
+        names = [name for name in listed.get("RepoTags") or [] if name.startswith(f"{REPOSITORY}:")]
+        named = _named_at(api, listed["Id"]) if names else 0.0
+        for name in names:
             used = folder(state) / f"{name.partition(':')[2]}.used"
-            when = used.stat().st_mtime if used.exists() else float(listed["Created"])
-            images.append(EnvironmentImage(name, listed["Id"], int(listed["Size"]), when))
+            here = used.stat().st_mtime if used.exists() else 0.0
+            is_others = named > max(here + SAME_SECONDS, now - OTHERS_SECONDS)
+            last = max(here, named) or float(listed["Created"])
+            images.append(EnvironmentImage(name, listed["Id"], int(listed["Size"]), last, is_others))
     return sorted(images, key=lambda image: image.used)
+
+
+def _named_at(api: Any, ident: str) -> float:
+    """Return when an image last got a name, which each use gives it (`kept.touch`); 0 if the engine does not know it."""
+    from docker.errors import APIError
+
+    try:
+        named = datetime.fromisoformat(api.inspect_image(ident)["Metadata"]["LastTagTime"])
+    except (APIError, KeyError, TypeError, ValueError):
+        return 0.0
+    return max(0.0, named.timestamp())
 
 
 def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None]) -> Pruned:
     """Remove environment images until the others fit into `keep_bytes`; remove orphans.
 
-    Orphans are containers and volumes of dead m3agent processes. An image that a container uses is kept;
-    `say` then receives a line about it.
+    Orphans are containers and volumes of dead m3agent processes. An image that a container uses is kept, and one that an
+    m3agent with another state folder has just used, because it may start its next sandbox from it; `say` then receives a line.
     """
     done = Pruned([], 0, 0, 0)
     images = environment_images(api, state)
-    total = sum(image.size for image in images)
+    total, others = sum(image.size for image in images), 0
     for image in images:
         if total <= keep_bytes:
             break
+        if image.is_others:
+            others += 1
+            continue
         if why := _remove(api, state, image):
             say(f"{image.name} is kept: {why}")
             continue
         total -= image.size
         done.freed += image.size
         done.images.append(image.name)
+    if others:
+        say(f"images kept: {others}, which an m3agent with another state folder used in the last hour")
     local = socket_of(api) is not None
     for container in api.containers(all=True, filters={"label": [PROCESS_LABEL]}):
         owner, running = container["Labels"].get(PROCESS_LABEL, ""), container["State"] == "running"
@@ -108,7 +132,7 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
         used = _layer_bytes(api)
         if used is None or used <= most_bytes:
             break
-        if image.name not in keep and not _remove(api, state, image):
+        if image.name not in keep and not image.is_others and not _remove(api, state, image):
             gone.append(image.name)
     return gone
 

@@ -108,5 +108,5 @@ def _with_uvs_python(
         if local_image(api, tag) is None:
             log = folder(state) / f"{tag.partition(':')[2]}.log"
             install_python(api, python, image, tag, indexes, log=log, say=say, stop=stop)
-    touch(state, tag)
+    touch(state, tag, api)
     return just_built(api, tag)

@@ -62,7 +62,7 @@ def with_system_packages(
                 log = folder(state) / f"{tag.partition(':')[2]}.log"
                 what, arguments = "an image with these packages", ["packages", *names]
                 install_with_apt(api, image, arguments, what, tag, indexes, log=log, say=say, stop=stop)
-        touch(state, tag)
+        touch(state, tag, api)
         return just_built(api, tag)
     except EnvironmentBuildFailed as error:
         if stop.is_set():

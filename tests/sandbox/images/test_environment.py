@@ -544,12 +544,12 @@ def fake_environment(api: Any, base: str, name: str) -> str:
 def test_prune_keeps_the_budget_and_what_was_used_last(api: Any, base_image: str, tmp_path: Path) -> None:
     others = environment_images(api, tmp_path)
     for image in others:  # mark the user's own images as the newest, so that they are never pruned
-        touch(tmp_path, image.name)
+        touch(tmp_path, image.name, api)
         stamp = time.time() + 1000
         os.utime(tmp_path / "environments" / f"{image.name.partition(':')[2]}.used", (stamp, stamp))
     names = [fake_environment(api, base_image, f"test{os.getpid()}x{number}") for number in range(3)]
     for age, name in zip((30, 10, 20), names, strict=True):
-        touch(tmp_path, name)
+        touch(tmp_path, name, api)
         stamp = time.time() - age
         os.utime(tmp_path / "environments" / f"{name.partition(':')[2]}.used", (stamp, stamp))
     size = {image.name: image.size for image in environment_images(api, tmp_path)}

@@ -401,7 +401,7 @@ async def test_sandbox_build_prints_what_it_detected_and_what_is_missing(
     assert name is not None
     printed = capsys.readouterr().err
     assert "own:web: tests in Own (web/own.suite)\n" in printed
-    assert "dependencies of own:web installed after" in printed
+    assert "environment of own:web ready after" in printed
     assert "own:web: the image lacks no-such-package-of-debian\n" in printed
 
 
