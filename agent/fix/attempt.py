@@ -18,7 +18,7 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext
 from m3agent.agent.loop import prompt
 from m3agent.agent.loop.compaction import Window
-from m3agent.agent.loop.completion_gate import pinned_in, pinned_tests, why_not_tested
+from m3agent.agent.loop.completion_gate import pinned_tests, why_not_tested
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.loop import Loop, Outcome
 from m3agent.agent.loop.model_step import Model
@@ -116,8 +116,7 @@ class Attempt:
         self.group = point.group
         self.rounds, self.named_red = point.rounds, dict(point.named_red)
         self.returned_tree = point.returned.get("tree")
-        *reviewed, _ = self.messages  # the last one may be an answer that is reviewed again
-        self.pinned = pinned_in(reviewed)
+        self.pinned = point.pinned
         self.session.write(session_events.session_resumed(point, self.messages, self.pending))
 
     async def start_sandbox(self, spec: SandboxSpec, backend: Backend) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.feedback import MOST_NAMED
@@ -39,16 +38,6 @@ def why_not_tested(text: str) -> str:
 def pinned_tests(text: str) -> frozenset[str]:
     """Return the ids of the tests that state what the issue changes, as an answer says: `Pinned: <test id>: <why>`."""
     return frozenset(match[1].strip("`") for match in PINNED.finditer(text))
-
-
-def pinned_in(messages: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Return the ids of the tests that `pinned_tests` finds in the answers without a tool call of a conversation."""
-    answers = (
-        message.get("content")
-        for message in messages
-        if message["role"] == "assistant" and not message.get("tool_calls")
-    )
-    return frozenset().union(*(pinned_tests(text) for text in answers if isinstance(text, str)))
 
 
 def listed(idents: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.loop import turn_events
-from m3agent.agent.loop.completion_gate import accepts
+from m3agent.agent.loop.completion_gate import accepts, pinned_tests
 from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.session_tests import SessionTests
 from m3agent.agent.loop.tool_executor import PendingCall
@@ -48,6 +48,7 @@ class ResumePoint:
         rounds: How often a verdict went back to the model.
         returned: The last `feedback`; empty without one.
         named_red: Tests that earlier verdicts named red, each with the id of its tree.
+        pinned: Tests that reviewed answers pinned, those of which a summary took the place included.
         seconds: Time that earlier processes worked on the session.
         tell: The user's message to the model.
         used: Tokens and cost so far.
@@ -69,6 +70,7 @@ class ResumePoint:
     rounds: int = 0
     returned: Line = field(default_factory=dict)
     named_red: dict[str, str] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
     seconds: float = 0.0
     tell: str = ""
     used: Totals = field(default_factory=Totals)
@@ -148,6 +150,8 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
         last = record.turns[-1]
         if any(accepts(gate["missing"], gate["asked"]) for gate in last.of_type("gate")):
             point.accepted = last.text
+    reviewed = record.turns if point.accepted is None else record.turns[:-1]  # the last one is reviewed again
+    point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
     return point
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from m3agent.agent.loop.completion_gate import MOST_ASKED, missing, pinned_in, pinned_tests
+from m3agent.agent.loop.completion_gate import MOST_ASKED, missing, pinned_tests
 
 STEP = "Your answer announces a last step but does not take it"
 CHANGE = "No file of the repository has changed."
@@ -67,12 +67,6 @@ def test_lines_that_the_gate_requests_are_accepted() -> None:
 def test_a_test_that_is_pinned_may_be_red() -> None:
     text = "Done.\n\n- Pinned: `tests/test_a.py::test_b`: it states the old hash.\npinned: test_c.py::test_d[1]: so does it\nPinned: x"
     assert pinned_tests(text) == {"tests/test_a.py::test_b", "test_c.py::test_d[1]"}
-    said: list[dict[str, object]] = [
-        {"role": "user", "content": "Pinned: a::b: c"},
-        {"role": "assistant", "content": "Pinned: d::e: f", "tool_calls": [{}]},
-        {"role": "assistant", "content": text},
-    ]
-    assert pinned_in(said) == pinned_tests(text)
     told = missing(
         text=text, changed=True, tested_since_change=True, broken=["tests/test_a.py::test_b[2]", "test_e.py"]
     )

@@ -94,6 +94,24 @@ def test_a_fork_has_used_nothing_of_its_limits() -> None:
     assert (point.turn, point.used.turns, point.used.completion, point.seconds) == (2, 1, 5, 3.0)
 
 
+def test_pins_outlive_a_summary_and_are_not_those_of_an_answer_that_is_reviewed_again() -> None:
+    def answers(turn: int, text: str, *, called: bool = False) -> list[Event]:
+        calls = [{"id": "a", "name": "code_exec", "arguments": "{}"}] if called else []
+        return [turn_started(turn), events.Message(turn, "", text, calls), turn_finished(turn)]
+
+    summary = events.ContextSummarised(turn=2, messages=40, kept=4, own_words=True, text="notes")
+    last = answers(3, "Pinned: test_c.py::test_c: it states it too.")
+    reviewed = [
+        *answers(1, "Pinned: test_a.py::test_a: it states the old sum."),
+        *answers(2, "Pinned: test_b.py::test_b: a call follows.", called=True),
+        summary,
+    ]
+    assert point_of(BASE, *reviewed, *last).pinned == {"test_a.py::test_a", "test_c.py::test_c"}
+    again = point_of(BASE, *reviewed, *last, events.Gate(3, "", 0))
+    assert again.accepted is not None
+    assert again.pinned == {"test_a.py::test_a"}
+
+
 def test_a_summary_is_no_move_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     from m3agent.agent.stall import StallDetector
 
