@@ -276,14 +276,14 @@ _AT_THE_START: tuple[FaultRow, ...] = (
             r"fastokens >= (?P<least>[\d.]+) is required when VLLM_USE_FASTOKENS=1 \(found (?P<found>[^)\n]+)\)"
         ),
         "The package fastokens is version {found} where {name} runs, and {least} is needed",
-        "pip install 'fastokens>=0.2' there",
+        "pip install 'fastokens>=0.3.2' there; in an image that lacks it, leave out the fast tokeniser",
         "vLLM 0.24, tokenizers/fastokens.py",
     ),
     FaultRow(
         FaultKind.FASTOKENS,
         _re(r"'?fastokens'? package.{0,30} is required|No module named 'fastokens'"),
         "The package fastokens, which tokenizes long prompts four times as fast, is missing where {name} runs",
-        "pip install 'fastokens>=0.2' there",
+        "pip install 'fastokens>=0.3.2' there; in an image that lacks it, leave out the fast tokeniser",
         "vLLM 0.24, tokenizers/fastokens.py; SGLang 0.5.23, utils/hf_transformers/tokenizer.py",
     ),
     FaultRow(

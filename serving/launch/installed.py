@@ -11,6 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 from m3agent.serving.plan.command import LaunchCommand
 
 DISTRIBUTIONS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "dynamo": "ai-dynamo"}
@@ -33,8 +35,32 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
     """
     python = _python(argv, path)
     name = DISTRIBUTIONS.get(engine)
-    if python is None or name is None:
-        return None
+    return None if python is None or name is None else _version(python, name)
+
+
+def lacking_packages(packages: Sequence[str], argv: Sequence[str], path: str | None) -> list[str]:
+    """Return those of the packages (PEP 508, like `name>=1`) that the command's Python does not have in a right version.
+
+    None is lacking if that Python is not found.
+
+    Args:
+        packages: Packages that the engine needs beside it.
+        argv: The command.
+        path: PATH to search for the program.
+    """
+    python = _python(argv, path)
+    if python is None:
+        return []
+    wanted = {package: Requirement(package) for package in packages}
+    return [
+        package
+        for package, requirement in wanted.items()
+        if not requirement.specifier.contains(_version(python, requirement.name) or "", prereleases=True)
+    ]
+
+
+def _version(python: Sequence[str], name: str) -> str | None:
+    """Return the version of a package that a Python has; None if it has none or does not answer."""
     try:
         done = subprocess.run(
             [*python, "-c", _ASK.format(name=name)],

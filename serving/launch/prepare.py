@@ -9,6 +9,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
@@ -43,6 +46,7 @@ class LaunchRequest:
         vision: Whether the server must accept images.
         kv_dtype: Type of the KV cache; None keeps the recipe's.
         environ: Environment that the engine inherits.
+        in_image: Whether the engine runs in a container image. Nothing can be installed there.
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +58,7 @@ class LaunchRequest:
     vision: bool = False
     kv_dtype: KvCacheDtype | None = None
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    in_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,12 +70,14 @@ class PreparedJob:
         recipe: The documented recipe.
         changes: The changes between the recipe and the job.
         setup: The job as the table of traps reads it; None without a plan.
+        left_out: Changes that were not made, because the engine's image lacks their packages.
     """
 
     job: EngineJob
     recipe: Recipe
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
     setup: Setup | None = None
+    left_out: Sequence[RecipeChange] = ()
 
     @property
     def random_weights(self) -> bool:
@@ -110,6 +117,8 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         )
     except ValueError as error:
         raise OptionsError(str(error)) from None
+    left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
+    changes = [change for change in changes if change not in left_out]
     argv, env = applied(recipe, changes)
     if plan is not None:
         env |= plan.env
@@ -143,12 +152,34 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         wanted.port,
         recipe.gpus if plan is None else plan.count,
         1 if plan is None else plan.nodes,
-        recipe.image,
+        _image(recipe, plan, setup),
         model,
         0 if plan is None or plan.host_cache is None else plan.host_cache.bytes,
         "" if plan is None or plan.draft is None else plan.draft.model,
     )
-    return PreparedJob(job, recipe, changes, setup)
+    return PreparedJob(job, recipe, changes, setup, left_out)
+
+
+def _lacks_packages(change: RecipeChange, environ: Mapping[str, str]) -> bool:
+    """Return whether an engine's image lacks what a change needs, unless the user sets the change's variable."""
+    return bool(change.packages) and not any(environ.get(name) == value for name, value in change.env.items())
+
+
+def _image(recipe: Recipe, plan: Plan | None, setup: Setup | None) -> str | None:
+    """Return the image for a job: that of the newest vLLM which may serve the plan, otherwise the recipe's.
+
+    The recipes' image for MiniMax M3 has a vLLM from before 0.24 (its page: pushed on 2026-06-12).
+    """
+    if plan is None or setup is None or recipe.engine != "vllm" or recipe.image is None:
+        return recipe.image
+    allowed = SpecifierSet(plan.versions, prereleases=True)
+    may_serve = [
+        version
+        for version in versions("vllm")
+        if allowed.contains(version) and not met(replace(setup, version=version), Severity.REFUSE)
+    ]
+    repository = recipe.image.partition(":")[0]
+    return f"{repository}:v{max(may_serve, key=Version)}" if may_serve else recipe.image
 
 
 def with_options(argv: Sequence[str], options: Sequence[str], engine: str) -> tuple[str, ...]:

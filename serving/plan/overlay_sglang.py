@@ -88,7 +88,7 @@ def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
         "near a million tokens.",
         _SGLANG,
         ("--tokenizer-backend", "fastokens"),
-        packages=("fastokens>=0.2",),
+        packages=("fastokens>=0.3.2",),
     )
 
 

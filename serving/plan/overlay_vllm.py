@@ -85,7 +85,7 @@ def _fast_tokens(wanted: ChangeRequest) -> list[RecipeChange]:
         "3.5 times later.",
         _H200,
         env={"VLLM_USE_FASTOKENS": "1"},
-        packages=("fastokens>=0.2",),
+        packages=("fastokens>=0.3.2",),
     )
 
 

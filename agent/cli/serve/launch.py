@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,7 @@ from m3agent.serving.launch.checkpoint import lacking_disk
 from m3agent.serving.launch.container import container_start
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.host_memory import SHARED, lacking_memory
-from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version
+from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version, lacking_packages
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch
@@ -236,6 +237,13 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
     version = installed_version(job.engine, argv, environ.get("PATH"))
     if version is not None and (why := barred(choice, version)):
         raise EnvironmentFault(why)
+    if version is not None and (
+        lacking := lacking_packages(choice.prepared.packages, argv, environ.get("PATH"))
+    ):
+        raise EnvironmentFault(
+            f"{job.engine} {version} is installed without what its command needs: pip install {shlex.join(lacking)} in the same "
+            "environment"
+        )
     return version
 
 

@@ -265,7 +265,20 @@ def _recipe_choice(
                 *notes,
                 f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}",
             )
-    return Choice(prepared, None, None, here, checkpoint, notes)
+    return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
+
+
+def _left_out(prepared: PreparedJob) -> list[str]:
+    """Return sentences about what the engine's image lacks."""
+    sentences = []
+    for change in prepared.left_out:
+        variables = [f"set {name}={value}" for name, value in change.env.items()]
+        options = [f"give {' '.join(option)} after --" for option in change.added]
+        sentences.append(
+            f"{change.what} left out: the engine's images lack {' and '.join(change.packages)}; for an image of your own that has "
+            f"it, {' and '.join(variables + options)}"
+        )
+    return sentences
 
 
 def _go_together(asked: ServeRequest) -> None:
@@ -309,6 +322,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         context=asked.context,
         vision=asked.vision,
         environ=environ,
+        in_image=asked.container or (asked.servers is not None and asked.router == "llm-d"),
     )
     try:
         checkpoint = (
@@ -334,6 +348,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         version = _installed(asked, environ) if local or asked.gpus is None else None
         plan, more = _plan(asked, fleet, checkpoint, version, environ, local=asked.gpus is None)
         prepared = prepare(recipe(plan.recipe), wanted, plan)
+        notes = (*notes, *_left_out(prepared))
     except DetectionError as error:
         if error.none and asked.gpus is not None:
             raise EnvironmentFault(

@@ -341,13 +341,30 @@ def test_missing_parts_are_reported_before_the_start(machine: Machine) -> None:
     assert not list((machine.state / "servers").glob("*/" + LOG))
 
 
+def distribution(site: Path, name: str, version: str) -> None:
+    """Install a package that has nothing but a name and a version."""
+    info = site / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+@pytest.mark.integration
+def test_a_package_that_the_command_needs_is_missed_before_the_start(
+    machine: Machine, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    distribution(site, "vllm", "0.24.0")
+    distribution(site, "fastokens", "0.1")
+    machine.program("vllm", python_program("raise SystemExit('started')\n"))
+    done = machine.serve(PYTHONPATH=str(site))
+    assert (done.returncode, "pip install 'fastokens>=0.3.2'" in done.stderr) == (3, True)
+    assert "started" not in done.stderr
+
+
 @pytest.mark.integration
 def test_a_version_that_must_not_serve_m3_is_refused(machine: Machine, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    (site / "vllm-0.26.0.dist-info").mkdir(parents=True)
-    (site / "vllm-0.26.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n"
-    )
+    distribution(site, "vllm", "0.26.0")
     machine.program("vllm", python_program("raise SystemExit('started')\n"))
     done = machine.serve(PYTHONPATH=str(site))
     assert done.returncode == 3
@@ -623,10 +640,7 @@ def test_a_host_cache_larger_than_the_machine_s_memory_is_refused(machine: Machi
 def test_the_installed_version_decides_what_is_planned(machine: Machine, tmp_path: Path) -> None:
     for version, planned in (("0.24.0", False), ("0.33.0", True)):
         site = tmp_path / version
-        (site / f"vllm-{version}.dist-info").mkdir(parents=True)
-        (site / f"vllm-{version}.dist-info" / "METADATA").write_text(
-            f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
-        )
+        distribution(site, "vllm", version)
         machine.program("vllm", python_program("raise SystemExit('started')\n"))
         done = machine.run("serve", "--context", "1048576", "--dry-run", PYTHONPATH=str(site), GPUS="4")
         assert done.returncode == 0, done.stderr

@@ -57,7 +57,7 @@ def test_a_dry_run_prints_the_command_of_a_container_and_its_image(tmp_path: Pat
     home = {"HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
     asked = ServeRequest(gpus="8xH200", container=True, port=9000)
     shown = dry_run(asked, home)
-    image = "vllm/vllm-openai:minimax-m3"
+    image = "vllm/vllm-openai:v0.33.0"
     assert f"# image        {image} (pull it first: docker pull {image})\n" in shown
     words = shlex.split(shown[shown.index("\ndocker run ") :].replace("\\\n", " "))
     assert words[:2] == ["docker", "run"]
@@ -65,7 +65,10 @@ def test_a_dry_run_prints_the_command_of_a_container_and_its_image(tmp_path: Pat
     assert words[words.index("--gpus") + 1] == '"device=0,1,2,3,4,5,6,7"', "not those of this machine"
     assert words[words.index("--entrypoint") + 1 :][:3] == ["vllm", image, "serve"]
     assert list(tmp_path.iterdir()) == [], "a dry run makes no cache"
-    own = dry_run(replace(asked, image="own/image:1", pull=True), home)
+    assert "VLLM_USE_FASTOKENS" not in words, "the image lacks the package"
+    assert "set VLLM_USE_FASTOKENS=1" in shown.partition("\n")[0]
+    own = dry_run(replace(asked, image="own/image:1", pull=True), {**home, "VLLM_USE_FASTOKENS": "1"})
+    assert "--env VLLM_USE_FASTOKENS" in own
     assert "own/image:1 (--pull fetches it)" in own and " own/image:1 serve" in own
 
 

@@ -28,6 +28,19 @@ def planned(gpus: str, wanted: LaunchRequest = LaunchRequest(), **wish: object) 
     return prepare(recipe(plan.recipe), wanted, plan)
 
 
+def test_the_image_follows_the_plan() -> None:
+    images = {gpus: planned(gpus).job.image for gpus in ("8xH200", "8xMI300X")}
+    assert images == {"8xH200": "vllm/vllm-openai:v0.33.0", "8xMI300X": "vllm/vllm-openai-rocm:v0.33.0"}
+    documented = recipe("vllm-nvidia-mxfp8")
+    assert prepare(documented, LaunchRequest()).job.image == documented.image
+
+
+def test_an_image_gets_nothing_that_needs_a_package() -> None:
+    inside = planned("8xH200", LaunchRequest(in_image=True))
+    assert ("VLLM_USE_FASTOKENS" in inside.job.env, inside.packages) == (False, [])
+    assert [change.what for change in inside.left_out] == ["fast tokeniser"]
+
+
 def value(argv: Sequence[str], flag: str) -> tuple[str, ...] | None:
     option = LaunchCommand.of(argv).option(flag)
     return None if option is None else option[1:]

@@ -127,7 +127,7 @@ def written(tmp_path: Path) -> Path:
         port=8000,
         visible=CUDA,
         versions=">=0.24",
-        packages=["fastokens>=0.2"],
+        packages=["fastokens>=0.3.2"],
     )
     for name, text in found.items():
         (tmp_path / name).write_text(text)
@@ -158,12 +158,12 @@ def test_start_says_what_is_missing_before_it_starts_anything(written: Path) -> 
     assert done.stdout == "it ended with 3\n"
     assert done.stderr == (
         f"{written}/start.sh: nothing was started, because packages are missing here; install them with: pip install "
-        "'vllm>=0.24' 'fastokens>=0.2' 'vllm-router'\n"
+        "'vllm>=0.24' 'fastokens>=0.3.2' 'vllm-router'\n"
     )
     program(written, "vllm", python_program("raise SystemExit('started')\n"))
     program(written, "vllm-router", "#!/bin/sh\n")
     done = started(written)
-    assert done.stderr.endswith(" pip install 'fastokens>=0.2'\n")
+    assert done.stderr.endswith(" pip install 'fastokens>=0.3.2'\n")
     assert not list(written.glob("*.log"))
 
 

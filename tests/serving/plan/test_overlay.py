@@ -233,7 +233,7 @@ def test_json_has_the_result_beside_the_documented_command() -> None:
     assert shown["checked_with"] == "SGLang 0.5.23"
     assert "minimax-m3-nom" in shown["argv"]
     assert "minimax-m3-nom" not in shown["result"]["argv"]
-    assert shown["result"]["packages"] == ["fastokens>=0.2"]
+    assert shown["result"]["packages"] == ["fastokens>=0.3.2"]
     assert set(shown["result"]["files"]) == {"sglang.yaml"}
     parsers = next(change for change in shown["overlay"] if change["what"] == "parsers")
     assert parsers["changed"] == [
