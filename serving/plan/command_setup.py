@@ -119,6 +119,7 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
         sequences=given.number("--max-num-seqs", 0) or None,
         random_weights=given.text("--load-format") == "dummy",
         index_cache=_index_cache(given.group("--hf-overrides")),
+        lora=given.switched("--enable-lora", otherwise=False),
     )
 
 

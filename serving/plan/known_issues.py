@@ -80,6 +80,7 @@ class Setup:
         random_weights: True if the engine makes up random weights.
         msa: True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton.
         index_cache: True if layers take over the choice of blocks of other layers.
+        lora: True if the engine loads LoRA adapters.
         env: Environment variables.
     """
 
@@ -116,6 +117,7 @@ class Setup:
     random_weights: bool = False
     msa: bool = False
     index_cache: bool = False
+    lora: bool = False
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -174,6 +176,12 @@ LONGEST_MHA = 131_072
 FIRST_FP8_INDEX = "0.32"
 """First version of vLLM with fp8 index keys on all NVIDIA GPUs that have fp8."""
 
+FIRST_NVFP4 = "0.25"
+"""First version of vLLM that reads the MXFP8 layers of the NVFP4 checkpoint (vllm-project/vllm#46756)."""
+_AITER_INDEX = {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"}
+"""Variables with which vLLM has fp8 index keys on CDNA4."""
+_AITER_ATTENTION = "ROCM_AITER_UNIFIED_ATTN"
+
 
 def index_fp8_works(vendor: Vendor, architecture: Architecture, version: str | None) -> bool:
     """Return whether vLLM can keep the index keys in fp8.
@@ -188,6 +196,13 @@ def index_fp8_works(vendor: Vendor, architecture: Architecture, version: str | N
     if architecture is Architecture.BLACKWELL or version is None:
         return True
     return Version(version) >= Version(FIRST_FP8_INDEX)
+
+
+def _index_fp8_starts(setup: Setup) -> bool:
+    """Return whether vLLM starts with fp8 index keys: on CDNA4 with AITER's indexer, which needs one KV head a rank, too."""
+    if setup.architecture is not Architecture.CDNA4:
+        return index_fp8_works(setup.vendor, setup.architecture, setup.version)
+    return setup.tp in (4, 8) and not setup.between("0", "0.31") and _AITER_INDEX.items() <= setup.env.items()
 
 
 _REFUSE, _WARN = Severity.REFUSE, Severity.WARN
@@ -224,7 +239,35 @@ TRAPS = (
         lambda s: s.precision is Precision.NVFP4 and s.architecture is not Architecture.BLACKWELL,
         "through Marlin on Hopper: garbage, then illegal memory access; AMD has no kernels for it",
         "take MXFP8",
-        "vllm-project/vllm#49070",
+        "vllm-project/vllm#49070, #49941, #50557, open in 0.33",
+    ),
+    KnownIssue(
+        "nvfp4-too-early",
+        _REFUSE,
+        lambda s: s.on_vllm and s.precision is Precision.NVFP4 and s.between("0", FIRST_NVFP4),
+        "vLLM 0.24 cannot read the layers of the NVFP4 checkpoint that are MXFP8",
+        "install vLLM 0.25 or later",
+        "vllm-project/vllm#46756",
+    ),
+    KnownIssue(
+        "mxfp8-on-cdna3",
+        _WARN,
+        lambda s: s.on_vllm and s.precision is Precision.MXFP8 and s.architecture is Architecture.CDNA3,
+        "CDNA3 (MI300X, MI325X) has no MXFP8: vLLM loads the weights as BF16, so they take as much memory as BF16",
+        "take BF16",
+        "vLLM 0.24 to 0.33, VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD; InferenceX#2580",
+    ),
+    KnownIssue(
+        "sglang-mxfp8-on-hopper",
+        _REFUSE,
+        lambda s: (
+            s.engine is EngineKind.SGLANG
+            and s.precision is Precision.MXFP8
+            and s.architecture is Architecture.HOPPER
+        ),
+        "SGLang takes MXFP8 weights on Blackwell and AMD only",
+        "take BF16, or vLLM",
+        "SGLang 0.5.23, Fp8Config.get_min_capability",
     ),
     KnownIssue(
         "mxfp4-off-cdna4",
@@ -236,11 +279,11 @@ TRAPS = (
     ),
     KnownIssue(
         "mxfp4-fp8-kv",
-        _REFUSE,
+        _WARN,
         lambda s: s.precision is Precision.MXFP4 and s.fp8_kv,
-        "the MXFP4 checkpoint has no calibrated scales for keys and values: vLLM uses 1.0",
-        "leave out --kv-cache-dtype",
-        _SEED,
+        "the MXFP4 checkpoint has no calibrated scales for keys and values: vLLM uses 1.0, and its accuracy is not published",
+        "leave out --kv-cache-dtype if the cache in bf16 is large enough",
+        f"{_SEED}; InferenceX, which runs it",
     ),
     KnownIssue(
         "mxfp4-aiter",
@@ -254,10 +297,12 @@ TRAPS = (
     KnownIssue(
         "index-fp8",
         _REFUSE,
-        lambda s: s.fp8_index and not index_fp8_works(s.vendor, s.architecture, s.version),
-        "vLLM before 0.32 has no fp8 index keys off Blackwell and ends at the start; on AMD no version has them",
-        "install vLLM 0.32 or later on NVIDIA; otherwise leave out indexer_kv_dtype in --attention-config",
-        "vLLM 0.31, 0.32 and 0.33, models/minimax_m3/common/indexer.py; vllm-project/vllm#50856",
+        lambda s: s.fp8_index and not _index_fp8_starts(s),
+        "vLLM before 0.32 has no fp8 index keys off Blackwell and ends at the start; on AMD only CDNA4 has them, from 0.31, with "
+        "AITER's indexer and TP4 or TP8",
+        "install vLLM 0.32 or later on NVIDIA; on CDNA4 set VLLM_ROCM_USE_AITER=1 and VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT=1; "
+        "otherwise leave out indexer_kv_dtype in --attention-config",
+        "vLLM 0.31, 0.32 and 0.33, models/minimax_m3/common/indexer.py; vllm-project/vllm#50856, #52664",
     ),
     KnownIssue(
         "long-without-override",
@@ -324,10 +369,18 @@ TRAPS = (
     KnownIssue(
         "amd-attention",
         _REFUSE,
-        lambda s: s.on_vllm and s.on_amd and s.attention_backend != "TRITON_ATTN",
-        "on AMD, M3's attention exists only for Triton",
+        lambda s: s.on_vllm and s.on_amd and s.attention_backend not in ("TRITON_ATTN", _AITER_ATTENTION),
+        "on AMD, M3's attention exists only for Triton and AITER's unified attention",
         "--attention-backend TRITON_ATTN",
-        _SEED,
+        f"{_SEED}; vllm-project/vllm#52664",
+    ),
+    KnownIssue(
+        "amd-aiter-attention",
+        _WARN,
+        lambda s: s.on_vllm and s.on_amd and s.attention_backend == _AITER_ATTENTION,
+        f"M3 ran with {_AITER_ATTENTION} in one pull request; no recipe uses it",
+        "--attention-backend TRITON_ATTN, unless you measure both",
+        "vllm-project/vllm#52664",
     ),
     KnownIssue(
         "encoder-and-text-only",
@@ -348,10 +401,10 @@ TRAPS = (
     KnownIssue(
         "sglang-parser",
         _REFUSE,
-        lambda s: s.engine is EngineKind.SGLANG and s.parser not in (None, "minimax-m3"),
+        lambda s: s.engine is EngineKind.SGLANG and s.parser not in (None, "auto", "minimax-m3"),
         "minimax-m3-nom, which some documents name, is not a parser of SGLang",
-        "--tool-call-parser minimax-m3 --reasoning-parser minimax-m3",
-        "SGLang 0.5.23, its options",
+        "--tool-call-parser minimax-m3 --reasoning-parser minimax-m3, or auto for both",
+        "SGLang 0.5.23, its options; SGLang's cookbook",
     ),
     KnownIssue(
         "sglang-fp8-name",
@@ -364,9 +417,11 @@ TRAPS = (
     KnownIssue(
         "trtllm-triton-bf16",
         _REFUSE,
-        lambda s: s.on_trtllm and not s.msa and (s.precision is not Precision.BF16 or s.fp8_kv),
-        "without its msa kernels TensorRT-LLM serves M3 in BF16 only",
-        "take BF16; on one node of B200 the recipe trtllm-b200-1x4 with --precision nvfp4; or vLLM",
+        lambda s: (
+            s.on_trtllm and not s.msa and (s.precision not in (Precision.BF16, Precision.MXFP8) or s.fp8_kv)
+        ),
+        "without its msa kernels TensorRT-LLM serves M3 with weights in BF16 or MXFP8 and a cache in BF16 only",
+        "take BF16 or MXFP8; on one node of B200 the recipe trtllm-b200-1x4 with --precision nvfp4; or vLLM",
         "TensorRT-LLM 1.3.0rc20, its guide to M3; InferenceX's script for one B200 node",
     ),
     KnownIssue(
@@ -440,11 +495,19 @@ TRAPS = (
     KnownIssue(
         "draft-sglang",
         _REFUSE,
-        lambda s: s.engine is EngineKind.SGLANG and s.draft is not None,
+        lambda s: s.engine is EngineKind.SGLANG and s.draft is not None and not s.on_amd,
         "with a draft, SGLang gives wrong text: on Hopper M3 does not see the drafted tokens that it verifies, and text "
         "repeats; on Blackwell its M3 kernels exclude drafts with CUDA graphs",
         "use vLLM for the draft, or --draft off",
         "sgl-project/sglang#40214, #36659, #36866; SGLang 0.5.23",
+    ),
+    KnownIssue(
+        "draft-sglang-amd",
+        _WARN,
+        lambda s: s.engine is EngineKind.SGLANG and s.draft is not None and s.on_amd,
+        "on AMD, SGLang verifies drafts with one candidate a position only, and reports of wrong text are open",
+        "use vLLM for the draft, or --speculative-eagle-topk 1",
+        "SGLang 0.5.23; sgl-project/sglang#35889, #36659, #36866",
     ),
     KnownIssue(
         "draft-trtllm",
@@ -579,6 +642,46 @@ TRAPS = (
         "--trust-remote-code runs Python from the checkpoint with all of the server's rights",
         "leave it out: vLLM has the model; if an engine requires it, pin the checkpoint's revision",
         "vLLM 0.24, TensorRT-LLM's guide to M3, which requires it",
+    ),
+    KnownIssue(
+        "lora",
+        _REFUSE,
+        lambda s: s.on_vllm and s.lora,
+        "vLLM 0.24 to 0.33 has no LoRA for M3, and ends at the start",
+        "leave out --enable-lora",
+        "vLLM 0.24 to 0.33, models/minimax_m3, which lack SupportsLoRA",
+    ),
+    KnownIssue(
+        "split-k-nan",
+        _WARN,
+        lambda s: s.on_vllm and s.attention_backend == "TRITON_ATTN" and not s.on_amd,
+        "Triton's decode can give NaN for the padded rows of a CUDA graph",
+        "leave out --attention-backend",
+        "vllm-project/vllm#49054",
+    ),
+    KnownIssue(
+        "sglang-cold-start",
+        _WARN,
+        lambda s: s.engine is EngineKind.SGLANG and s.tp > 1 and s.architecture is Architecture.BLACKWELL,
+        "at the first start the ranks compile the msa kernels at the same time and can disturb each other",
+        "start it once with --tp-size 1 and --load-format dummy, which fills the cache of kernels",
+        "SGLang's cookbook for M3",
+    ),
+    KnownIssue(
+        "sglang-int4-spark",
+        _WARN,
+        lambda s: s.engine is EngineKind.SGLANG and s.precision is Precision.INT4 and s.nodes > 1,
+        "with 4-bit weights on two DGX Spark SGLang gave NUL tokens",
+        "use vLLM",
+        "sgl-project/sglang#38143",
+    ),
+    KnownIssue(
+        "trtllm-padded-graphs",
+        _WARN,
+        lambda s: s.on_trtllm and s.msa,
+        "the decode kernel can crash if a CUDA graph is padded",
+        "take a newer build, or set cuda_graph_config.enable_padding to false",
+        "NVIDIA/TensorRT-LLM#18034",
     ),
     KnownIssue(
         "not-measured-engine",

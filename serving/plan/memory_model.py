@@ -65,11 +65,12 @@ class KvDtype(StrEnum):
 
 
 # Bytes of one weight with its scale: (routed experts, other linear layers). The first two rows are derived: MXFP8 has
-# one byte of scale for 32 weights. The 4-bit rows assume that a checkpoint quantises only the experts.
+# one byte of scale for 32 weights. In nvidia/MiniMax-M3-NVFP4 all other layers are MXFP8: 249.9 GB, published 250.1
+# (vllm-project/recipes#678). The other 4-bit rows assume that a checkpoint quantises only the experts.
 _WEIGHT_BYTES = {
     Precision.BF16: (2.0, 2.0),
     Precision.MXFP8: (1 + 1 / 32, 1 + 1 / 32),
-    Precision.NVFP4: (0.5 + 1 / 16, 2.0),
+    Precision.NVFP4: (0.5 + 1 / 16, 1 + 1 / 32),
     Precision.MXFP4: (0.5 + 1 / 32, 2.0),
     Precision.INT4: (0.5 + 2 / 128, 2.0),
 }

@@ -34,6 +34,7 @@ from m3agent.serving.plan.host_cache import (
 )
 from m3agent.serving.plan.known_issues import (
     FIRST_FP8_INDEX,
+    FIRST_NVFP4,
     EngineKind,
     KnownIssue,
     Rope,
@@ -85,11 +86,11 @@ _OFFERED = {
     Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
     Architecture.BLACKWELL: (Precision.MXFP8, Precision.BF16),
     Architecture.CDNA4: (Precision.MXFP8, Precision.BF16, Precision.MXFP4),
-    Architecture.CDNA3: (Precision.BF16, Precision.MXFP8),
+    Architecture.CDNA3: (Precision.BF16,),
 }
 """Precisions to try if the user names none, in order of preference.
 
-MXFP8 halves the weights compared with BF16; CDNA3 has no hardware units for it.
+MXFP8 halves the weights compared with BF16, except on CDNA3 (`_loaded_as`).
 """
 
 _ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
@@ -789,7 +790,7 @@ class _Candidate:
                 if self.precision in _CHECKPOINTS
                 else f"no {self.precision.upper()} checkpoint is known, and "
             )
-            yield f"{unknown}which layers of a {self.precision.upper()} checkpoint are in 16 bits is assumed"
+            yield f"{unknown}which layers of another {self.precision.upper()} checkpoint are in how many bits is assumed"
         if self.wish.vision:
             yield "with images: the encoder's memory is assumed, not measured"
         for trap in met(self.setup, Severity.WARN):
@@ -801,7 +802,7 @@ def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
             for split, nodes in _splits(engine, fleet, precision):
-                for cache in _cache_types(fleet, wish, engine, msa=_msa(engine, nodes)):
+                for cache in _cache_types(fleet, wish, engine, precision, msa=_msa(engine, nodes)):
                     for draft in _drafts(wish, engine, split, nodes):
                         for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
                             yield _candidate(
@@ -825,10 +826,15 @@ def _msa(engine: EngineKind, nodes: int) -> bool:
     return engine is EngineKind.TRTLLM and nodes == 1
 
 
-def _cache_types(fleet: Fleet, wish: PlanRequest, engine: EngineKind, *, msa: bool) -> Iterator[_CacheTypes]:
-    """Yield the types of the cache that an engine has on these GPUs."""
+def _cache_types(
+    fleet: Fleet, wish: PlanRequest, engine: EngineKind, precision: Precision, *, msa: bool
+) -> Iterator[_CacheTypes]:
+    """Yield the types of the cache that an engine has on these GPUs; for MXFP4 those whose accuracy is published."""
     if msa:
         yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
+        return
+    if precision is Precision.MXFP4:
+        yield _CacheTypes(KvDtype.BF16)
         return
     yield from (_CacheTypes(kv) for kv in KvDtype)
     if engine is EngineKind.VLLM and index_fp8_works(fleet.gpu.vendor, fleet.gpu.architecture, wish.version):
@@ -838,8 +844,10 @@ def _cache_types(fleet: Fleet, wish: PlanRequest, engine: EngineKind, *, msa: bo
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
-        if fleet.gpu.vendor is Vendor.NVIDIA and fleet.per_node >= 8:
-            yield Split(8, ep=True), 1
+        # SGLang's cookbook for M3: TP8 on Hopper, and TP4 too on four B200 or B300.
+        ways = (4, 8) if fleet.gpu.architecture is Architecture.BLACKWELL else (8,)
+        if fleet.gpu.vendor is Vendor.NVIDIA:
+            yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
         if fleet.gpu.name in _MSA_GPUS:
@@ -888,7 +896,7 @@ def _candidate(
         total,
         utilisation,
         split=split,
-        precision=precision,
+        precision=_loaded_as(engine, fleet, precision),
         kv=cache.kv,
         index=cache.index,
         batch=batch,
@@ -922,6 +930,16 @@ def _candidate(
         setup,
         barred,
     )
+
+
+def _loaded_as(engine: EngineKind, fleet: Fleet, precision: Precision) -> Precision:
+    """Return the precision in which the weights lie in the GPUs' memory.
+
+    CDNA3 has no units for MXFP8, and vLLM converts such weights to BF16 when it loads them (vLLM 0.24 to 0.33,
+    VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD).
+    """
+    emulated = engine is EngineKind.VLLM and fleet.gpu.architecture is Architecture.CDNA3
+    return Precision.BF16 if emulated and precision is Precision.MXFP8 else precision
 
 
 def _other_engine(
@@ -1014,6 +1032,8 @@ def _versions(candidate: _Candidate) -> str:
         return f">={FIRST_FP8_INDEX}"
     if candidate.draft is not None and candidate.wish.host_cache:
         return f">={FIRST_WITH_DRAFT}"
+    if candidate.precision is Precision.NVFP4:
+        return f">={FIRST_NVFP4}"
     return _VLLM_OFF_BLACKWELL if off_blackwell else _VERSIONS[EngineKind.VLLM]
 
 

@@ -76,7 +76,7 @@ def test_a_host_cache_reaches_the_command_of_each_engine() -> None:
         "kv_connector_extra_config": {"cpu_bytes_to_use": 400 * 10**9, "block_size": 128},
     }
     assert vllm.job.host_cache == 400 * 10**9
-    sglang = planned("8xH200", host_cache=400 * 10**9, engine=EngineKind.SGLANG)
+    sglang = planned("8xB200", host_cache=400 * 10**9, engine=EngineKind.SGLANG)
     assert value(sglang.job.argv, "--enable-hierarchical-cache") == ()
     assert value(sglang.job.argv, "--hicache-size") == ("50",)
     assert problems(sglang.job.argv, listing("sglang")) == []
@@ -99,7 +99,7 @@ def test_a_host_cache_that_corrupts_is_refused() -> None:
     assert setup is not None
     assert setup.offload == "OffloadingConnector"
     with pytest.raises(OptionsError, match="radix cache off"):
-        planned("8xH200", LaunchRequest(options=("--enable-hisparse",)), engine=EngineKind.SGLANG)
+        planned("8xB200", LaunchRequest(options=("--enable-hisparse",)), engine=EngineKind.SGLANG)
 
 
 def test_synthetic_acceptance_is_for_random_weights() -> None:
@@ -201,18 +201,18 @@ def test_every_recipe_gives_a_job_or_says_why_not(known: Recipe) -> None:
 
 def test_key_is_required_if_reachable_and_on_no_command_line() -> None:
     for engine in (EngineKind.VLLM, EngineKind.SGLANG):
-        job = planned("8xH200", LaunchRequest(host="0.0.0.0", key=KEY), engine=engine).job
+        job = planned("8xB200", LaunchRequest(host="0.0.0.0", key=KEY), engine=engine).job
         assert value(job.argv, "--host") == ("0.0.0.0",)
         assert KEY not in " ".join(job.argv)
         assert KEY in " ".join([*job.env.values(), *job.files.values()])
-        local = planned("8xH200", engine=engine).job
+        local = planned("8xB200", engine=engine).job
         assert "KEY" not in " ".join([*local.env, *local.env.values(), *local.files.values()])
 
 
 def test_a_checkpoint_takes_the_place_of_the_recipe_s() -> None:
     job = planned("8xH200", LaunchRequest(model="/models/m3")).job
     assert (job.argv[2], job.model) == ("/models/m3", "/models/m3")
-    sglang = planned("8xH200", LaunchRequest(model="/models/m3"), engine=EngineKind.SGLANG).job
+    sglang = planned("8xB200", LaunchRequest(model="/models/m3"), engine=EngineKind.SGLANG).job
     assert value(sglang.argv, "--model-path") == ("/models/m3",)
     slurm = prepare(recipe("trtllm-gb200-2x4"), LaunchRequest(model="/models/m3")).job
     assert slurm.env["MODEL"] == "/models/m3"

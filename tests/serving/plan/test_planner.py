@@ -189,11 +189,11 @@ def test_a_draft_that_would_have_to_be_downloaded_is_only_advised() -> None:
 
 def test_a_draft_that_is_asked_for_is_refused_where_it_is_broken() -> None:
     wish = PlanRequest(draft_use=DraftUse.ON, engine=EngineKind.SGLANG)
-    assert plans(parse_gpus("8xH200"), wish) == []
-    refused = refusals(parse_gpus("8xH200"), wish)
+    assert plans(parse_gpus("8xB200"), wish) == []
+    refused = refusals(parse_gpus("8xB200"), wish)
     assert {refusal.trap for refusal in refused} == {"draft-sglang"}
     assert "text repeats" in refused[0].reason
-    for plan in plans(parse_gpus("8xH200"), replace(DRAFTED, engine=EngineKind.SGLANG)):
+    for plan in plans(parse_gpus("8xB200"), replace(DRAFTED, engine=EngineKind.SGLANG)):
         assert plan.draft is None
     wish = PlanRequest(context=524_288, draft_use=DraftUse.ON, draft=MHA_DRAFT)
     assert {refusal.trap for refusal in refusals(parse_gpus("8xH200"), wish)} == {"draft-mha-long"}
@@ -305,13 +305,31 @@ def test_other_engines_come_after_the_measured_one() -> None:
     engines = [plan.engine for plan in plans(parse_gpus("2x8xGB200"), PlanRequest()) if not plan.tight]
     assert engines == sorted(engines, key=list(EngineKind).index)
     assert set(engines) == set(EngineKind)
-    (tensorrt,) = plans(parse_gpus("2x4xGB200"), PlanRequest(engine=EngineKind.TRTLLM))
-    assert (tensorrt.recipe, tensorrt.precision, tensorrt.nodes) == ("trtllm-gb200-2x4", "bf16", 2)
+    tensorrt, wider = plans(parse_gpus("2x4xGB200"), PlanRequest(engine=EngineKind.TRTLLM))
+    assert (tensorrt.recipe, tensorrt.precision, tensorrt.nodes) == ("trtllm-gb200-2x4", "mxfp8", 2)
+    assert (wider.precision, wider.kv_cache_dtype) == ("bf16", tensorrt.kv_cache_dtype)
     assert any("no prefix is reused" in warning for warning in tensorrt.warnings)
-    (sglang,) = plans(
-        parse_gpus("8xH200"), PlanRequest(engine=EngineKind.SGLANG, concurrency=4, precision=Precision.MXFP8)
+    wish = PlanRequest(engine=EngineKind.SGLANG, precision=Precision.MXFP8)
+    wide, sglang, *_ = plans(parse_gpus("8xB200"), wish)
+    assert (wide.tp, sglang.tp) == (8, 4), "four B200 are SGLang's validated node"
+    assert (sglang.recipe, sglang.parser) == ("sglang-8gpu", "minimax-m3")
+    assert {refusal.trap for refusal in refusals(parse_gpus("8xH200"), wish)} == {"sglang-mxfp8-on-hopper"}
+
+
+def test_mxfp8_takes_as_much_memory_as_bf16_on_cdna3() -> None:
+    mxfp8, bf16 = (
+        plans(parse_gpus("8xMI300X"), PlanRequest(precision=precision))[0]
+        for precision in (Precision.MXFP8, Precision.BF16)
     )
-    assert (sglang.recipe, sglang.kv_cache_dtype, sglang.parser) == ("sglang-8gpu", "fp8_e4m3", "minimax-m3")
+    assert mxfp8.kv_tokens == bf16.kv_tokens
+    assert any("loads the weights as BF16" in warning for warning in mxfp8.warnings)
+    for gpus in ("4xMI300X", "2xMI325X"):
+        assert plans(parse_gpus(gpus), PlanRequest(precision=Precision.MXFP8)) == []
+
+
+def test_nvfp4_needs_a_vllm_that_reads_its_other_layers() -> None:
+    plan, *_ = plans(parse_gpus("4xB200"), PlanRequest(precision=Precision.NVFP4, engine=EngineKind.VLLM))
+    assert plan.versions == ">=0.25"
 
 
 def test_tensorrt_keeps_prefixes_on_one_node_of_b200_in_nvfp4() -> None:

@@ -46,6 +46,21 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"precision": Precision.NVFP4},
         {"precision": Precision.NVFP4, "architecture": Architecture.BLACKWELL},
     ),
+    "nvfp4-too-early": (
+        B200,
+        {"precision": Precision.NVFP4, "version": "0.24.0"},
+        {"precision": Precision.NVFP4, "version": "0.25.1"},
+    ),
+    "mxfp8-on-cdna3": (
+        MI355X,
+        {"precision": Precision.MXFP8, "architecture": Architecture.CDNA3},
+        {"precision": Precision.MXFP8, "architecture": Architecture.CDNA4},
+    ),
+    "sglang-mxfp8-on-hopper": (
+        SGLANG,
+        {"precision": Precision.MXFP8},
+        {"precision": Precision.MXFP8, "architecture": Architecture.BLACKWELL},
+    ),
     "mxfp4-off-cdna4": (
         MXFP4,
         {"architecture": Architecture.CDNA3},
@@ -65,19 +80,24 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "amd-long-switch": (AMD_LONG, {"env": MI355X.env}, {"env": AMD_LONG.env}),
     "block-size": (H200, {"block_size": 16}, {"block_size": 128}),
     "amd-cudagraph": (MI355X, {"env": {}}, {"env": MI355X.env}),
-    "amd-attention": (MI355X, {"attention_backend": None}, {"attention_backend": "TRITON_ATTN"}),
+    "amd-attention": (
+        MI355X,
+        {"attention_backend": "ROCM_AITER_FA"},
+        {"attention_backend": "ROCM_AITER_UNIFIED_ATTN"},
+    ),
+    "amd-aiter-attention": (MI355X, {"attention_backend": "ROCM_AITER_UNIFIED_ATTN"}, {}),
     "encoder-and-text-only": (
         H200,
         {"encoder_parallel": True, "text_only": True},
         {"encoder_parallel": True, "text_only": False},
     ),
     "vllm-parser": (H200, {"parser": "minimax_m2"}, {"parser": "minimax_m3"}),
-    "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "minimax-m3"}),
+    "sglang-parser": (SGLANG, {"parser": "minimax-m3-nom"}, {"parser": "auto"}),
     "sglang-fp8-name": (SGLANG, {"kv_dtype": "fp8"}, {"kv_dtype": "fp8_e4m3"}),
     "trtllm-triton-bf16": (
         TRTLLM,
+        {"precision": Precision.NVFP4},
         {"precision": Precision.MXFP8},
-        {"precision": Precision.MXFP8, "msa": True},
     ),
     "trtllm-msa-precision": (MSA, {"precision": Precision.INT4}, {"precision": Precision.NVFP4}),
     "trtllm-msa-off-blackwell": (MSA, {"architecture": Architecture.HOPPER}, {}),
@@ -88,6 +108,11 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
     "data-parallel-million": (LONG, {"dp": 8}, {"dp": 4}),
     "draft-sglang": (SGLANG, {"draft": "EAGLE3"}, {"draft": None}),
+    "draft-sglang-amd": (
+        SGLANG,
+        {"draft": "EAGLE3", "vendor": Vendor.AMD},
+        {"draft": "EAGLE3"},
+    ),
     "draft-trtllm": (TRTLLM, {"draft": "eagle3"}, {"draft": "eagle3", "msa": True}),
     "draft-mha-long": (
         LONG,
@@ -140,6 +165,15 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "several-nodes": (H200, {"nodes": 2}, {"nodes": 1}),
     "kv-copies": (H200, {"tp": 8}, {"tp": 4}),
     "remote-code": (H200, {"trust_remote_code": True}, {"trust_remote_code": False}),
+    "lora": (H200, {"lora": True}, {"lora": False}),
+    "split-k-nan": (H200, {"attention_backend": "TRITON_ATTN"}, {"attention_backend": None}),
+    "sglang-cold-start": (SGLANG, {"tp": 4, "architecture": Architecture.BLACKWELL}, {"tp": 4}),
+    "sglang-int4-spark": (
+        SGLANG,
+        {"precision": Precision.INT4, "nodes": 2},
+        {"precision": Precision.INT4, "nodes": 1},
+    ),
+    "trtllm-padded-graphs": (MSA, {}, {"msa": False}),
     "not-measured-engine": (SGLANG, {}, {"engine": EngineKind.VLLM}),
 }
 
@@ -173,6 +207,19 @@ def test_good_versions_of_vllm(version: str) -> None:
 
 def test_the_simple_offload_is_refused_by_name_too() -> None:
     assert "host-cache-simple" in names(replace(H200, offload="SimpleCPUOffloadConnector"))
+
+
+def test_fp8_index_keys_on_cdna4_need_another_indexer() -> None:
+    variables = {**MI355X.env, "VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"}
+    starts = replace(MI355X, index_dtype="fp8", tp=8, env=variables)
+    assert "index-fp8" not in names(starts)
+    for change in (
+        {"env": MI355X.env},
+        {"tp": 2},
+        {"version": "0.30.0"},
+        {"architecture": Architecture.CDNA3},
+    ):
+        assert "index-fp8" in names(replace(starts, **change)), change
 
 
 def test_fp8_index_keys_need_nvidia_and_off_blackwell_a_version() -> None:
