@@ -19,8 +19,8 @@ from m3agent.serving.client.endpoint import Endpoint, get
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
-from m3agent.serving.plan.gpus import GPUS, Gpu
-from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Setup, Severity, met
+from m3agent.serving.plan.gpus import Gpu
+from m3agent.serving.plan.known_issues import DOCUMENTED, EngineKind, KnownIssue, Setup, Severity, met
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
 from m3agent.serving.plan.planner import PlanRequest
 
@@ -96,7 +96,7 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
     except InvalidVersion:
         return Check(name, None, f"{version} cannot be compared with versions of {endpoint.flavour}")
     here = await asyncio.to_thread(_gpus_here) if endpoint.local else []
-    gpus = here or list(GPUS.values())
+    gpus = here or DOCUMENTED
     engine = EngineKind(endpoint.flavour)
     hits = [_met(engine, version, state.block_size, gpu) for gpu in gpus]
     everywhere = [trap for trap in hits[0] if all(trap in others for others in hits)]

@@ -33,8 +33,12 @@ class Vendor(StrEnum):
 class Architecture(StrEnum):
     """GPU architecture; it decides which kernels run."""
 
+    AMPERE = "ampere"
     HOPPER = "hopper"
     BLACKWELL = "blackwell"
+    """SM100: the data centre's Blackwell."""
+    BLACKWELL_RTX = "blackwell-rtx"
+    """SM120 and SM121: the workstation's Blackwell, which has other kernels."""
     CDNA3 = "cdna3"
     CDNA4 = "cdna4"
 
@@ -77,6 +81,7 @@ GIVEN = "given with --gpu-memory, less 1% for the driver"
 PRICES_OF = "cloud prices of June 2026"
 _NVIDIA, _AMD = Vendor.NVIDIA, Vendor.AMD
 _HOPPER, _BLACKWELL = Architecture.HOPPER, Architecture.BLACKWELL
+_AMPERE, _RTX = Architecture.AMPERE, Architecture.BLACKWELL_RTX
 _CDNA3, _CDNA4 = Architecture.CDNA3, Architecture.CDNA4
 _LESS = "nominal size less 1%, as on those that were measured"
 
@@ -125,6 +130,17 @@ GPUS = {
             "taken to be a B300; 288 GB by its data sheet",
             node=4,
         ),
+        Gpu("A100-80", _NVIDIA, _AMPERE, _gib(79.2), False, _LESS),
+        Gpu("RTXPRO6000", _NVIDIA, _RTX, _gib(94.0), False, "96 GB by its data sheet, less 2%"),
+        Gpu(
+            "GB10",
+            _NVIDIA,
+            _RTX,
+            _gib(107.0),
+            False,
+            "128 GB of a DGX Spark, of which its system takes a part: 107 GiB is assumed",
+            node=1,
+        ),
         Gpu("MI300X", _AMD, _CDNA3, _gib(190.0), False, _LESS),
         Gpu("MI325X", _AMD, _CDNA3, _gib(253.4), False, _LESS),
         Gpu("MI350X", _AMD, _CDNA4, _gib(285.1), False, _LESS),
@@ -134,6 +150,8 @@ GPUS = {
 """All known kinds by name. Where the same GPU comes in two sizes, the name includes the size."""
 
 ALIASES = {
+    "A100": "A100-80",
+    "RTX-PRO-6000": "RTXPRO6000",
     "H100": "H100-80",
     "H200-141": "H200",
     "H20": "H20-96",
@@ -252,7 +270,7 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
             result has the
         smaller size.
     """
-    words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper())
+    words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper().replace("RTX PRO ", "RTXPRO"))
     for word in words:
         found = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
         if found:

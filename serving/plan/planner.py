@@ -22,7 +22,7 @@ from m3agent.serving.plan.draft import (
     DraftUse,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import GIVEN, GPUS, PRICES_OF, Architecture, Fleet, Vendor, gib
+from m3agent.serving.plan.gpus import GIVEN, PRICES_OF, Architecture, Fleet, Vendor, gib
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
     GIGABYTE,
@@ -33,8 +33,11 @@ from m3agent.serving.plan.host_cache import (
     host_cache,
 )
 from m3agent.serving.plan.known_issues import (
+    DOCUMENTED,
     FIRST_FP8_INDEX,
     FIRST_NVFP4,
+    FIRST_ON_OTHERS,
+    OTHERS_GPUS,
     EngineKind,
     KnownIssue,
     Rope,
@@ -83,6 +86,8 @@ _CHECKPOINTS = {
 """Published checkpoints by precision. For other precisions we know none: the user brings one."""
 
 _OFFERED = {
+    Architecture.AMPERE: (Precision.MXFP8,),
+    Architecture.BLACKWELL_RTX: (Precision.NVFP4,),
     Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
     Architecture.BLACKWELL: (Precision.MXFP8, Precision.BF16),
     Architecture.CDNA4: (Precision.MXFP8, Precision.BF16, Precision.MXFP4),
@@ -426,11 +431,11 @@ def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
 
 
 def nearest(wish: PlanRequest) -> list[Fleet]:
-    """Return the fewest GPUs of each known kind that serve the wish, those with the least memory in all first.
+    """Return the fewest GPUs of each documented kind that serve the wish, those with the least memory in all first.
 
     Of kinds with equal memory the result contains one.
     """
-    found = [enough for gpu in GPUS.values() if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
+    found = [enough for gpu in DOCUMENTED if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
     by_memory = {fleet.memory: fleet for fleet in reversed(found)}
     return [by_memory[memory] for memory in sorted(by_memory)]
 
@@ -833,7 +838,7 @@ def _cache_types(
     if msa:
         yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
         return
-    if precision is Precision.MXFP4:
+    if precision is Precision.MXFP4 or fleet.gpu.architecture is Architecture.AMPERE:
         yield _CacheTypes(KvDtype.BF16)
         return
     yield from (_CacheTypes(kv) for kv in KvDtype)
@@ -845,9 +850,8 @@ def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
         # SGLang's cookbook for M3: TP8 on Hopper, and TP4 too on four B200 or B300.
-        ways = (4, 8) if fleet.gpu.architecture is Architecture.BLACKWELL else (8,)
-        if fleet.gpu.vendor is Vendor.NVIDIA:
-            yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
+        ways = {Architecture.BLACKWELL: (4, 8), Architecture.HOPPER: (8,)}.get(fleet.gpu.architecture, ())
+        yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
         if fleet.gpu.name in _MSA_GPUS:
@@ -1028,6 +1032,8 @@ def _versions(candidate: _Candidate) -> str:
     if candidate.engine is not EngineKind.VLLM:
         return _MSA_VERSIONS if _msa(candidate.engine, candidate.nodes) else _VERSIONS[candidate.engine]
     off_blackwell = candidate.fleet.gpu.architecture is not Architecture.BLACKWELL
+    if candidate.fleet.gpu.architecture in OTHERS_GPUS:
+        return f">={FIRST_ON_OTHERS}"
     if off_blackwell and candidate.cache.index is KvDtype.FP8:
         return f">={FIRST_FP8_INDEX}"
     if candidate.draft is not None and candidate.wish.host_cache:

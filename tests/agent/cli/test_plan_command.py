@@ -69,7 +69,7 @@ def test_json_has_all_of_it() -> None:
             ["--gpus", "8xH2000"],
             "did you mean H200? For another GPU, give its memory in GB with --gpu-memory",
         ),
-        (["--gpus", "1xA100"], "A100 is not a known GPU; known are H100-80, H200, "),
+        (["--gpus", "1xV100"], "V100 is not a known GPU; known are H100-80, H200, "),
         (
             ["--gpus", "2xRTX4090"],
             "MI350X, MI355X. For another GPU, give its memory in GB with --gpu-memory. M3 needs at least 531 GiB of GPU memory",
@@ -153,10 +153,10 @@ def test_this_machine(tmp_path: Path) -> None:
 
 
 def test_gpus_that_are_not_known_are_planned_by_their_memory() -> None:
-    done = run("--gpus", "8xRTX PRO 6000", "--gpu-memory", "96")
+    done = run("--gpus", "8xRTX PRO 7000", "--gpu-memory", "96")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1  vllm    mxfp8    8xRTX-PRO-6000  TP8 " in done.stdout
-    assert "whether M3's kernels run on the RTX-PRO-6000 is unknown" in " ".join(done.stdout.split())
+    assert "1  vllm    mxfp8    8xRTX-PRO-7000  TP8 " in done.stdout
+    assert "whether M3's kernels run on the RTX-PRO-7000 is unknown" in " ".join(done.stdout.split())
     assert done.stdout.splitlines()[-2:] == [
         "next         m3agent plan --recipe vllm-nvidia-mxfp8",
         "             Adapt the command that it prints: `m3agent serve` has no --gpu-memory.",

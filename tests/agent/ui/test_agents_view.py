@@ -45,13 +45,13 @@ def test_the_first_lines_say_what_to_add() -> None:
 
 
 def test_what_the_agents_do_is_no_option_to_add() -> None:
-    found = team_plan(parse_gpus("8xH200"), PlanRequest(engine=EngineKind.SGLANG), 10, 300_000)
+    found = team_plan(parse_gpus("8xB200"), PlanRequest(engine=EngineKind.SGLANG), 10, 300_000)
     assert found is not None
     assert lines(found, None)[3].startswith(
-        "If all agents work on the same commit, 14 sessions stay cached. With 10 agents"
+        "If all agents work on the same commit, 22 sessions stay cached. With 10 agents"
     )
     assert found.additions[0].options == ()
-    assert found.additions[1].advice == "Use 3 servers of 8xH200: they keep 12 sessions cached."
+    assert found.additions[1].advice == "Use 2 servers of 8xB200: they keep 14 sessions cached."
 
 
 def test_every_number_says_for_how_many_agents_it_holds() -> None:

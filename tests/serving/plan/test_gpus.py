@@ -41,7 +41,7 @@ def test_gpu_specs_that_people_write(text: str, name: str, nodes: int, per_node:
     ("text", "said"),
     [
         ("8xH2000", r"did you mean H200\?$"),
-        ("8xA100", "known are H100-80"),
+        ("8xV100", "known are H100-80"),
         ("8xMI350", "MI350X"),
         ("H200-80", "H200"),
         ("8xRTX4090", "known are H100-80, H200"),
@@ -116,8 +116,8 @@ def test_memory_that_is_given_replaces_the_table_s() -> None:
     known = parse_gpus("8xH100", 94).gpu
     assert (known.name, known.measured) == ("H100-80", False)
     assert known.usable_bytes == int(94 * 0.99 * GIB)
-    unknown = parse_gpus("4x RTX PRO 6000", 96)
-    assert (str(unknown), unknown.gpu.usable_bytes) == ("4xRTX-PRO-6000", int(96 * 0.99 * GIB))
+    unknown = parse_gpus("4x RTX PRO 7000", 96)
+    assert (str(unknown), unknown.gpu.usable_bytes) == ("4xRTX-PRO-7000", int(96 * 0.99 * GIB))
     with pytest.raises(UnknownGpu) as caught:
         parse_gpus("4xH200SXM")
     assert caught.value.near == ("H200",)

@@ -327,6 +327,16 @@ def test_mxfp8_takes_as_much_memory_as_bf16_on_cdna3() -> None:
         assert plans(parse_gpus(gpus), PlanRequest(precision=Precision.MXFP8)) == []
 
 
+@pytest.mark.parametrize(
+    ("gpus", "precision", "tp", "nodes"),
+    [("8xA100", "mxfp8", 8, 1), ("4xRTXPRO6000", "nvfp4", 4, 1), ("4xGB10", "nvfp4", 4, 4)],
+)
+def test_gpus_on_which_only_others_served_it(gpus: str, precision: str, tp: int, nodes: int) -> None:
+    plan, *_ = plans(parse_gpus(gpus), PlanRequest(context=131_072))
+    assert (plan.precision, plan.tp, plan.nodes, plan.versions) == (precision, tp, nodes, ">=0.27.1")
+    assert any("no recipe page" in warning for warning in plan.warnings)
+
+
 def test_nvfp4_needs_a_vllm_that_reads_its_other_layers() -> None:
     plan, *_ = plans(parse_gpus("4xB200"), PlanRequest(precision=Precision.NVFP4, engine=EngineKind.VLLM))
     assert plan.versions == ">=0.25"

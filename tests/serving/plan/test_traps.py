@@ -41,6 +41,17 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"version": "0.26.0"},
         {"version": "0.26.0", "architecture": Architecture.BLACKWELL},
     ),
+    "others-gpus-too-early": (
+        H200,
+        {"architecture": Architecture.AMPERE, "version": "0.24.0"},
+        {"architecture": Architecture.AMPERE, "version": "0.27.1"},
+    ),
+    "others-gpus": (H200, {"architecture": Architecture.BLACKWELL_RTX}, {}),
+    "ampere-fp8-cache": (
+        H200,
+        {"architecture": Architecture.AMPERE, "kv_dtype": "fp8"},
+        {"architecture": Architecture.AMPERE},
+    ),
     "nvfp4-off-blackwell": (
         H200,
         {"precision": Precision.NVFP4},
