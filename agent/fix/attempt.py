@@ -362,7 +362,7 @@ class Attempt:
             on_delta=on_delta,
             tokens=tokens,
         )
-        calls = Calls(sandbox, tools, self.session)
+        calls = Calls(sandbox, tools, self.session, deadline=self.limits.deadline)
         window = Window(run_context.endpoint.max_model_len)
         return Loop(
             model,

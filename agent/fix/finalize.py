@@ -245,7 +245,7 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
 
 def _uncommitted(attempt: Attempt, patch: Patch | None) -> tuple[str, ...]:
     """Return the changed paths with uncommitted changes in the user's work tree, as far as git can still tell."""
-    if patch is None or not attempt.dirty:
+    if patch is None:
         return ()
     try:
         return tuple(sorted(attempt.request.repository.dirty_paths() & set(patch.paths)))
@@ -290,7 +290,7 @@ def _write(
             cached_share=used.cached_share,
             tokens_per_second=used.tokens_per_second,
             price=used.price,
-            seconds=round(time.monotonic() - attempt.started, 3),
+            seconds=round(attempt.limits.seconds, 3),
             commit=None if opened is None else opened.commit,
             uncommitted=_uncommitted(attempt, patch),
         )

@@ -52,7 +52,7 @@ class RunLimits:
         if self.used.turns >= self.turns:
             return f"{self.turns} turns"
         if time.monotonic() >= self.deadline:
-            return f"{self.minutes:g} minutes"
+            return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
         spent = self.used if self.together is None else self.together
         if self.tokens is not None and (spent.completion or 0) >= self.tokens:
             return f"{self.tokens:,} completion tokens"

@@ -117,7 +117,10 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
     if not started:
         raise UsageError("the session ended before it began; start the fix again")
     if record.ended and record.ended["status"] not in RESUMABLE:
-        raise UsageError(f"the session is over ({record.ended['status']}): there is nothing to resume")
+        raise UsageError(
+            f"the session is over ({record.ended['status']}): there is nothing to resume; `m3agent sessions fork` goes on from its "
+            "end in a new session"
+        )
     point = ResumePoint(
         started,
         started["tree"],

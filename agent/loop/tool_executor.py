@@ -20,6 +20,7 @@ from m3agent.tools.registry import Toolset, traits_of
 INTERRUPTED = (
     "interrupted: the call started and did not finish, and it is not run again; the work tree is as before it"
 )
+OUT_OF_TIME = "the session's time limit was reached during this call, so it was ended"
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,16 @@ class PendingCall:
 
 @dataclass
 class Calls:
-    """Runs the tool calls of a session; `number` is the number of the last call."""
+    """Runs the tool calls of a session."""
 
     sandbox: Sandbox
     tools: Toolset
     session: Session
     number: int = 0
+    """Number of the last call."""
     tests: SessionTests = field(default_factory=SessionTests)
+    deadline: float | None = None
+    """When the session's time limit is reached, on the monotonic clock in seconds. A call that still runs is then ended."""
 
     async def run(self, call: ToolCall, turn: int) -> ToolResult:
         """Run one call and return its result. Log it before and after its side effect, even if it is interrupted.
@@ -83,7 +87,7 @@ class Calls:
             if problem := writes_marker(call.name, call.arguments):
                 result = refusal(problem)
             else:
-                result = await self.tools.call(call.name, call.arguments, number, call.error)
+                result = await self._call(call, number)
             # MCP tools work outside the sandbox
             may_change = traits.may_change_tree and call.name not in self.tools.other_names
             after = await self.sandbox.checkpoint() if may_change else before
@@ -101,3 +105,13 @@ class Calls:
             # the model may run tests with another tool than the test tool; they run on the current tree
             self.tests.add_command(result.exit_code, after)
         return result
+
+    async def _call(self, call: ToolCall, number: int) -> ToolResult:
+        left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(left) as clock:
+                return await self.tools.call(call.name, call.arguments, number, call.error)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            return ToolResult(OUT_OF_TIME, is_error=True)

@@ -60,7 +60,7 @@ def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
         before=_suite_run(record.tests["before"]) if "before" in record.tests else None,
         after=_suite_run(record.tests["after"]) if "after" in record.tests else None,
         requests=_requests(record.network),
-        errors=[": ".join(filter(None, (text(e, "kind"), text(e, "text")))) for e in record.errors],
+        errors=[text(e, "text") or text(e, "kind") for e in record.errors],
         notes=strings(ended, "notes"),
     )
     for turn in record.turns:

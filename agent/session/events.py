@@ -637,7 +637,7 @@ class SessionFinished(Event):
         cached_share: Share of the prompts (0 to 1) that the server's cache had.
         tokens_per_second: Mean generation speed.
         price: Price in US dollars.
-        seconds: Wall time.
+        seconds: Wall time of all processes that worked on the session.
         commit: Id of the last commit of that pull request; None without one.
         uncommitted: The changed paths with uncommitted changes in the user's work tree: `m3agent apply` refuses the patch.
     """

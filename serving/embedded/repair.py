@@ -41,6 +41,7 @@ LATER_BATCH = 1500
 """Candidates in each later call."""
 CHOICE_COST = 0.8
 """Further candidates are judged after the first one that passes only if they cost at most this much more."""
+EXTRA = "m3agent's extra outlines: `make install EXTRAS=outlines` in m3agent's checkout installs it"
 SUITE_SECONDS = 90
 """Seconds for the run of the suite without the tracer."""
 FIRST_RUN_SECONDS = 100
@@ -239,7 +240,7 @@ class Repair:
             runners = ", ".join(dict.fromkeys(suite.runner for suite in known))
             self.state.outcome = f"the failing tests run with {runners}, and I can change only {able}."
         elif isinstance(language, Curly) and not available():
-            self.state.outcome = f"to change {language.name} I need m3agent's extra outlines (tree-sitter)."
+            self.state.outcome = f"to change {language.name} I need {EXTRA}."
         else:
             self._language = language
             self._others = sum(len(red) for other, red in failing.items() if other != suite)
@@ -321,12 +322,13 @@ class Repair:
             "language": "python",
             "timeout": timeout,
         }
+        result = ""
         for _ in range(2):
             result = yield self._step(reasoning, "code_exec", arguments)
             found = read_probe(result)
             if found is not None:
                 return found
-            self.state.outcome = f"the measuring program did not answer: {first_words(result)}"
+        self.state.outcome = f"the measuring program did not answer: {first_words(result)}"
         return None
 
     def _spectrum(self) -> Generator[RepairStep, str, tuple[dict[str, Any], bool] | None]:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import time
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,10 @@ def checked(model: MisbehavingServer, home: Path, status: str = "verified") -> l
     begun = [event["call"] for event in log if event["type"] == "call.started"]
     assert begun == sorted(set(begun))
     assert sorted(ended) == begun
+    moments = [datetime.fromisoformat(event["ts"]) for event in log]
+    steps = zip(moments, moments[1:], log[1:], strict=False)
+    worked = sum((to - at).total_seconds() for at, to, event in steps if event["type"] != "session.resumed")
+    assert log[-1]["seconds"] >= worked - 0.5, "the time of all processes"
     return log
 
 

@@ -25,6 +25,7 @@ def used(
         (used(RunLimits(turns=3, minutes=10_000), 2), None),
         (used(RunLimits(turns=3, minutes=10_000), 3), "3 turns"),
         (RunLimits(turns=3, minutes=0.5, started=time.monotonic() - 31), "0.5 minutes"),
+        (RunLimits(turns=3, minutes=1, started=time.monotonic() - 61), "1 minute"),
         (RunLimits(turns=3, minutes=10_000, started=time.monotonic() - 1700), None),
         (used(RunLimits(turns=9, minutes=10_000, tokens=2000), 3, completion=700), "2,000 completion tokens"),
         (used(RunLimits(turns=9, minutes=10_000, tokens=2000), 2, completion=700), None),

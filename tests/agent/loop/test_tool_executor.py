@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.loop.tool_executor import OUT_OF_TIME
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult
@@ -39,6 +41,18 @@ async def python(command: Command) -> Done | None:
     if program.startswith("write"):
         command.files.write("new.txt", b"new\n")
     return Done(stdout=program.encode())
+
+
+async def test_a_call_ends_with_the_session_s_time(tmp_path: Path) -> None:
+    async def hangs(_: Command) -> Done | None:
+        await asyncio.sleep(3600)
+        return None
+
+    async with core(tmp_path, script=hangs) as it:
+        it.calls.deadline = time.monotonic() + 0.05
+        result = await it.calls.run(call("run", "code_exec", code="1", language="python"), 1)
+        assert (result.content, result.is_error) == (OUT_OF_TIME, True)
+        assert it.lines[-1]["status"] == "done"
 
 
 async def test_a_call_is_logged_before_and_after(tmp_path: Path) -> None:

@@ -65,6 +65,17 @@ def test_repairs(calendar: Workbench) -> None:
     check_repair(copy.deepcopy(calendar), CALENDAR)
 
 
+@pytest.mark.linux
+@pytest.mark.integration
+def test_a_measurement_that_was_interrupted_and_made_again_is_no_reason(
+    tmp_path: Path, calendar: Workbench
+) -> None:
+    bench = begun(tmp_path, calendar, CALENDAR, 1)
+    bench.take_turn(bench.ask(), "interrupted: the call started and did not finish")
+    bench.take_turn(bench.ask())
+    assert "did not answer" not in bench.ask(tool_choice="none").text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [fault for fault in FAULTS if fault not in (STOCK, CALENDAR)], ids=lambda fault: fault.name
