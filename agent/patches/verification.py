@@ -18,6 +18,7 @@ from m3agent.agent.patches.change import Change, Source, read_change
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.settings.settings import Settings
+from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
@@ -26,6 +27,12 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runner import exception_line
+
+MOST_RED = 3
+"""Red tests of a failed patch of which people read why: those that it breaks or adds, otherwise those that stay red."""
+MOST_LINE = 300
+"""Characters of that."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,9 @@ async def verify_patch(
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)
+        red = (*evidence.broken, *evidence.added_red) or evidence.still_red
+        for ident in red[:MOST_RED] if evidence.verdict == "failed" else ():
+            say(printable_line(f"{ident}: {exception_line(evidence.errors.get(ident, ''))}", MOST_LINE))
         verified = Verified(
             change.workspace.store,
             change.base,

@@ -31,6 +31,7 @@ from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Variant, run_program, run_variants
 from m3agent.tools.tampering import NO_SIGNS, Signs
+from m3agent.tools.test_runner import exception_line
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Time limit of one test: a share of the whole limit, and its bounds in seconds.
@@ -234,18 +235,6 @@ def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def _exception(text: str) -> str:
-    """Return the line that names the last exception of a test's output in pytest; what follows explains it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    marked = [number for number, line in enumerate(lines) if line.startswith("E ")]
-    if not marked:
-        return last_line(text)
-    at = marked[-1]
-    while at and lines[at - 1].startswith("E "):
-        at -= 1
-    return lines[at].removeprefix("E ").strip()
-
-
 def means_of(run: TestRun) -> tuple[str, ...]:
     """Return by which means a run looked for tampering."""
     found = ["authenticated report"]
@@ -280,7 +269,7 @@ def judge(answer: Answer, run: TestRun, trees: Trees, seconds: float) -> Grade:
         )
         reason = f"{failed} did not pass, such as {both[0]}"
         text = run.errors.get((run.ids or {}).get(both[0], both[0]), "")
-        line = _exception(text) if run.ids is None else _first_line(text)
+        line = exception_line(text) if run.ids is None else _first_line(text)
         reason += f": {line[:MOST_LINE]}" if line else ""
     elif not run.complete:
         reason = "the test run did not finish"

@@ -13,7 +13,6 @@ from m3agent.evals.data.folder_base import commit_folder
 from m3agent.evals.data.instance import Answer
 from m3agent.evals.data.results import Grade, Verdict
 from m3agent.evals.grade import grader as grader_module
-from m3agent.evals.grade import strict
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.matching import Outcomes, ids_of
 from m3agent.evals.grade.row_suites import suites_of_row, targets_of_row
@@ -25,6 +24,7 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.runners.base import Tree
 from m3agent.tools.tampering import Signs
 from m3agent.tools.test_report import EMPTY
+from m3agent.tools.test_runner import exception_line
 from tests.conftest import write_files
 from tests.evals.calc_instance import diff, small_instance
 
@@ -447,4 +447,4 @@ def test_a_report_becomes_results() -> None:
     ],
 )
 def test_the_reason_names_the_exception_and_not_its_explanation(text: str, line: str) -> None:
-    assert strict._exception(text) == line
+    assert exception_line(text) == line
