@@ -99,6 +99,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
     if attempt.evidence is not None:
         found += await asyncio.to_thread(_accuracy, attempt)
     opened: Offered | None = None
+    uncommitted = await asyncio.to_thread(_uncommitted, attempt, attempt.patch)  # before --apply writes them
     wanted = attempt.request.hand_over
     tested = attempt.evidence is not None
     if hand_over and attempt.request.certificate is not None:
@@ -127,7 +128,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
                     found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
             exit_code = _log(attempt, error)
-    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened)
+    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened, uncommitted)
 
 
 def end_early(
@@ -268,6 +269,7 @@ def _write(
     patch: Patch | None,
     notes: list[str],
     opened: Offered | None = None,
+    uncommitted: Sequence[str] | None = None,
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
     text = patch.text if patch is not None else b""
@@ -292,7 +294,7 @@ def _write(
             price=used.price,
             seconds=round(attempt.limits.seconds, 3),
             commit=None if opened is None else opened.commit,
-            uncommitted=_uncommitted(attempt, patch),
+            uncommitted=tuple(_uncommitted(attempt, patch) if uncommitted is None else uncommitted),
         )
     )
     change = None

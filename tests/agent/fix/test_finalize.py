@@ -147,7 +147,7 @@ async def test_without_a_change_there_is_no_patch(world: World) -> None:
 
 async def test_usage_of_the_session_is_in_its_last_event(world: World, tmp_path: Path) -> None:
     attempt = ready(world, evidence=found("verified"))
-    attempt.started -= 100
+    attempt.limits.started -= 100  # as for a session that was resumed
     for _ in range(2):
         attempt.limits.add(says("", usage=Usage(prompt=100, cached=50, completion=11, reasoning=4)), 0.25)
     async with core(tmp_path / "other") as it:
@@ -415,15 +415,24 @@ async def test_a_patch_that_cannot_be_read_is_for_the_caller(
     assert world.log("session.finished") == []
 
 
-@pytest.mark.parametrize(("dirty", "named"), [(1, ["calc.py"]), (0, [])])
 async def test_changed_files_with_uncommitted_changes_are_named(
-    world: World, monkeypatch: pytest.MonkeyPatch, dirty: int, named: list[str]
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = ready(world, evidence=found("verified"), path="calc.py")
-    attempt.dirty = dirty
     monkeypatch.setattr(Repository, "dirty_paths", lambda _: {"calc.py", "notes.txt"})
     await end(attempt, hand_over=False)
-    assert list(finished(world)["uncommitted"]) == named
+    assert list(finished(world)["uncommitted"]) == ["calc.py"], "also if a fork or a resume counted none"
+
+
+async def test_a_patch_that_was_applied_is_no_uncommitted_change(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirty = set[str]()
+    monkeypatch.setattr(Repository, "dirty_paths", lambda _: dirty)
+    monkeypatch.setattr(ending, "apply_to_work_tree", lambda *_: dirty.add("calc.py"))
+    attempt = ready(world, evidence=found("verified"), path="calc.py", hand_over=HandOver(apply=True))
+    await end(attempt, hand_over=True)
+    assert (dirty, list(finished(world)["uncommitted"])) == ({"calc.py"}, [])
 
 
 # -- the certificate ---------------------------------------------------------------------------------------------------
