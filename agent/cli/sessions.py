@@ -166,7 +166,9 @@ def report(
         ),
     ] = PAGE,
     repo: Repo = Path(),
-    every: All = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Find the sessions in all repositories, not in this one only.")
+    ] = False,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
     with faults():
