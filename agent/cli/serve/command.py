@@ -110,7 +110,10 @@ def serve(
         ),
     ] = None,
     container: Annotated[
-        bool, typer.Option("--container", help="Run the engine in a Docker container of the recipe's image.")
+        bool,
+        typer.Option(
+            "--container", help="Run the engine in a Docker container of an image that may serve the plan."
+        ),
     ] = False,
     image: Annotated[
         str | None, typer.Option(help="Run the engine in a container of this image.", metavar="NAME")
