@@ -35,10 +35,10 @@ def odd():
 """Part of a test file: a test that calls odd() is flaky, but its outcome in each run is known."""
 
 
-class InOrder(TreeRuns):
+class InOrder(SandboxesAhead):
     """Starts each sandbox when it is needed, so that their order is that of the runs."""
 
-    def start_ahead(self, tree: str, number: int) -> None:
+    def start(self, tree: str, number: int) -> None:
         pass
 
 
@@ -74,7 +74,7 @@ def verification(workspace_of: WorkspaceOf, one_backend: Backend, tmp_path: Path
             spec = SandboxSpec(backend, image, ODD if is_odd else USUAL)
             return new_sandbox(backend, spec, of, lambda _: None)
 
-        in_sandboxes = InOrder(SandboxesAhead(workspace.store, fresh), tmp_path)
+        in_sandboxes = TreeRuns(InOrder(workspace.store, fresh), tmp_path)
         if not large:
             return await verify(workspace, patch, in_sandboxes)
         known = await in_sandboxes.run_recorded(workspace.base, 60, Recording())
