@@ -157,8 +157,7 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         elif missing:
             detail += f": {', '.join(missing)} is missing"
             fix = f"apt-get install {' '.join(missing)}, as root"
-        name = suite.name.removesuffix(":.")  # the suite of the whole repository, as people call it
-        found.append(Check(f"tests {name}", None if missing else True, detail, fix))
+        found.append(Check(f"tests {suite.label}", None if missing else True, detail, fix))
     return found + _parsers({suite.name.partition(":")[0] for suite in suites} if embedded else ())
 
 

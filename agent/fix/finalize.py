@@ -128,7 +128,7 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
                     found.append(_hand_over(attempt, attempt.patch, status))
         except M3AgentError as error:
             exit_code = _log(attempt, error)
-    return _write(attempt, status, reason, exit_code, attempt.patch, found, opened, uncommitted)
+    return _write(attempt, status, reason, exit_code, attempt.patch, found, uncommitted, opened)
 
 
 def end_early(
@@ -143,7 +143,7 @@ def end_early(
         with contextlib.suppress(SandboxError):  # the patch is for convenience: keep the first reason
             patch = attempt.workspace.patch(attempt.sandbox.tree)
     try:
-        return _write(attempt, status, reason, exit_code, patch, [])
+        return _write(attempt, status, reason, exit_code, patch, [], _uncommitted(attempt, patch))
     except M3AgentError:  # if the state folder cannot be written, the caller's reason says so
         return FixResult(status, exit_code, reason, attempt.session.folder, None, None)
 
@@ -246,7 +246,7 @@ async def _offer(attempt: Attempt, patch: Patch, evidence: Verification, words: 
 
 def _uncommitted(attempt: Attempt, patch: Patch | None) -> tuple[str, ...]:
     """Return the changed paths with uncommitted changes in the user's work tree, as far as git can still tell."""
-    if patch is None:
+    if patch is None or patch.empty:
         return ()
     try:
         return tuple(sorted(attempt.request.repository.dirty_paths() & set(patch.paths)))
@@ -268,8 +268,8 @@ def _write(
     exit_code: int,
     patch: Patch | None,
     notes: list[str],
+    uncommitted: tuple[str, ...],
     opened: Offered | None = None,
-    uncommitted: Sequence[str] | None = None,
 ) -> FixResult:
     session, used, loop = attempt.session, attempt.limits.used, attempt.loop
     text = patch.text if patch is not None else b""
@@ -294,7 +294,7 @@ def _write(
             price=used.price,
             seconds=round(attempt.limits.seconds, 3),
             commit=None if opened is None else opened.commit,
-            uncommitted=tuple(_uncommitted(attempt, patch) if uncommitted is None else uncommitted),
+            uncommitted=uncommitted,
         )
     )
     change = None

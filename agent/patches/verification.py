@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,9 +30,9 @@ from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import exception_line
 
 MOST_RED = 3
-"""Red tests of a failed patch of which people read why: those that it breaks or adds, otherwise those that stay red."""
+"""Most red tests of which people read why they are red."""
 MOST_LINE = 300
-"""Characters of that."""
+"""Most characters of that, with the test's id."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,8 @@ async def verify_patch(
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)
-        red = (*evidence.broken, *evidence.added_red) or evidence.still_red
-        for ident in red[:MOST_RED] if evidence.verdict == "failed" else ():
-            say(printable_line(f"{ident}: {exception_line(evidence.errors.get(ident, ''))}", MOST_LINE))
+        for line in _why_red(evidence):
+            say(line)
         verified = Verified(
             change.workspace.store,
             change.base,
@@ -102,6 +101,16 @@ async def verify_patch(
             request.issue,
         )
         return await asyncio.to_thread(statement_of, verified, evidence)
+
+
+def _why_red(evidence: Verification) -> Iterator[str]:
+    """Yield why tests are red with a failed patch: those that it breaks or adds, otherwise those that stay red."""
+    if evidence.verdict != "failed":
+        return
+    red = (*evidence.broken, *evidence.added_red) or evidence.still_red
+    for ident in red[:MOST_RED]:
+        if why := exception_line(evidence.errors.get(ident, "")):
+            yield printable_line(f"{ident}: {why}", MOST_LINE)
 
 
 async def verify_change(

@@ -49,6 +49,11 @@ class SuiteNeeds:
     root: str
     preparation: Preparation
 
+    @property
+    def label(self) -> str:
+        """The name as people say it: without the folder for the suite of the whole repository."""
+        return self.name.removesuffix(":.")
+
     def __str__(self) -> str:
         """Return one line for people."""
         return f"{self.name}: tests in {self.language}" + (f" ({self.evidence})" if self.evidence else "")

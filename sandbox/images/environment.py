@@ -363,8 +363,7 @@ class _Finder:
             if local_image(self.api, tag) is None:
                 for notice in (*suite.preparation.notices, *job.indexes.registries.left_out):
                     self.say(f"{suite.name}: {notice}")
-                name = suite.name.removesuffix(":.")  # of the repository's own folder
-                self.say(f"preparing the environment of {name} once (this may take minutes)")
+                self.say(f"preparing the environment of {suite.label} once (this may take minutes)")
                 started = time.monotonic()
                 build_suite(
                     self.api,
@@ -377,7 +376,7 @@ class _Finder:
                     stop=self.stop,
                 )
                 seconds = time.monotonic() - started
-                self.say(f"environment of {name} ready after {seconds:.0f} s: {tag}")
+                self.say(f"environment of {suite.label} ready after {seconds:.0f} s: {tag}")
         touch(self.state, tag, self.api)
         return just_built(self.api, tag)
 

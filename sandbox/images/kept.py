@@ -27,9 +27,9 @@ def touch(state: Path, image: str, api: Any = None) -> None:
         api: The engine. It notes when an image got its name. So an environment image gets its name again, which tells
             m3agents with other state folders.
     """
-    from docker.errors import APIError
-
     if api is not None and image.startswith(f"{REPOSITORY}:"):
+        from docker.errors import APIError
+
         with contextlib.suppress(APIError):
             api.tag(image, *image.split(":"))
     with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost

@@ -22,7 +22,7 @@ BUSY = "a disk usage operation is already running"
 """What Docker answers (status 500) if it is asked for the sizes twice at the same time."""
 
 OTHERS_SECONDS = 3600.0
-"""How long an image stays that an m3agent with another state folder used: longer than most sessions are between two sandboxes."""
+"""How long an image stays after an m3agent with another state folder used it. Between two sandboxes, most sessions take less."""
 SAME_SECONDS = 60.0
 """Difference up to which the engine's time and the state folder's are of the same use. Their clocks may differ."""
 
@@ -128,13 +128,20 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
         Names of the removed images.
     """
     gone: list[str] = []
+    if _fits(api, most_bytes):  # mostly so, and to list the images asks the engine about each
+        return gone
     for image in environment_images(api, state):
-        used = _layer_bytes(api)
-        if used is None or used <= most_bytes:
+        if image.name in keep or image.is_others or _remove(api, state, image):
+            continue
+        gone.append(image.name)
+        if _fits(api, most_bytes):
             break
-        if image.name not in keep and not image.is_others and not _remove(api, state, image):
-            gone.append(image.name)
     return gone
+
+
+def _fits(api: Any, most_bytes: int) -> bool:
+    used = _layer_bytes(api)
+    return used is None or used <= most_bytes
 
 
 def _layer_bytes(api: Any) -> int | None:

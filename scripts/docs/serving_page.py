@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from m3agent.serving.plan import known_issues
-from m3agent.serving.plan.gpus import GIB, GPUS, Fleet
+from m3agent.serving.plan.gpus import DOCUMENTED, GIB, GPUS, Fleet
 from m3agent.serving.plan.memory_model import Precision
-from m3agent.serving.plan.planner import PlanRequest, plans, smallest
+from m3agent.serving.plan.planner import OFFERED, PlanRequest, plans, smallest
 from scripts.docs.settings_page import ROOT, renewed
 
 PAGE = ROOT / "docs" / "serving.md"
@@ -26,9 +26,15 @@ def fleets() -> str:
     lines += [
         f"| {gpu} | {precision} | {' | '.join(_cell(gpu, context, precision) for context in CONTEXTS)} |"
         for gpu in GPUS
-        for precision in (Precision.MXFP8, Precision.BF16)
+        for precision in _precisions(gpu)
     ]
     return "\n".join(lines) + "\n"
+
+
+def _precisions(gpu: str) -> tuple[Precision, ...]:
+    """Return the precisions to show: MXFP8 and BF16, or those that others served on a GPU without a recipe page."""
+    known = GPUS[gpu]
+    return (Precision.MXFP8, Precision.BF16) if known in DOCUMENTED else OFFERED[known.architecture]
 
 
 def gpus() -> str:

@@ -19,8 +19,8 @@ from m3agent.serving.client.endpoint import Endpoint, get
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
-from m3agent.serving.plan.gpus import Gpu
-from m3agent.serving.plan.known_issues import DOCUMENTED, EngineKind, KnownIssue, Setup, Severity, met
+from m3agent.serving.plan.gpus import DOCUMENTED, Gpu
+from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Setup, Severity, met
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
 from m3agent.serving.plan.planner import PlanRequest
 

@@ -49,14 +49,14 @@ def lacking_packages(packages: Sequence[str], argv: Sequence[str], path: str | N
         path: PATH to search for the program.
     """
     python = _python(argv, path)
-    if python is None:
-        return []
-    wanted = {package: Requirement(package) for package in packages}
-    return [
-        package
-        for package, requirement in wanted.items()
-        if not requirement.specifier.contains(_version(python, requirement.name) or "", prereleases=True)
-    ]
+    return (
+        [] if python is None else [package for package in packages if not _has(python, Requirement(package))]
+    )
+
+
+def _has(python: Sequence[str], wanted: Requirement) -> bool:
+    version = _version(python, wanted.name)
+    return version is not None and wanted.specifier.contains(version, prereleases=True)
 
 
 def _version(python: Sequence[str], name: str) -> str | None:

@@ -165,6 +165,15 @@ def _lacks_packages(change: RecipeChange, environ: Mapping[str, str]) -> bool:
     return bool(change.packages) and not any(environ.get(name) == value for name, value in change.env.items())
 
 
+def why_barred(plan: Plan, setup: Setup, version: str) -> str:
+    """Return why a version of the engine must not serve a plan, as the end of a clause about it; empty if it may."""
+    for trap in met(replace(setup, version=version), Severity.REFUSE):
+        return f": {trap.effect}; {trap.remedy} ({trap.source})"
+    if not SpecifierSet(plan.versions, prereleases=True).contains(version):
+        return f", and M3 needs {plan.versions}: install such a version"
+    return ""
+
+
 def _image(recipe: Recipe, plan: Plan | None, setup: Setup | None) -> str | None:
     """Return the image for a job: that of the newest vLLM which may serve the plan, otherwise the recipe's.
 
@@ -172,12 +181,7 @@ def _image(recipe: Recipe, plan: Plan | None, setup: Setup | None) -> str | None
     """
     if plan is None or setup is None or recipe.engine != "vllm" or recipe.image is None:
         return recipe.image
-    allowed = SpecifierSet(plan.versions, prereleases=True)
-    may_serve = [
-        version
-        for version in versions("vllm")
-        if allowed.contains(version) and not met(replace(setup, version=version), Severity.REFUSE)
-    ]
+    may_serve = [version for version in versions("vllm") if not why_barred(plan, setup, version)]
     repository = recipe.image.partition(":")[0]
     return f"{repository}:v{max(may_serve, key=Version)}" if may_serve else recipe.image
 

@@ -149,6 +149,11 @@ GPUS = {
 }
 """All known kinds by name. Where the same GPU comes in two sizes, the name includes the size."""
 
+UNDOCUMENTED = (Architecture.AMPERE, Architecture.BLACKWELL_RTX)
+"""Architectures on which others served M3, and no recipe page does."""
+DOCUMENTED = tuple(gpu for gpu in GPUS.values() if gpu.architecture not in UNDOCUMENTED)
+"""The GPUs on which a recipe page has M3. Only these are advised."""
+
 ALIASES = {
     "A100": "A100-80",
     "RTX-PRO-6000": "RTXPRO6000",

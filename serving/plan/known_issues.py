@@ -13,7 +13,7 @@ from enum import StrEnum
 from packaging.version import Version
 
 from m3agent.serving.plan.draft import FEW_STREAMS, GQA_DRAFT, GROUPED_KV_HEADS, draft_backend
-from m3agent.serving.plan.gpus import GPUS, Architecture, Vendor
+from m3agent.serving.plan.gpus import UNDOCUMENTED, Architecture, Vendor
 from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, NATIVE, RECOMPUTE, SIMPLE, SIMPLE_SWITCH
 from m3agent.serving.plan.memory_model import BLOCK, NATIVE_CONTEXT, WRONG_PARAMETERS, Precision
 
@@ -178,12 +178,8 @@ FIRST_FP8_INDEX = "0.32"
 
 FIRST_NVFP4 = "0.25"
 """First version of vLLM that reads the MXFP8 layers of the NVFP4 checkpoint (vllm-project/vllm#46756)."""
-OTHERS_GPUS = (Architecture.AMPERE, Architecture.BLACKWELL_RTX)
-"""Architectures on which others served M3, and no recipe page does."""
-DOCUMENTED = tuple(gpu for gpu in GPUS.values() if gpu.architecture not in OTHERS_GPUS)
-"""The GPUs on which a recipe page has M3."""
-FIRST_ON_OTHERS = "0.27.1"
-"""First version of vLLM that serves M3 there (vllm-project/vllm#48603, #48929)."""
+FIRST_UNDOCUMENTED = "0.27.1"
+"""First version of vLLM that serves M3 on GPUs without a recipe page (vllm-project/vllm#48603, #48929)."""
 _AITER_INDEX = {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"}
 """Variables with which vLLM has fp8 index keys on CDNA4."""
 _AITER_ATTENTION = "ROCM_AITER_UNIFIED_ATTN"
@@ -197,7 +193,7 @@ def index_fp8_works(vendor: Vendor, architecture: Architecture, version: str | N
         architecture: Architecture of the GPUs.
         version: Version of vLLM; None means that a version can be chosen.
     """
-    if vendor is not Vendor.NVIDIA or architecture in OTHERS_GPUS:
+    if vendor is not Vendor.NVIDIA or architecture in UNDOCUMENTED:
         return False
     if architecture is Architecture.BLACKWELL or version is None:
         return True
@@ -242,7 +238,7 @@ TRAPS = (
     KnownIssue(
         "others-gpus-too-early",
         _REFUSE,
-        lambda s: s.on_vllm and s.architecture in OTHERS_GPUS and s.between("0", FIRST_ON_OTHERS),
+        lambda s: s.on_vllm and s.architecture in UNDOCUMENTED and s.between("0", FIRST_UNDOCUMENTED),
         "vLLM before 0.27.1 serves M3 on Hopper, the data centre's Blackwell and AMD only",
         "install vLLM 0.27.1 or later",
         "vllm-project/vllm#48603, #48929",
@@ -250,7 +246,7 @@ TRAPS = (
     KnownIssue(
         "others-gpus",
         _WARN,
-        lambda s: s.architecture in OTHERS_GPUS,
+        lambda s: s.architecture in UNDOCUMENTED,
         "no recipe page has these GPUs; others report that it works: A100, four RTX PRO 6000, four DGX Spark",
         "test it with m3agent serve check",
         "vllm-project/vllm#48603; vllm-project/recipes#678; eugr/spark-vllm-docker#290",

@@ -22,7 +22,16 @@ from m3agent.serving.plan.draft import (
     DraftUse,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import GIVEN, PRICES_OF, Architecture, Fleet, Vendor, gib
+from m3agent.serving.plan.gpus import (
+    DOCUMENTED,
+    GIVEN,
+    PRICES_OF,
+    UNDOCUMENTED,
+    Architecture,
+    Fleet,
+    Vendor,
+    gib,
+)
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
     GIGABYTE,
@@ -33,11 +42,9 @@ from m3agent.serving.plan.host_cache import (
     host_cache,
 )
 from m3agent.serving.plan.known_issues import (
-    DOCUMENTED,
     FIRST_FP8_INDEX,
     FIRST_NVFP4,
-    FIRST_ON_OTHERS,
-    OTHERS_GPUS,
+    FIRST_UNDOCUMENTED,
     EngineKind,
     KnownIssue,
     Rope,
@@ -85,7 +92,7 @@ _CHECKPOINTS = {
 }
 """Published checkpoints by precision. For other precisions we know none: the user brings one."""
 
-_OFFERED = {
+OFFERED = {
     Architecture.AMPERE: (Precision.MXFP8,),
     Architecture.BLACKWELL_RTX: (Precision.NVFP4,),
     Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
@@ -559,7 +566,7 @@ class _Candidate:
     @property
     def rank(self) -> tuple[int | bool | float, ...]:
         """Sort key of plans; the smallest is the best."""
-        offered = _OFFERED[self.fleet.gpu.architecture]
+        offered = OFFERED[self.fleet.gpu.architecture]
         precision = offered.index(self.precision) if self.precision in offered else len(offered)
         return (
             0 if self.enough else self.wish.concurrency - self.sequences,
@@ -803,7 +810,7 @@ class _Candidate:
 
 
 def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
-    offered = _OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
+    offered = OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
             for split, nodes in _splits(engine, fleet, precision):
@@ -1031,15 +1038,16 @@ def _versions(candidate: _Candidate) -> str:
     """Return the versions of the engine that have what the candidate uses."""
     if candidate.engine is not EngineKind.VLLM:
         return _MSA_VERSIONS if _msa(candidate.engine, candidate.nodes) else _VERSIONS[candidate.engine]
-    off_blackwell = candidate.fleet.gpu.architecture is not Architecture.BLACKWELL
-    if candidate.fleet.gpu.architecture in OTHERS_GPUS:
-        return f">={FIRST_ON_OTHERS}"
-    if off_blackwell and candidate.cache.index is KvDtype.FP8:
-        return f">={FIRST_FP8_INDEX}"
-    if candidate.draft is not None and candidate.wish.host_cache:
-        return f">={FIRST_WITH_DRAFT}"
-    if candidate.precision is Precision.NVFP4:
-        return f">={FIRST_NVFP4}"
+    architecture = candidate.fleet.gpu.architecture
+    off_blackwell = architecture is not Architecture.BLACKWELL
+    first_with = {
+        FIRST_NVFP4: candidate.precision is Precision.NVFP4,
+        FIRST_UNDOCUMENTED: architecture in UNDOCUMENTED,
+        FIRST_WITH_DRAFT: candidate.draft is not None and bool(candidate.wish.host_cache),
+        FIRST_FP8_INDEX: off_blackwell and candidate.cache.index is KvDtype.FP8,
+    }
+    if needed := [version for version, used in first_with.items() if used]:
+        return f">={max(needed, key=Version)}"
     return _VLLM_OFF_BLACKWELL if off_blackwell else _VERSIONS[EngineKind.VLLM]
 
 

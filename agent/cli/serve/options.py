@@ -18,7 +18,14 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.launch.installed import installed_version
-from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, random_weights
+from m3agent.serving.launch.prepare import (
+    LaunchRequest,
+    OptionsError,
+    PreparedJob,
+    prepare,
+    random_weights,
+    why_barred,
+)
 from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
@@ -464,10 +471,6 @@ def _plan(
 
 def barred(choice: Choice, version: str) -> str | None:
     """Return the reason why this version of the engine must not serve the plan; None if it may."""
-    from packaging.specifiers import SpecifierSet
-
-    from m3agent.serving.plan.known_issues import Severity, met
-
     plan, setup = choice.plan, choice.prepared.setup
     if plan is None or setup is None:
         return None
@@ -475,8 +478,5 @@ def barred(choice: Choice, version: str) -> str | None:
         number = Version(version).base_version
     except InvalidVersion:
         return None
-    for trap in met(replace(setup, version=number), Severity.REFUSE):
-        return f"{plan.engine} {version} is installed: {trap.effect}; {trap.remedy} ({trap.source})"
-    if not SpecifierSet(plan.versions, prereleases=True).contains(number):
-        return f"{plan.engine} {version} is installed, and M3 needs {plan.versions}: install such a version"
-    return None
+    why = why_barred(plan, setup, number)
+    return f"{plan.engine} {version} is installed{why}" if why else None

@@ -38,7 +38,7 @@ def proposed(text: str, right: str, hints: Hints | None = None) -> str | None:
     words = sorted(WORD.findall(right))
     for mutation in mutations(text, hints):
         changed = splice(text, mutation.edits)
-        # To read each program takes twenty times as long.
+        # Reading each program would take most of the time.
         if sorted(WORD.findall(changed)) == words and ast.dump(ast.parse(changed)) == needed:
             return mutation.operator
     return None

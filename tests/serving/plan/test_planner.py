@@ -313,6 +313,8 @@ def test_other_engines_come_after_the_measured_one() -> None:
     wide, sglang, *_ = plans(parse_gpus("8xB200"), wish)
     assert (wide.tp, sglang.tp) == (8, 4), "four B200 are SGLang's validated node"
     assert (sglang.recipe, sglang.parser) == ("sglang-8gpu", "minimax-m3")
+    narrow, *_ = plans(parse_gpus("4xB200"), replace(wish, concurrency=4))
+    assert narrow.kv_cache_dtype == "fp8_e4m3"
     assert {refusal.trap for refusal in refusals(parse_gpus("8xH200"), wish)} == {"sglang-mxfp8-on-hopper"}
 
 
@@ -335,6 +337,12 @@ def test_gpus_on_which_only_others_served_it(gpus: str, precision: str, tp: int,
     plan, *_ = plans(parse_gpus(gpus), PlanRequest(context=131_072))
     assert (plan.precision, plan.tp, plan.nodes, plan.versions) == (precision, tp, nodes, ">=0.27.1")
     assert any("no recipe page" in warning for warning in plan.warnings)
+
+
+def test_a_plan_needs_the_newest_version_of_what_it_uses() -> None:
+    wish = PlanRequest(context=131_072, host_cache=10**11, draft_use=DraftUse.ON)
+    plan, *_ = plans(parse_gpus("4xRTXPRO6000"), wish)
+    assert (plan.draft is not None, plan.versions) == (True, ">=0.30")
 
 
 def test_nvfp4_needs_a_vllm_that_reads_its_other_layers() -> None:
