@@ -108,10 +108,11 @@ class Calls:
 
     async def _call(self, call: ToolCall, number: int) -> ToolResult:
         left = None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        limit = asyncio.timeout(left)
         try:
-            async with asyncio.timeout(left) as clock:
+            async with limit:
                 return await self.tools.call(call.name, call.arguments, number, call.error)
         except TimeoutError:
-            if not clock.expired():
+            if not limit.expired():
                 raise
             return ToolResult(OUT_OF_TIME, is_error=True)
