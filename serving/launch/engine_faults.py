@@ -200,7 +200,9 @@ def _without_words(
 def _last_words(
     engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
 ) -> Fault:
-    words = errors or [line.message for line in reader.tail if line.message.strip()]
+    lines = [line for line in reader.tail if line.message.strip()]
+    lines = [line for line in lines if not line.harmless] or lines
+    words = errors or [line.message for line in lines]
     shown = _shortened(words[-1]) if words else "no readable output"
     return Fault(
         FaultKind.UNKNOWN,

@@ -44,6 +44,7 @@ _FIRST_ERRORS = 100
 _MOST_NAMES = 64  # limit for bars and details in a phase; an engine has a handful
 _MOST_GRAPHS = 1000
 _AFTER_AN_ERROR = 6  # lines that may continue an error message
+_REASON_FOLLOWS = re.compile(r"[\w.]*(?:Error|Exception): *$")  # Python writes no colon if there is no reason
 _PIECE = 1 << 20  # bytes to split at a time, which limits the memory for the lines of a huge input
 _ENDS = re.compile(r"[\r\n]")
 
@@ -73,6 +74,7 @@ class LogReader:
         self._tail: deque[Line] = deque(maxlen=TAIL_LINES)
         self._errors: dict[str, Line] = {}  # by text without numbers, in order of arrival
         self._after_error = 0
+        self._exception = ""  # the line before, if it names an exception whose reason is still to come
         self._counts: dict[tuple[LoadPhase, str, int], int] = {}
         self._details: set[str] = set()
         self._told = False
@@ -137,14 +139,27 @@ class LogReader:
             self._look(line.message, news)
 
     def _remember(self, line: Line) -> None:
+        line = self._with_its_exception(line)
         self._tail.append(line)
         goes_on = self._after_error > 0 and CONTINUES.match(line.message) is not None and not line.harmless
         self._after_error = _AFTER_AN_ERROR if line.error else self._after_error - 1 if goes_on else 0
         if not (line.error or goes_on):
             return
-        self._errors.setdefault(re.sub(r"\d+", "0", line.message[:500]), line)
+        self._errors.setdefault(_key(line.message), line)
         if len(self._errors) > ERROR_LINES:
             del self._errors[next(islice(self._errors, _FIRST_ERRORS, None))]
+
+    def _with_its_exception(self, line: Line) -> Line:
+        """Put the name of an exception before its reason, if the reason begins in a line of its own."""
+        name, self._exception = self._exception, ""
+        if name and not line.harmless and not line.error:
+            self._errors.pop(_key(name), None)
+            if self._tail:
+                self._tail.pop()
+            return Line(f"{name.rstrip()} {line.message.strip()}", harmless=False, error=True)
+        if line.error and _REASON_FOLLOWS.match(line.message):
+            self._exception = line.message
+        return line
 
     def _look(self, message: str, news: list[LoadProgress]) -> None:
         if self._ready_when.match(message):
@@ -225,3 +240,8 @@ class LogReader:
             self.progress = new
             self._told = True
             news.append(new)
+
+
+def _key(message: str) -> str:
+    """Return a message without its numbers, by which equal errors are recognised."""
+    return re.sub(r"\d+", "0", message[:500])

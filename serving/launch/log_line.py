@@ -35,6 +35,7 @@ _ERROR_SIGNS = re.compile(
     r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b|\b[Ee]rror:|\bException:|\bFATAL\b|\b[Ff]atal|^Killed\b|^Aborted\b"
     r"|[Ss]egmentation fault|[Ss]egfault|Bus error|out of memory|NCCL WARN|core dumped|hit an exception",
 )
+_WARNS = re.compile(r"\s+warnings\.warn\(")
 CONTINUES = re.compile(r"(?!Traceback|During handling|The above exception)\w|\s{1,4}(?!File )\w")
 """Lines that continue a message (huggingface_hub, pydantic write such), flush or indented."""
 
@@ -45,7 +46,7 @@ class Line:
 
     Attributes:
         message: The message.
-        harmless: True if the line's level is below error.
+        harmless: True if the line's level is below error, or if it is the source of a Python warning.
         error: True if the line looks like an error.
     """
 
@@ -67,4 +68,5 @@ def line_of(text: str) -> Line:
     error = (
         bool(message) and not body and (level in _ERROR_LEVELS or _ERROR_SIGNS.search(message) is not None)
     )
-    return Line(message, level in _HARMLESS, error and level not in _HARMLESS)
+    harmless = level in _HARMLESS or _WARNS.match(message) is not None
+    return Line(message, harmless, error and not harmless)

@@ -136,10 +136,10 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
     if not held:
         return Detected(Fleet(kind, len(found)), (), devices, variable, used)
     fullest = max(held, key=lambda gpu: gpu.used)
+    where = _indices(held) if len(held) == 1 else f"{_indices(held)}, most on GPU {fullest.index}"
     note = (
-        f"other programs hold memory on GPU {_indices(held)}, most on GPU {fullest.index} "
-        f"({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan uses what is "
-        "left; `nvidia-smi` or `amd-smi process` names them"
+        f"programs hold memory on GPU {where} ({fullest.used / GIB:.1f} of {fullest.total / GIB:.1f} GiB): the plan "
+        "uses what is left; `m3agent serve status`, `nvidia-smi` or `amd-smi process` names them"
     )
     fleet = Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used))
     return Detected(fleet, (note,), devices, variable, used)

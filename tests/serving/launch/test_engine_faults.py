@@ -246,6 +246,35 @@ def test_the_cause_goes_before_what_follows_from_it() -> None:
     assert explained(text).kind is FaultKind.LOADING
 
 
+def test_the_source_of_a_python_warning_is_no_reason() -> None:
+    warning = "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: There appear to be leaked objects"
+    sentence = explained(f"{warning}\n  warnings.warn('resource_tracker: There appear to be %d '\n").sentence
+    assert "There appear to be leaked objects" in sentence
+
+
+def test_a_reason_that_begins_below_its_exception_is_told() -> None:
+    """As Python's multiprocessing writes it, seen with vLLM 0.24 on an H200."""
+    text = (
+        "(APIServer pid=1071)     raise RuntimeError('''\n"
+        "(APIServer pid=1071) RuntimeError: \n"
+        "(APIServer pid=1071)         An attempt has been made to start a new process before the\n"
+        "(APIServer pid=1071)         current process has finished its bootstrapping phase.\n"
+        "(APIServer pid=984) Traceback (most recent call last):\n"
+        "(APIServer pid=984) RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    sentence = explained(text).sentence
+    assert "RuntimeError: An attempt has been made to start a new process before the" in sentence
+
+
+@pytest.mark.parametrize(
+    "after", ["INFO 11-29 08:57:16 [cuda.py:45] loaded", "ERROR 11-29 08:57:16 [cuda.py:45] lost", ""]
+)
+def test_an_exception_without_a_reason_stands_alone(after: str) -> None:
+    reader = LogReader("vllm")
+    reader.feed(f"ValueError: \n{after}\n".encode())
+    assert reader.errors[0].message.strip() == "ValueError:"
+
+
 def test_harmless_messages_explain_nothing() -> None:
     """Each start of vLLM warns of too many open files and of a missing module."""
     text = log("vllm-good-run").partition("(APIServer pid=2336) INFO:     Started")[0]

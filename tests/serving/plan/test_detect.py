@@ -168,7 +168,7 @@ def test_rocm_smi(tmp_path: Path) -> None:
     program(tmp_path, "rocm-smi", json.dumps({**cards, "system": {"Driver version": "6.12"}}))
     found = detect(environ(tmp_path))
     assert str(found.fleet) == "4xMI300X"
-    assert "most on GPU 3" in found.notes[0]
+    assert "on GPU 3 (40.0 of 192.0 GiB)" in found.notes[0]
 
 
 @pytest.mark.parametrize("output", ["not JSON", '{"card0": {}}', "[1]", '{"card0": 3}'])

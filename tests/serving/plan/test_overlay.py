@@ -58,6 +58,16 @@ def test_the_first_vllm_with_m3_takes_the_result(known: Recipe) -> None:
     assert problems(result.argv, listing("vllm", "0.24.0")) == []
 
 
+@pytest.mark.parametrize(
+    "known", [known for known in ENGINES_OWN if known.engine == "vllm"], ids=lambda r: r.name
+)
+def test_with_images_vllm_reserves_no_memory_for_videos(known: Recipe) -> None:
+    for version in (None, "0.24.0"):
+        result = with_overlay(known, (None, True, True, None))[1]
+        assert value(result, "--limit-mm-per-prompt") == '{"video":0}'
+        assert problems(result.argv, listing("vllm", version) if version else listing("vllm")) == []
+
+
 def test_verified_is_what_the_listing_accepts() -> None:
     for known in RECIPES:
         accepted = known in ENGINES_OWN and not problems(with_overlay(known)[1].argv, listing(known.engine))
