@@ -1,6 +1,6 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help setup demo install test test-unit test-slow test-languages setup-languages test-frameworks test-portable test-anywhere fuzz coverage mutants bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
+.PHONY: help setup demo install test test-unit test-slow test-languages setup-languages test-frameworks test-portable test-anywhere fuzz coverage mutants shape bench-sandbox bench-context bench-client bench-chaos bench-grading bench-environments bench-forgeries bundle docs docs-pages lint python clean
 
 # .venv comes first on PATH, so that commands that the tests start find the same programs.
 # Write bytecode even if PYTHONDONTWRITEBYTECODE is set: the tests start hundreds of interpreters.
@@ -67,6 +67,9 @@ coverage: setup ## measure line and branch coverage of make test, including the 
 
 mutants: setup ## insert faults into a module and check whether its tests detect them (ARGS="agent/loop/loop.py --tests tests/agent/loop/test_loop.py")
 	@$(quality) python scripts/quality/mutants.py $(ARGS)
+
+shape: python ## print how large and how dense the code is (ARGS="REVISION...": and was)
+	@$(in_venv) python -m scripts.quality.shape $(ARGS)
 
 bench-sandbox: setup ## measure the sandbox and compare it with other sandboxes (ARGS="--quick", "--json FILE" and others)
 	@$(in_venv) python benchmarks/sandbox.py $(ARGS)

@@ -46,7 +46,7 @@ COLUMNS = ("ID", "WHEN", "STATUS", "REPOSITORY", "TURNS", "PRICE", "SIZE", "REAS
 WIDTHS = (30, 10, 12, 20, 6, 9, 9, 60, 60)
 """Most characters of each column. A terminal cuts the last one, the issue, where it ends."""
 DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY")
-"""Columns that a narrow terminal does not show, in this order."""
+"""Columns that a narrow terminal does not show, in this order. With --all, the repository stays."""
 SHOWN = 20  # sessions in the list, unless the user wants others
 NAMES = 12  # characters of the first column of `sessions show`
 
@@ -76,20 +76,21 @@ def sessions_list(
         if as_json:
             _print_json([_fields(summary) for summary in shown])
         elif shown:
-            _print_list(shown[::-1], len(found) - len(shown))
+            dropped = [head for head in DROPPED if head != "REPOSITORY" or not every]
+            _print_list(shown[::-1], len(found) - len(shown), dropped)
         else:
             say("there are no sessions yet" + (f" about {sessions.where}" if sessions.where else ""))
 
 
-def _print_list(shown: Sequence[Summary], earlier: int) -> None:
-    """Print sessions, the oldest first, and how many earlier ones there are."""
+def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) -> None:
+    """Print sessions, the oldest first, and how many earlier ones there are; `dropped` as in `fitting`."""
     from datetime import UTC, datetime
 
     from m3agent.agent.ui.result import print_result
 
     now = datetime.now(UTC)
     rows = [COLUMNS, *(_row(summary, now) for summary in shown)]
-    table, left_out = fitting(rows, columns_of(sys.stdout), DROPPED)
+    table, left_out = fitting(rows, columns_of(sys.stdout), dropped)
     print_result(_coloured(table.splitlines(), rows, shown))
     if earlier:
         say(

@@ -50,7 +50,7 @@ class RunLimits:
     def reached(self) -> str | None:
         """Return the limit that is reached, in words; None if no limit is reached."""
         if self.used.turns >= self.turns:
-            return f"{self.turns} turns"
+            return f"{self.turns} turn{'' if self.turns == 1 else 's'}"
         if time.monotonic() >= self.deadline:
             return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
         spent = self.used if self.together is None else self.together

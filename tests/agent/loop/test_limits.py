@@ -24,6 +24,7 @@ def used(
     [
         (used(RunLimits(turns=3, minutes=10_000), 2), None),
         (used(RunLimits(turns=3, minutes=10_000), 3), "3 turns"),
+        (used(RunLimits(turns=1, minutes=10_000), 1), "1 turn"),
         (RunLimits(turns=3, minutes=0.5, started=time.monotonic() - 31), "0.5 minutes"),
         (RunLimits(turns=3, minutes=1, started=time.monotonic() - 61), "1 minute"),
         (RunLimits(turns=3, minutes=10_000, started=time.monotonic() - 1700), None),

@@ -122,6 +122,13 @@ def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.Monk
         assert lines[1].endswith("…")
 
 
+def test_a_narrow_list_of_all_repositories_names_them(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "columns_of", lambda _: 80)
+    lines = run("sessions", "list", "--all").stdout.splitlines()
+    assert lines[0].split() == ["ID", "WHEN", "STATUS", "REPOSITORY", "ISSUE"]
+    assert max(map(len, lines)) <= 80
+
+
 def test_statuses_in_a_list_have_the_colours_of_a_fix(three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed: list[Text] = []
     monkeypatch.setattr(results, "print_result", printed.append)
