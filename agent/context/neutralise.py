@@ -64,17 +64,14 @@ _SEEN_ASCII = bytes((9, 10, *range(32, 127)))
 
 
 class Decoded(NamedTuple):
-    r"""A file's decoded text.
-
-    Attributes:
-        text: The text with `\n` line ends.
-        line_ends: The file's own line ends: `lf`, `crlf`, `cr` or `mixed`.
-        encoding: Python's name of the encoding.
-    """
+    r"""A file's decoded text."""
 
     text: str
+    r"""The text with `\n` line ends."""
     line_ends: str
+    """The file's own line ends: `lf`, `crlf`, `cr` or `mixed`."""
     encoding: str
+    """Python's name of the encoding."""
 
 
 def decode(data: bytes) -> Decoded:

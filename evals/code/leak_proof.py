@@ -29,27 +29,24 @@ _KEEPERS = (
 
 
 class LeakProof(BaseModel):
-    """What a repository contains, counted after the checkout.
-
-    Attributes:
-        head: Id of the commit that is checked out.
-        matches: Whether `head` is the task's base; None if the base is unknown.
-        commits: Number of commits in the object store, reachable or not.
-        refs: Names of all refs.
-        objects: Number of objects in the store.
-        reachable: Number of objects that `head` reaches.
-        keepers: Other things that lead to more history or mention it, such as remotes and reflogs.
-    """
+    """What a repository contains, counted after the checkout."""
 
     model_config = ConfigDict(frozen=True)
 
     head: str
+    """Id of the commit that is checked out."""
     matches: bool | None
+    """Whether `head` is the task's base; None if the base is unknown."""
     commits: int
+    """Number of commits in the object store, reachable or not."""
     refs: tuple[str, ...]
+    """Names of all refs."""
     objects: int
+    """Number of objects in the store."""
     reachable: int
+    """Number of objects that `head` reaches."""
     keepers: tuple[str, ...] = ()
+    """Other things that lead to more history or mention it, such as remotes and reflogs."""
 
     @computed_field  # type: ignore[prop-decorator]  # pydantic's documented pattern
     @property

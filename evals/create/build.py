@@ -15,20 +15,16 @@ from m3agent.evals.data.instance import Answer, Environment, Instance, Source, T
 
 @dataclass(frozen=True)
 class Validated:
-    """The result of running an instance's tests without and with its patch.
-
-    Attributes:
-        fail_to_pass: Ids of tests that do not pass before the patch and pass in every run after it.
-        pass_to_pass: Ids of tests that pass before the patch and in every run after it.
-        errors: Errors raised before the patch, by test id. If a file could not be imported, the key is its
-            name.
-        reason: Why the candidate is not an instance; empty if it is one.
-    """
+    """The result of running an instance's tests without and with its patch."""
 
     fail_to_pass: tuple[str, ...] = ()
+    """Ids of tests that do not pass before the patch and pass in every run after it."""
     pass_to_pass: tuple[str, ...] = ()
+    """Ids of tests that pass before the patch and in every run after it."""
     errors: Mapping[str, str] = field(default_factory=dict)
+    """Errors raised before the patch, by test id. If a file could not be imported, the key is its name."""
     reason: str = ""
+    """Why the candidate is not an instance; empty if it is one."""
 
 
 class Validator(Protocol):

@@ -36,38 +36,32 @@ Rewrite = Callable[[MinedCommit, Mapping[str, str]], Awaitable[str | None]]
 
 @dataclass(frozen=True)
 class CreateRequest:
-    """What to create.
-
-    Attributes:
-        limit: Number of instances that the folder should have in the end.
-        since: Earliest date of a commit; None for any.
-        until: Latest date of a commit; None for any.
-        python: Minor version of Python, such as `3.11`; overrides what the project declares.
-        bounds: Largest size of a change.
-        kinds: Kinds of instances to make.
-    """
+    """What to create."""
 
     limit: int = 50
+    """Number of instances that the folder should have in the end."""
     since: datetime | None = None
+    """Earliest date of a commit; None for any."""
     until: datetime | None = None
+    """Latest date of a commit; None for any."""
     python: str | None = None
+    """Minor version of Python, such as `3.11`; overrides what the project declares."""
     bounds: Bounds = field(default_factory=Bounds)
+    """Largest size of a change."""
     kinds: Collection[str] = KINDS
+    """Kinds of instances to make."""
 
 
 @dataclass
 class CommitCounts:
-    """Counts of examined commits.
-
-    Attributes:
-        commits: Number of examined commits.
-        candidates: How many of them are candidates.
-        rejected: Number of rejected commits, by reason.
-    """
+    """Counts of examined commits."""
 
     commits: int = 0
+    """Number of examined commits."""
     candidates: int = 0
+    """How many of them are candidates."""
     rejected: Counter[str] = field(default_factory=Counter)
+    """Number of rejected commits, by reason."""
 
 
 async def candidates(

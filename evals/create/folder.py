@@ -43,23 +43,20 @@ HIDDEN = ("test_cmd_full",)
 
 
 class ValidatedCandidate(BaseModel):
-    """A candidate that was validated.
-
-    Attributes:
-        verdict: Whether it is an instance; `left out` if it could be one, but of a kind that was not asked for.
-        kind: `m3agent.evals.create.kind.Kind`; empty if the candidate is invalid.
-        seconds: Wall time of the validation.
-    """
+    """A candidate that was validated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     verdict: Literal["valid", "invalid", "left out"]
+    """Whether it is an instance; `left out` if it could be one, but of a kind that was not asked for."""
     reason: str
     instance_id: str
     title: str
     score: int
     seconds: float
+    """Wall time of the validation."""
     kind: str = ""
+    """`m3agent.evals.create.kind.Kind`; empty if the candidate is invalid."""
 
 
 class _File(BaseModel):

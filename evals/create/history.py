@@ -27,40 +27,32 @@ RELEASE = re.compile(r"\d+(?:\.\d+)+(?:[._-]?(?:a|b|c|rc|alpha|beta|post|dev)[._
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit.
-
-    Attributes:
-        sha: Its id.
-        parent: Id of its first parent; None if it has none, or if the history is cut off here.
-        merged: Ids of its other parents.
-        date: Its committer date.
-        message: Its message.
-    """
+    """A commit."""
 
     sha: str
+    """Its id."""
     parent: str | None
+    """Id of its first parent; None if it has none, or if the history is cut off here."""
     merged: tuple[str, ...]
+    """Ids of its other parents."""
     date: datetime
+    """Its committer date."""
     message: str
 
 
 @dataclass(frozen=True)
 class CommitChange:
-    """A path that differs between two trees.
-
-    Attributes:
-        path: The path.
-        old_mode: git's file mode before; 0 if the path did not exist.
-        new_mode: git's file mode after; 0 if the path no longer exists.
-        old: Blob id before.
-        new: Blob id after.
-    """
+    """A path that differs between two trees."""
 
     path: str
     old_mode: int
+    """Git's file mode before; 0 if the path did not exist."""
     new_mode: int
+    """Git's file mode after; 0 if the path no longer exists."""
     old: str
+    """Blob id before."""
     new: str
+    """Blob id after."""
 
 
 class CommitHistory:
@@ -132,12 +124,9 @@ class CommitHistory:
         return True
 
     def release(self, commit: str) -> str | None:
-        """Return the version of the latest release before a commit.
+        """Return the version of the latest release before a commit; None if there is no such tag.
 
         The version comes from the nearest tag that contains one.
-
-        Returns:
-            None if there is no such tag.
         """
         try:
             out = self.store.git("describe", "--tags", "--abbrev=0", "--match=*[0-9].[0-9]*", commit)

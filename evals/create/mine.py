@@ -62,42 +62,35 @@ SIGNS = tuple(
 
 @dataclass(frozen=True)
 class Bounds:
-    """Upper limits for a candidate.
-
-    Attributes:
-        files: Number of changed files, tests included.
-        lines: Number of added and removed lines outside the tests.
-    """
+    """Upper limits for a candidate."""
 
     files: int = 12
+    """Number of changed files, tests included."""
     lines: int = 400
+    """Number of added and removed lines outside the tests."""
 
 
 @dataclass(frozen=True)
 class MinedCommit:
-    """A commit that may become an instance.
-
-    Attributes:
-        commit: The commit.
-        base: Id of its parent.
-        patch: Its change without tests, for `git apply`.
-        test_patch: Its change of the tests, to be applied after `patch`.
-        paths: All changed paths.
-        test_files: Python test files that it adds or changes.
-        test_names: Names of the test functions that it adds.
-        messages: Its message and, for a merge, the messages of the merged commits.
-        score: How much its messages look like a fix; higher is likelier.
-    """
+    """A commit that may become an instance."""
 
     commit: Commit
     base: str
+    """Id of its parent."""
     patch: str
+    """Its change without tests, for `git apply`."""
     test_patch: str
+    """Its change of the tests, to be applied after `patch`."""
     paths: tuple[str, ...]
+    """All changed paths."""
     test_files: tuple[str, ...]
+    """Python test files that it adds or changes."""
     test_names: frozenset[str]
+    """Names of the test functions that it adds."""
     messages: tuple[str, ...]
+    """Its message and, for a merge, the messages of the merged commits."""
     score: int
+    """How much its messages look like a fix; higher is likelier."""
 
 
 def examine(history: CommitHistory, commit: Commit, bounds: Bounds) -> MinedCommit | str:

@@ -50,19 +50,16 @@ Write the whole issue again without it, and answer with the issue and nothing el
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Rewrites commits as issues.
-
-    Attributes:
-        client: The model.
-        store: Has the bases of the commits.
-        thinking: The model's thinking mode.
-        say: Receives a note if an issue is not used.
-    """
+    """Rewrites commits as issues."""
 
     client: Client
+    """The model."""
     store: TreeStore
+    """Has the bases of the commits."""
     thinking: ThinkingMode
+    """The model's thinking mode."""
     say: Callable[[str], None]
+    """Receives a note if an issue is not used."""
 
     async def __call__(self, candidate: MinedCommit, errors: Mapping[str, str]) -> str | None:
         """Return the issue. An issue that gives the fix away is sent back once.

@@ -31,17 +31,14 @@ _HUB = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(:(?P<split>[
 
 @dataclass(frozen=True)
 class Entry:
-    """An instance that is listed but not read yet.
-
-    Attributes:
-        ident: Its id.
-        where: Its location, for error messages.
-        make: Reads it; raises DataError.
-    """
+    """An instance that is listed but not read yet."""
 
     ident: str
+    """Its id."""
     where: str
+    """Its location, for error messages."""
     make: Callable[[], Instance]
+    """Reads it; raises DataError."""
 
 
 def load(source: str, *, ids: Sequence[str] = (), patterns: Sequence[str] = ()) -> list[Instance]:

@@ -50,52 +50,47 @@ class TestCount(_Record):
 
 
 class Grade(_Record):
-    """The result of grading a patch under m3agent's own (strict) rules.
-
-    Attributes:
-        verdict: The outcome.
-        reason: One sentence that explains the verdict; may be empty.
-        fail_to_pass: Counts for the tests that the fix must make pass.
-        pass_to_pass: Counts for the tests that must keep passing.
-        undone: Paths of the patch that the grader reset to their original content.
-        forged: Signs that something tampered with the test run.
-        means: By which means tampering was looked for, such as `canaries` and `audit hooks`.
-        blind: What these means could not see in the environment's Python; empty if they saw everything.
-        review: Lines of the patch that a person must read before the verdict can be believed.
-        seconds: Wall time of the whole grading.
-        test_seconds: Time of the processes that ran tests.
-        python: Version of the Python on which tests ran; empty if it is not known. If it is not the row's, the reason
-            says so.
-    """
+    """The result of grading a patch under m3agent's own (strict) rules."""
 
     verdict: Verdict
+    """The outcome."""
     reason: str = ""
+    """One sentence that explains the verdict; may be empty."""
     fail_to_pass: TestCount = TestCount(passed=0)
+    """Counts for the tests that the fix must make pass."""
     pass_to_pass: TestCount = TestCount(passed=0)
+    """Counts for the tests that must keep passing."""
     undone: tuple[str, ...] = ()
+    """Paths of the patch that the grader reset to their original content."""
     forged: tuple[str, ...] = ()
+    """Signs that something tampered with the test run."""
     means: tuple[str, ...] = ()
+    """By which means tampering was looked for, such as `canaries` and `audit hooks`."""
     blind: str = ""
+    """What these means could not see in the environment's Python; empty if they saw everything."""
     review: tuple[str, ...] = ()
+    """Lines of the patch that a person must read before the verdict can be believed."""
     seconds: float = 0.0
+    """Wall time of the whole grading."""
     test_seconds: float = 0.0
+    """Time of the processes that ran tests."""
     python: str = ""
+    """Version of the Python on which tests ran; empty if it is not known. If it is not the row's, the reason
+    says so.
+    """
 
 
 class OfficialGrade(_Record):
-    """The official package's verdict on the same patch.
-
-    Attributes:
-        resolved: Whether the patch resolves the instance; None if the official rules could not run.
-        reason: Why `resolved` is not true; may be empty.
-        seconds: Wall time of the whole grading.
-        test_seconds: Time of the processes that ran tests.
-    """
+    """The official package's verdict on the same patch."""
 
     resolved: bool | None
+    """Whether the patch resolves the instance; None if the official rules could not run."""
     reason: str = ""
+    """Why `resolved` is not true; may be empty."""
     seconds: float = 0.0
+    """Wall time of the whole grading."""
     test_seconds: float = 0.0
+    """Time of the processes that ran tests."""
 
 
 class AttemptUsage(_Record):
@@ -118,49 +113,43 @@ class Seconds(_Record):
 
 
 class AttemptRecord(_Record):
-    """The record of one attempt at one instance.
-
-    Attributes:
-        attempt: Number of the attempt, from 1.
-        status: The end status that the agent reports.
-        session: Folder of the session log, relative to the run's folder; None for agents without one.
-        stalls: How often each kind of stall was detected.
-    """
+    """The record of one attempt at one instance."""
 
     instance_id: str
     repo: str
     attempt: int = Field(ge=1)
+    """Number of the attempt, from 1."""
     verdict: Verdict
     reason: str = ""
     status: str = ""
+    """The end status that the agent reports."""
     grade: Grade | None = None
     official: OfficialGrade | None = None
     patch_bytes: int = 0
     session: str | None = None
+    """Folder of the session log, relative to the run's folder; None for agents without one."""
     usage: AttemptUsage = AttemptUsage()
     stalls: dict[str, int] = Field(default_factory=dict)
+    """How often each kind of stall was detected."""
     seconds: Seconds = Seconds()
     started: datetime
 
 
 class RunConfig(_Record):
-    """Everything that a run's results depend on. Two runs with equal configurations are the same experiment.
-
-    Attributes:
-        data: Digest of the instances' content.
-        instances: Ids of the instances.
-        agent: `m3agent` or the name of an adapter, with its version.
-        command: The adapter's command; empty for m3agent itself.
-        settings: The settings that the agent received.
-        attempts: Number of attempts at each instance.
-        timeouts: Time limit of each phase, in seconds, by the phase's name.
-    """
+    """Everything that a run's results depend on. Equal configurations are the same experiment."""
 
     version: int = 1
     data: str
+    """Digest of the instances' content."""
     instances: tuple[str, ...]
+    """Ids of the instances."""
     agent: str
+    """`m3agent` or the name of an adapter, with its version."""
     command: tuple[str, ...] = ()
+    """The adapter's command; empty for m3agent itself."""
     settings: dict[str, str] = Field(default_factory=dict)
+    """The settings that the agent received."""
     attempts: int = Field(1, ge=1)
+    """Number of attempts at each instance."""
     timeouts: dict[str, float] = Field(default_factory=dict)
+    """Time limit of each phase, in seconds, by the phase's name."""

@@ -26,21 +26,18 @@ WORK = "/opt/m3agent-layer"
 
 @dataclass(frozen=True)
 class Layer:
-    """The inputs of a layer. A hash of them and of the layer below is the key of the layer's image.
-
-    Attributes:
-        name: Name of the layer in messages.
-        script: A bash script, run in `WORK`.
-        files: Files in `WORK`, by name.
-        commit: Id of the work tree's commit; empty without a work tree.
-        env: Variables that the image sets from this layer on.
-    """
+    """The inputs of a layer. A hash of them and of the layer below is the key of the layer's image."""
 
     name: str
+    """Name of the layer in messages."""
     script: str
+    """A bash script, run in `WORK`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files in `WORK`, by name."""
     commit: str = ""
+    """Id of the work tree's commit; empty without a work tree."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the image sets from this layer on."""
 
 
 def build_layer(

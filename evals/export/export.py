@@ -26,19 +26,16 @@ from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, Im
 
 @dataclass(frozen=True)
 class Exported:
-    """The result for one instance.
-
-    Attributes:
-        instance_id: Its id.
-        reason: Why it was not exported; empty if it was.
-        kept: Whether an earlier export had written it.
-        machine_failed: Whether this machine failed, so that the same command may succeed later.
-    """
+    """The result for one instance."""
 
     instance_id: str
+    """Its id."""
     reason: str = ""
+    """Why it was not exported; empty if it was."""
     kept: bool = False
+    """Whether an earlier export had written it."""
     machine_failed: bool = False
+    """Whether this machine failed, so that the same command may succeed later."""
 
 
 class Exporter:

@@ -43,21 +43,18 @@ class NotExported(ValueError):
 
 @dataclass(frozen=True)
 class HarborTask:
-    """What a task needs beside its instance.
-
-    Attributes:
-        image: Name of the image with the environment and the code.
-        tests: Ids of the tests that must pass.
-        trees: The trees without any patch (`grading_trees`).
-        solution: The reference patch in the format of `git apply`.
-        removed: Paths of files of the base that the task's tests remove.
-    """
+    """What a task needs beside its instance."""
 
     image: str
+    """Name of the image with the environment and the code."""
     tests: Sequence[str]
+    """Ids of the tests that must pass."""
     trees: Trees
+    """The trees without any patch (`grading_trees`)."""
     solution: bytes
+    """The reference patch in the format of `git apply`."""
     removed: Sequence[str] = ()
+    """Paths of files of the base that the task's tests remove."""
 
 
 def check_runner(answer: Answer) -> None:

@@ -42,23 +42,20 @@ LEFT_OUT_TOO = (
 
 @dataclass(frozen=True)
 class RowCommand:
-    """A parsed test command.
-
-    Attributes:
-        env: Variables that are set in front of the command.
-        python: Options of the Python interpreter.
-        options: Options of pytest that decide how tests run.
-        targets: Words that may be paths.
-        program: A script or module other than pytest; empty for pytest.
-        words: All arguments of `program`.
-    """
+    """A parsed test command."""
 
     env: dict[str, str] = field(default_factory=dict)
+    """Variables that are set in front of the command."""
     python: tuple[str, ...] = ()
+    """Options of the Python interpreter."""
     options: tuple[str, ...] = ()
+    """Options of pytest that decide how tests run."""
     targets: tuple[str, ...] = ()
+    """Words that may be paths."""
     program: str = ""
+    """A script or module other than pytest; empty for pytest."""
     words: tuple[str, ...] = ()
+    """All arguments of `program`."""
 
 
 def parse_command(text: str) -> RowCommand:

@@ -20,21 +20,18 @@ MOST_FILES = 256 << 20
 
 @dataclass
 class ContainerRun:
-    """The results of a script.
-
-    Attributes:
-        output: Its standard output and standard error.
-        files: Files that it left, by path; missing ones are left out.
-        timed_out: Whether it exceeded its time limit.
-        began: Clock at the first appearance of each word in the output, by word.
-        ended: Clock at the end.
-    """
+    """The results of a script."""
 
     output: str
+    """Its standard output and standard error."""
     files: Mapping[str, bytes]
+    """Files that it left, by path; missing ones are left out."""
     timed_out: bool
+    """Whether it exceeded its time limit."""
     began: Mapping[bytes, float] = field(default_factory=dict)
+    """Clock at the first appearance of each word in the output, by word."""
     ended: float = 0.0
+    """Clock at the end."""
 
     def seconds(self, mark: str) -> float:
         """Return the seconds from the first appearance of a mark in the output to the end; 0 if it did not appear."""

@@ -36,15 +36,12 @@ MOST_SHOWN = 300  # characters
 
 @dataclass(frozen=True)
 class _Work:
-    """What happens in the container that stands for the agent's.
-
-    Attributes:
-        script: Shell lines; if they call `exit`, the work was not done.
-        files: Files in the container, by path.
-    """
+    """What happens in the container that stands for the agent's."""
 
     script: str
+    """Shell lines; if they call `exit`, the work was not done."""
     files: Mapping[str, bytes]
+    """Files in the container, by path."""
 
 
 @dataclass(frozen=True)

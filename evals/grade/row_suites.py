@@ -16,15 +16,12 @@ from m3agent.tools.runners.suites import RUNNERS, described, file_of, find_suite
 
 @dataclass(frozen=True)
 class RowSuites:
-    """The suites of a row.
-
-    Attributes:
-        graded: The suites that hold the row's tests; empty if its tests are Python's.
-        every: All suites of the code, which decide how ids start.
-    """
+    """The suites of a row."""
 
     graded: tuple[Suite, ...] = ()
+    """The suites that hold the row's tests; empty if its tests are Python's."""
     every: tuple[Suite, ...] = ()
+    """All suites of the code, which decide how ids start."""
 
 
 def suites_of_row(answer: Answer, tree: Tree) -> RowSuites:

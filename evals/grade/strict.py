@@ -44,37 +44,36 @@ MOST_TEXT, MOST_LINE = 500, 200  # characters
 
 @dataclass
 class TestRun:
-    """The results of a test run.
-
-    Attributes:
-        outcomes: `passed`, `xfailed`, `skipped`, `failed` or `error`, by node id.
-        errors: Error texts, by node id.
-        signs: Signs of tampering.
-        forged: Those of them that a run without the patch does not have; `Grader.tried` sets it.
-        ids: The ids of the row's names that are not ids themselves, for another language than Python; None for Python.
-        registrations: What the build says about each test program (`m3agent.tools.test_report.TestReport`).
-        not_run: Why suites could not run at all, by the suite's name.
-        complete: Whether the run completed.
-        timed_out: Whether the run exceeded its time limit.
-        test_seconds: Duration of the test process.
-        output: The end of its standard error.
-        python: Version of the Python on which the tests ran; empty if it is not known.
-    """
+    """The results of a test run."""
 
     __test__ = False
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    """`passed`, `xfailed`, `skipped`, `failed` or `error`, by node id."""
     errors: dict[str, str] = field(default_factory=dict)
+    """Error texts, by node id."""
     forged: list[str] = field(default_factory=list)
+    """Those of them that a run without the patch does not have; `Grader.tried` sets it."""
     signs: Signs = NO_SIGNS
+    """Signs of tampering."""
     ids: Mapping[str, str] | None = None
+    """The ids of the row's names that are not ids themselves, for another language than Python; None for
+    Python.
+    """
     registrations: Mapping[str, str] = field(default_factory=dict)
+    """What the build says about each test program (`m3agent.tools.test_report.TestReport`)."""
     not_run: Mapping[str, str] = field(default_factory=dict)
+    """Why suites could not run at all, by the suite's name."""
     complete: bool = False
+    """Whether the run completed."""
     timed_out: bool = False
+    """Whether the run exceeded its time limit."""
     test_seconds: float = 0.0
+    """Duration of the test process."""
     output: str = ""
+    """The end of its standard error."""
     python: str = ""
+    """Version of the Python on which the tests ran; empty if it is not known."""
 
     @property
     def found(self) -> Outcomes:

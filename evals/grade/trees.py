@@ -31,29 +31,29 @@ class DoesNotApply(ValueError):
 
 @dataclass(frozen=True)
 class Trees:
-    """Trees for grading.
-
-    Attributes:
-        store: The store that contains them.
-        tree: The patched code with the instance's tests.
-        changed: Paths that the patch changes.
-        added: Paths among them that the base does not have.
-        undone: Paths among them that were reset.
-        review: Lines of the patch that a person must read before its verdict can be believed.
-        tests: Paths of tests and of files that decide how tests run; for other languages than Python only of tests.
-        kept: By path, the old and the new content of what the patch changes and what was not reset; None where a file is missing.
-        suites: The suites that hold the row's tests, if these are not Python's.
-    """
+    """Trees for grading."""
 
     store: TreeStore
+    """The store that contains them."""
     tree: str
+    """The patched code with the instance's tests."""
     changed: tuple[str, ...]
+    """Paths that the patch changes."""
     added: tuple[str, ...]
+    """Paths among them that the base does not have."""
     undone: tuple[str, ...]
+    """Paths among them that were reset."""
     review: tuple[Finding, ...]
+    """Lines of the patch that a person must read before its verdict can be believed."""
     tests: tuple[str, ...]
+    """Paths of tests and of files that decide how tests run; for other languages than Python only of tests.
+    """
     kept: Mapping[str, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
+    """By path, the old and the new content of what the patch changes and what was not reset; None where a
+    file is missing.
+    """
     suites: RowSuites = field(default_factory=RowSuites)
+    """The suites that hold the row's tests, if these are not Python's."""
 
 
 def open_store(checkout: Path, folder: Path) -> tuple[TreeStore, str]:

@@ -44,47 +44,44 @@ new file mode 100644
 
 
 class Validation(BaseModel):
-    """The result of validating an instance.
-
-    Attributes:
-        valid: Whether the instance can be graded.
-        reason: Why it cannot; empty if it can.
-        image: Image of the environment; empty if it could not be built.
-        fail_to_pass: Tests that fail without the reference patch and pass with it.
-        pass_to_pass: Tests that pass without and with it, flaky ones left out.
-        flaky: Tests with different outcomes in different runs of the reference.
-        before: How many of `fail_to_pass` fail without the reference patch.
-        reference: Verdict of each run with the reference patch.
-        empty: Verdict of the empty patch.
-        harmless: Verdict of the harmless patch; None if it was not tried.
-        official: Official grades of the reference and of the harmless patch; None if not requested.
-        not_strict: Why only the rules of the row's benchmark can grade it; empty if m3agent's own rules can.
-        seconds: Wall time of the validation.
-        spent: Wall time of each phase, in seconds. It is not stored.
-        content: Hash of the instance and of how it was validated; empty if the image was not available.
-        machine_failed: Whether this machine failed, so that nothing is known about the instance. Such a result is not
-            stored.
-    """
+    """The result of validating an instance."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     instance_id: str
     valid: bool
+    """Whether the instance can be graded."""
     reason: str = ""
+    """Why it cannot; empty if it can."""
     image: str = ""
+    """Image of the environment; empty if it could not be built."""
     fail_to_pass: tuple[str, ...] = ()
+    """Tests that fail without the reference patch and pass with it."""
     pass_to_pass: tuple[str, ...] = ()
+    """Tests that pass without and with it, flaky ones left out."""
     flaky: tuple[str, ...] = ()
+    """Tests with different outcomes in different runs of the reference."""
     before: int = 0
+    """How many of `fail_to_pass` fail without the reference patch."""
     reference: tuple[Verdict, ...] = ()
+    """Verdict of each run with the reference patch."""
     empty: Verdict = Verdict.EMPTY
+    """Verdict of the empty patch."""
     harmless: Verdict | None = None
+    """Verdict of the harmless patch; None if it was not tried."""
     official: tuple[OfficialGrade, OfficialGrade] | None = None
+    """Official grades of the reference and of the harmless patch; None if not requested."""
     not_strict: str = ""
+    """Why only the rules of the row's benchmark can grade it; empty if m3agent's own rules can."""
     seconds: float = 0.0
+    """Wall time of the validation."""
     content: str = ""
+    """Hash of the instance and of how it was validated; empty if the image was not available."""
     machine_failed: bool = False
+    """Whether this machine failed, so that nothing is known about the instance. Such a result is not stored.
+    """
     spent: dict[str, float] = Field(default_factory=dict, exclude=True)
+    """Wall time of each phase, in seconds. It is not stored."""
 
 
 class Validations:

@@ -14,35 +14,33 @@ class RunComparison:
     """This run compared with another, on common instances that are complete and valid in both.
 
     In pairs, this run comes first.
-
-    Attributes:
-        agents: Names of the agents.
-        attempts: Attempts at each instance.
-        instances: Number of compared instances.
-        rates: Mean rates; None if there are no such instances.
-        paired: The statistical test; None if there are no such instances.
-        won: Instances on which this run has the higher rate.
-        lost: Instances on which this run has the lower rate.
-        only_here: Instances of this run only.
-        only_there: Instances of the other run only.
-        left_out: Common instances that are invalid or incomplete in a run.
-        used: What the runs used on the compared instances.
-        notes: Reasons for caution.
     """
 
     other: str
     agents: tuple[str, str]
+    """Names of the agents."""
     attempts: tuple[int, int]
+    """Attempts at each instance."""
     instances: int
+    """Number of compared instances."""
     rates: tuple[float, float] | None
+    """Mean rates; None if there are no such instances."""
     paired: Paired | None
+    """The statistical test; None if there are no such instances."""
     won: tuple[str, ...]
+    """Instances on which this run has the higher rate."""
     lost: tuple[str, ...]
+    """Instances on which this run has the lower rate."""
     only_here: tuple[str, ...]
+    """Instances of this run only."""
     only_there: tuple[str, ...]
+    """Instances of the other run only."""
     left_out: tuple[str, ...]
+    """Common instances that are invalid or incomplete in a run."""
     used: tuple[UsageSummary, UsageSummary]
+    """What the runs used on the compared instances."""
     notes: tuple[str, ...]
+    """Reasons for caution."""
 
 
 def compare(here: Tally, there: Tally, other: str = "") -> RunComparison:

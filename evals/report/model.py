@@ -23,119 +23,104 @@ _EVERY_K = 10  # every k is shown up to this one, then only some
 
 @dataclass(frozen=True)
 class Score:
-    """How many instances were resolved.
-
-    Attributes:
-        instances: Number of instances in the denominator.
-        attempts: Number of attempts at them, including missing ones.
-        resolved: Number of attempts that resolved their instance.
-        missing: Number of attempts without a result.
-        worst: Mean rate over the instances if all missing attempts fail; None without instances.
-        best: Mean rate if all missing attempts succeed; equal to `worst` if none is missing.
-    """
+    """How many instances were resolved."""
 
     instances: int
+    """Number of instances in the denominator."""
     attempts: int
+    """Number of attempts at them, including missing ones."""
     resolved: int
+    """Number of attempts that resolved their instance."""
     missing: int
+    """Number of attempts without a result."""
     worst: Mean | None
+    """Mean rate over the instances if all missing attempts fail; None without instances."""
     best: Mean | None
+    """Mean rate if all missing attempts succeed; equal to `worst` if none is missing."""
 
 
 @dataclass(frozen=True)
 class PassK:
-    """Estimates for k attempts, as means over the instances.
-
-    Attributes:
-        k: Number of attempts.
-        one: Probability that at least one of k attempts succeeds (pass@k).
-        all_of: Probability that all k attempts succeed (pass^k).
-    """
+    """Estimates for k attempts, as means over the instances."""
 
     k: int
+    """Number of attempts."""
     one: Mean
+    """Probability that at least one of k attempts succeeds (pass@k)."""
     all_of: Mean
+    """Probability that all k attempts succeed (pass^k)."""
 
 
 @dataclass(frozen=True)
 class RepositoryResults:
-    """The results of one repository.
-
-    Attributes:
-        name: Name of the repository.
-        invalid: Number of invalid instances.
-        score: Score without invalid instances.
-        verdicts: Number of attempts by verdict, including those at invalid instances.
-        used: What its attempts used.
-    """
+    """The results of one repository."""
 
     name: str
+    """Name of the repository."""
     invalid: int
+    """Number of invalid instances."""
     score: Score
+    """Score without invalid instances."""
     verdicts: dict[Verdict, int]
+    """Number of attempts by verdict, including those at invalid instances."""
     used: UsageSummary
+    """What its attempts used."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The strict verdicts compared with the official ones.
-
-    Attributes:
-        both: Number of attempts that both resolve.
-        neither: Number of attempts that neither resolves.
-        only_strict: Attempts that only the strict rules resolve.
-        only_official: Attempts that only the official rules resolve.
-        unknown: Number of graded attempts without an official verdict.
-    """
+    """The strict verdicts compared with the official ones."""
 
     both: int
+    """Number of attempts that both resolve."""
     neither: int
+    """Number of attempts that neither resolves."""
     only_strict: tuple[str, ...]
+    """Attempts that only the strict rules resolve."""
     only_official: tuple[str, ...]
+    """Attempts that only the official rules resolve."""
     unknown: int
+    """Number of graded attempts without an official verdict."""
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """The results of a run.
-
-    Attributes:
-        config: The run's configuration.
-        repos: Repository of each instance.
-        score: Score without invalid instances.
-        over_all: Score that counts invalid instances as not resolved.
-        invalid: Invalid instances.
-        missing: Attempts without a result, or with the verdict `infra`.
-        verdicts: Number of attempts by verdict.
-        pass_k: Estimates for several attempts; empty if attempts are missing.
-        used: What the counting attempts used.
-        repositories: The results by repository.
-        agreement: Comparison with the official verdicts; None if there are none.
-        undone: Attempts whose patch was partly reset.
-        forged: Attempts with signs of tampering.
-        review: Attempts whose patch a person must read.
-        results: All results, failures first.
-        notes: Facts to know before trusting the numbers.
-        format: Version of the JSON.
-    """
+    """The results of a run."""
 
     config: RunConfig
+    """The run's configuration."""
     repos: dict[str, str]
+    """Repository of each instance."""
     score: Score
+    """Score without invalid instances."""
     over_all: Score
+    """Score that counts invalid instances as not resolved."""
     invalid: tuple[str, ...]
+    """Invalid instances."""
     missing: tuple[Attempt, ...]
+    """Attempts without a result, or with the verdict `infra`."""
     verdicts: dict[Verdict, int]
+    """Number of attempts by verdict."""
     pass_k: tuple[PassK, ...]
+    """Estimates for several attempts; empty if attempts are missing."""
     used: UsageSummary
+    """What the counting attempts used."""
     repositories: tuple[RepositoryResults, ...]
+    """The results by repository."""
     agreement: Agreement | None
+    """Comparison with the official verdicts; None if there are none."""
     undone: tuple[str, ...]
+    """Attempts whose patch was partly reset."""
     forged: tuple[str, ...]
+    """Attempts with signs of tampering."""
     review: tuple[str, ...]
+    """Attempts whose patch a person must read."""
     results: tuple[AttemptRecord, ...]
+    """All results, failures first."""
     notes: tuple[str, ...]
+    """Facts to know before trusting the numbers."""
     format: int = FORMAT
+    """Version of the JSON."""
 
     @property
     def complete(self) -> bool:

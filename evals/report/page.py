@@ -36,25 +36,21 @@ TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """An attempt on the page.
-
-    Attributes:
-        result: Its result.
-        label: Its name.
-        link: Address of its session's page; empty if there is none.
-        problem: Why its session has no page; empty otherwise.
-        patch: The beginning of its patch.
-        patch_cut: Number of characters that are cut off.
-        patch_file: Path of its patch, relative to the run's folder.
-    """
+    """An attempt on the page."""
 
     result: AttemptRecord
     label: str
+    """Its name."""
     link: str
+    """Address of its session's page; empty if there is none."""
     problem: str
+    """Why its session has no page; empty otherwise."""
     patch: list[FilePatch]
+    """The beginning of its patch."""
     patch_cut: int
+    """Number of characters that are cut off."""
     patch_file: str
+    """Path of its patch, relative to the run's folder."""
 
 
 def rows(run: RunFolder, report: RunReport, sessions: Mapping[Attempt, SessionPage]) -> list[AttemptRow]:

@@ -15,26 +15,22 @@ from m3agent.evals.report.student import t_quantile, t_tails
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference of two runs over `n` instances.
-
-    Attributes:
-        n: Number of instances.
-        difference: The mean of the first run's rate minus the second's, in [-1, 1].
-        test: Name of the test that gives `p`.
-        p: Two-sided p value; None if the test is not defined.
-        method: Method of `interval`.
-        interval: Confidence interval of the difference; None if it is not defined.
-        clustered: The interval that treats the instances of a repository as related; None if it is not
-            defined.
-    """
+    """The mean difference of two runs over `n` instances."""
 
     n: int
+    """Number of instances."""
     difference: float
+    """The mean of the first run's rate minus the second's, in [-1, 1]."""
     test: str
+    """Name of the test that gives `p`."""
     p: float | None
+    """Two-sided p value; None if the test is not defined."""
     method: str
+    """Method of `interval`."""
     interval: Interval | None
+    """Confidence interval of the difference; None if it is not defined."""
     clustered: Interval | None
+    """The interval that treats the instances of a repository as related; None if it is not defined."""
 
 
 def paired(

@@ -31,22 +31,18 @@ class Interval:
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean of `n` instances' values in [0, 1].
-
-    Attributes:
-        value: The mean.
-        n: Number of instances.
-        clusters: Number of repositories.
-        wilson: Interval that treats the instances as independent.
-        clustered: Interval that treats those of a repository as related; None if it is not defined (see
-            `clustered`).
-    """
+    """The mean of `n` instances' values in [0, 1]."""
 
     value: float
+    """The mean."""
     n: int
+    """Number of instances."""
     clusters: int
+    """Number of repositories."""
     wilson: Interval
+    """Interval that treats the instances as independent."""
     clustered: Interval | None
+    """Interval that treats those of a repository as related; None if it is not defined (see `clustered`)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class RobustMean:
 
 
 def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE) -> Mean | None:
-    """Return the mean of values in [0, 1] with its intervals.
+    """Return the mean of values in [0, 1] with its intervals; None if there are no values.
 
     Wilson's interval uses the sum of the values as the number of successes, which need not be an integer.
     Values in [0, 1] vary at most as much as successes and failures with the same mean. The interval is
@@ -69,9 +65,6 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
         values: The values.
         clusters: Repository of each value.
         confidence: Level of the intervals.
-
-    Returns:
-        None if there are no values.
     """
     if not values:
         return None
@@ -108,12 +101,9 @@ def wilson(successes: float, n: int, confidence: float = CONFIDENCE) -> Interval
 def clustered(
     values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE
 ) -> Interval | None:
-    """Return the t interval of a mean of values in [0, 1], cut to [0, 1].
+    """Return the t interval of a mean of values in [0, 1], cut to [0, 1]; None if `robust_mean` returns None.
 
     It uses the cluster-robust standard error.
-
-    Returns:
-        None if `robust_mean` returns None.
     """
     found = robust_mean(values, clusters)
     if found is None:

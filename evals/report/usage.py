@@ -18,57 +18,48 @@ class Amount:
     """Statistics of an amount that is known for some attempts only.
 
     If `unknown` is above 0, `total` and `per_resolved` are lower bounds.
-
-    Attributes:
-        known: Number of attempts with a known amount.
-        unknown: Number of attempts with an unknown amount.
-        total: Sum over the known ones; None if there are none, as for the next three.
-        mean: Mean of the known ones.
-        median: Median of the known ones.
-        largest: Largest of the known ones.
-        per_resolved: The total divided by the number of attempts that resolved their instance; None if none
-            did.
     """
 
     known: int
+    """Number of attempts with a known amount."""
     unknown: int
+    """Number of attempts with an unknown amount."""
     total: float | None = None
+    """Sum over the known ones; None if there are none, as for the next three."""
     mean: float | None = None
+    """Mean of the known ones."""
     median: float | None = None
+    """Median of the known ones."""
     largest: float | None = None
+    """Largest of the known ones."""
     per_resolved: float | None = None
+    """The total divided by the number of attempts that resolved their instance; None if none did."""
 
 
 @dataclass(frozen=True)
 class CacheShare:
-    """The share of prompt tokens that came from the server's prefix cache.
-
-    Attributes:
-        share: The share, from 0 to 1; None if it is unknown.
-        known: Number of attempts with both counts known; only these are used.
-        unknown: Number of other attempts.
-    """
+    """The share of prompt tokens that came from the server's prefix cache."""
 
     share: float | None
+    """The share, from 0 to 1; None if it is unknown."""
     known: int
+    """Number of attempts with both counts known; only these are used."""
     unknown: int
+    """Number of other attempts."""
 
 
 @dataclass(frozen=True)
 class Stalls:
-    """Stalls that m3agent detected.
-
-    Attributes:
-        kinds: By kind, the number of stalls and the number of attempts with such a stall.
-        attempts: Number of attempts with any stall.
-        known: Number of attempts with a session log.
-        unknown: Number of attempts without a session log.
-    """
+    """Stalls that m3agent detected."""
 
     kinds: dict[str, tuple[int, int]]
+    """By kind, the number of stalls and the number of attempts with such a stall."""
     attempts: int
+    """Number of attempts with any stall."""
     known: int
+    """Number of attempts with a session log."""
     unknown: int
+    """Number of attempts without a session log."""
 
 
 @dataclass(frozen=True)

@@ -30,31 +30,27 @@ MOST_REASON = 1000  # characters
 
 @dataclass
 class EvalAttempt:
-    """One attempt: its inputs, and its state so far.
-
-    Attributes:
-        instance: The instance.
-        number: Number of the attempt, from 1.
-        folder: The attempt's folder, empty at first.
-        parts: The parts that it uses.
-        listener: Receives its events.
-        hold: See `protocols.Assignment`.
-        seconds: Wall time of each phase so far, in seconds.
-        delivery: What the agent delivered.
-        grade: m3agent's grade; None if there is none.
-        official: The official grade; None if there is none.
-    """
+    """One attempt: its inputs, and its state so far."""
 
     instance: Instance
     number: int
+    """Number of the attempt, from 1."""
     folder: Path
+    """The attempt's folder, empty at first."""
     parts: AttemptParts
+    """The parts that it uses."""
     listener: AttemptListener = field(default_factory=AttemptListener)
+    """Receives its events."""
     hold: tuple[int, ...] = ()
+    """See `protocols.Assignment`."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time of each phase so far, in seconds."""
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
+    """What the agent delivered."""
     grade: Grade | None = None
+    """M3agent's grade; None if there is none."""
     official: OfficialGrade | None = None
+    """The official grade; None if there is none."""
 
     async def make(self) -> tuple[AttemptRecord, bytes]:
         """Make the attempt. A failure becomes a result; only a cancellation is raised.

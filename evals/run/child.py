@@ -28,15 +28,12 @@ MOST_SAID = 4096  # bytes at the end of standard error that are searched for the
 
 @dataclass(frozen=True)
 class ChildEnd:
-    """How a process ended.
-
-    Attributes:
-        exit_code: Exit status; 128 + N after signal N.
-        timed_out: Whether it was stopped because of its time limit.
-    """
+    """How a process ended."""
 
     exit_code: int
+    """Exit status; 128 + N after signal N."""
     timed_out: bool
+    """Whether it was stopped because of its time limit."""
 
 
 async def run_child(

@@ -19,27 +19,23 @@ from m3agent.evals.run.run import run_all
 
 @dataclass(frozen=True)
 class Experiment:
-    """The requested run.
-
-    Attributes:
-        instances: The instances.
-        digest: Digest of their content.
-        agent: See `evals.data.results.RunConfig`.
-        seconds: Time limit of each phase, in seconds: `environment`, `agent` and `tests`.
-        command: See `evals.data.results.RunConfig`.
-        settings: See `evals.data.results.RunConfig`.
-        attempts: Number of attempts at each instance.
-        workers: Number of attempts at a time; results do not depend on it.
-    """
+    """The requested run."""
 
     instances: Sequence[Instance]
     digest: str
+    """Digest of their content."""
     agent: str
+    """See `evals.data.results.RunConfig`."""
     seconds: dict[str, float]
+    """Time limit of each phase, in seconds: `environment`, `agent` and `tests`."""
     command: tuple[str, ...] = ()
+    """See `evals.data.results.RunConfig`."""
     settings: dict[str, str] = field(default_factory=dict)
+    """See `evals.data.results.RunConfig`."""
     attempts: int = 1
+    """Number of attempts at each instance."""
     workers: int = 1
+    """Number of attempts at a time; results do not depend on it."""
 
     @property
     def config(self) -> RunConfig:

@@ -94,15 +94,12 @@ def asks_for_endpoint(command: Sequence[str], names: str | None) -> bool:
 
 @dataclass(frozen=True)
 class CountedEndpoint:
-    """A model server whose tokens are counted.
-
-    Attributes:
-        url: Its address.
-        prices: Its prices; None if they are not known.
-    """
+    """A model server whose tokens are counted."""
 
     url: str
+    """Its address."""
     prices: Prices | None
+    """Its prices; None if they are not known."""
 
 
 class OtherAgent:

@@ -59,51 +59,45 @@ Checkout = Callable[[Task, Path], Proof]
 
 @dataclass(frozen=True)
 class Assignment:
-    """The inputs of an agent for one attempt.
-
-    Attributes:
-        task: The task.
-        number: Number of the attempt, from 1.
-        repo: The checkout.
-        image: Image with the instance's environment.
-        folder: The attempt's folder, for the agent's files.
-        hold: File descriptors that the agent's processes keep open.
-        warm: Callback for the moment when the model has read the repository: other attempts then find it in
-            the server's prefix cache.
-    """
+    """The inputs of an agent for one attempt."""
 
     task: Task
     number: int
+    """Number of the attempt, from 1."""
     repo: Path
+    """The checkout."""
     image: str
+    """Image with the instance's environment."""
     folder: Path
+    """The attempt's folder, for the agent's files."""
     hold: tuple[int, ...] = ()
+    """File descriptors that the agent's processes keep open."""
     warm: Callable[[], None] = lambda: None
+    """Callback for the moment when the model has read the repository: other attempts then find it in the
+    server's prefix cache.
+    """
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The result of an agent's work.
-
-    Attributes:
-        status: End status that the agent reports.
-        reason: The reason that it reports.
-        patch: The patch; may be empty.
-        fault: A verdict if the patch must not be graded; else None.
-        timed_out: Whether the agent was stopped because of its time limit.
-        session: Folder of its session log; None if it has none.
-        usage: Its model usage.
-        stalls: Number of detected stalls, by kind.
-    """
+    """The result of an agent's work."""
 
     status: str
+    """End status that the agent reports."""
     reason: str = ""
+    """The reason that it reports."""
     patch: bytes = b""
+    """The patch; may be empty."""
     fault: Verdict | None = None
+    """A verdict if the patch must not be graded; else None."""
     timed_out: bool = False
+    """Whether the agent was stopped because of its time limit."""
     session: Path | None = None
+    """Folder of its session log; None if it has none."""
     usage: AttemptUsage = field(default_factory=AttemptUsage)
+    """Its model usage."""
     stalls: dict[str, int] = field(default_factory=dict)
+    """Number of detected stalls, by kind."""
 
 
 class EvaluatedAgent(Protocol):
@@ -121,17 +115,14 @@ class EvaluatedAgent(Protocol):
 
 @dataclass(frozen=True)
 class AttemptListener:
-    """Callbacks for the events of a running attempt.
-
-    Attributes:
-        phase: Receives the name of each phase when it begins.
-        warm: Called when other attempts can use this one's prefix cache (see `Assignment`).
-        say: Receives notes for the user.
-    """
+    """Callbacks for the events of a running attempt."""
 
     phase: Callable[[str], None] = lambda _: None
+    """Receives the name of each phase when it begins."""
     warm: Callable[[], None] = lambda: None
+    """Called when other attempts can use this one's prefix cache (see `Assignment`)."""
     say: Callable[[str], None] = lambda _: None
+    """Receives notes for the user."""
 
 
 class Maker(Protocol):
@@ -158,20 +149,16 @@ class Maker(Protocol):
 
 @dataclass(frozen=True)
 class AttemptParts:
-    """All parts of attempts.
-
-    Attributes:
-        checkout: Checks out a task's repository.
-        environments: Provides images.
-        grader: Grades patches.
-        agent: The agent.
-        seconds: Time limits of the phases `environment` and `tests`, in seconds.
-        invalid: Ids of instances that cannot be graded, with the reason.
-    """
+    """All parts of attempts."""
 
     checkout: Checkout
+    """Checks out a task's repository."""
     environments: EnvironmentProvider
+    """Provides images."""
     grader: PatchGrader
+    """Grades patches."""
     agent: EvaluatedAgent
     seconds: dict[str, float]
+    """Time limits of the phases `environment` and `tests`, in seconds."""
     invalid: Mapping[str, str] = field(default_factory=dict)
+    """Ids of instances that cannot be graded, with the reason."""

@@ -22,30 +22,24 @@ TIMEOUT = 60  # seconds for one response of the engine
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """A container engine that answers.
-
-    Attributes:
-        address: Its address, in the format of DOCKER_HOST.
-        client: A `docker.APIClient` for it.
-    """
+    """A container engine that answers."""
 
     address: str
+    """Its address, in the format of DOCKER_HOST."""
     client: Any
+    """A `docker.APIClient` for it."""
 
 
 @dataclass(frozen=True)
 class NamedEngine:
-    """The container engine that the user's environment names. No other one is tried.
-
-    Attributes:
-        address: Its address, in the format of DOCKER_HOST.
-        named_by: What names it, for messages.
-        tls: Its `docker.tls.TLSConfig`, or None.
-    """
+    """The container engine that the user's environment names. No other one is tried."""
 
     address: str
+    """Its address, in the format of DOCKER_HOST."""
     named_by: str
+    """What names it, for messages."""
     tls: Any = None
+    """Its `docker.tls.TLSConfig`, or None."""
 
 
 def named_engine() -> NamedEngine | None:

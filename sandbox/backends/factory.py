@@ -29,25 +29,22 @@ UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True)
 class SandboxSpec:
-    """The sandbox that the user wants.
-
-    Attributes:
-        backend: The backend; None for the best one that works on this host.
-        image: The image to start from; None for the default.
-        limits: The limits on resources.
-        allow_net: The hosts that commands may reach; empty for no network at all.
-        image_of: Returns the image for a tree, from the tree and `image`. None if `image` suits all trees.
-        source: The user's folder, for sandboxes without isolation.
-        ignored: Ignored files and folders there that a work tree needs, such as what was built or installed.
-    """
+    """The sandbox that the user wants."""
 
     backend: Backend | None = None
+    """The backend; None for the best one that works on this host."""
     image: str | None = None
+    """The image to start from; None for the default."""
     limits: SandboxLimits = field(default_factory=SandboxLimits)
+    """The limits on resources."""
     allow_net: tuple[AllowedHost, ...] = ()
+    """The hosts that commands may reach; empty for no network at all."""
     image_of: Callable[[Workspace, str], Awaitable[str]] | None = field(default=None, compare=False)
+    """Returns the image for a tree, from the tree and `image`. None if `image` suits all trees."""
     source: Path | None = None
+    """The user's folder, for sandboxes without isolation."""
     ignored: tuple[str, ...] = ()
+    """Ignored files and folders there that a work tree needs, such as what was built or installed."""
 
 
 def parse_bytes(text: str) -> int:

@@ -44,19 +44,15 @@ ETC = {
 
 @dataclass(frozen=True)
 class Image:
-    """An image to start from.
-
-    Attributes:
-        name: Its name.
-        binds: The host's folders that must be mounted with it, read-only.
-        env: Variables that it sets.
-        ident: The engine's id of it, which is a hash of its content.
-    """
+    """An image to start from."""
 
     name: str
     binds: tuple[str, ...] = ()
+    """The host's folders that must be mounted with it, read-only."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it sets."""
     ident: str = ""
+    """The engine's id of it, which is a hash of its content."""
 
     @property
     def path(self) -> str:

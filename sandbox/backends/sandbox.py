@@ -78,16 +78,14 @@ class SandboxLimits:
 
     All its file systems together, full of files and with every inode used, stay below 60 % of the memory.
     Otherwise filling them would kill the supervisor instead of the job (measured).
-
-    Attributes:
-        memory: Bytes of memory, including the file systems, which are in memory (tmpfs).
-        cpus: Number of CPUs.
-        pids: Number of processes and threads.
     """
 
     memory: int = 4 << 30
+    """Bytes of memory, including the file systems, which are in memory (tmpfs)."""
     cpus: float = 2.0
+    """Number of CPUs."""
     pids: int = 256
+    """Number of processes and threads."""
 
     @property
     def toolbox(self) -> int:
@@ -123,47 +121,42 @@ class SandboxLimits:
 
 @dataclass(frozen=True)
 class Folders:
-    """Absolute paths of a sandbox's folders.
-
-    Attributes:
-        work_tree: The repository.
-        toolbox: The modules (pytest) and commands (`python`, `pip`) that the sandbox lacks.
-        temporary: Temporary files and the home of the user.
-    """
+    """Absolute paths of a sandbox's folders."""
 
     work_tree: str = ROOT
+    """The repository."""
     toolbox: str = TOOLBOX
+    """The modules (pytest) and commands (`python`, `pip`) that the sandbox lacks."""
     temporary: str = TEMPORARY
+    """Temporary files and the home of the user."""
 
 
 @dataclass(frozen=True)
 class ExecResult:
-    """Result of one command.
-
-    Attributes:
-        exit: Exit status; a negative number is the signal that ended the command.
-        stdout: Head and tail of the standard output; at most 64 KiB with the default `keep`.
-        stderr: The same for the standard error.
-        total_bytes: Bytes written to both streams.
-        timed_out: Whether the timeout ended the command.
-        seconds: Duration.
-        digest: SHA-256 over exit status and output (the output's first 50 MiB); for a command that did not
-            start, the error code.
-        omitted: Bytes missing between head and tail of stdout and of stderr.
-        oom: Whether the kernel killed a process for lack of memory during the command.
-        job: Id of a background command.
-    """
+    """Result of one command."""
 
     exit: int
+    """Exit status; a negative number is the signal that ended the command."""
     stdout: bytes
+    """Head and tail of the standard output; at most 64 KiB with the default `keep`."""
     stderr: bytes
+    """The same for the standard error."""
     total_bytes: int
+    """Bytes written to both streams."""
     timed_out: bool
+    """Whether the timeout ended the command."""
     seconds: float
+    """Duration."""
     digest: str = ""
+    """SHA-256 over exit status and output (the output's first 50 MiB); for a command that did not start, the
+    error code.
+    """
     omitted: tuple[int, int] = (0, 0)
+    """Bytes missing between head and tail of stdout and of stderr."""
     oom: bool = False
+    """Whether the kernel killed a process for lack of memory during the command."""
     job: int | None = None
+    """Id of a background command."""
 
 
 class Machine(Protocol):

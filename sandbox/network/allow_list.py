@@ -65,20 +65,18 @@ NAT64 = ipaddress.IPv6Network("64:ff9b::/96")  # how an IPv6-only network writes
 
 @dataclass(frozen=True)
 class AllowedHost:
-    """One entry of the list.
-
-    Attributes:
-        host: The name in lower case, or the address in its canonical form.
-        below: Whether the entry is `*.host`, which covers every name below the host; with an empty host, all hosts.
-        ports: The allowed ports.
-        anywhere: Whether the host may have any address, even a private one. No list that a user writes for a sandbox
-            sets this.
-    """
+    """One entry of the list."""
 
     host: str
+    """The name in lower case, or the address in its canonical form."""
     below: bool
+    """Whether the entry is `*.host`: every name below the host; with an empty host, all hosts."""
     ports: frozenset[int]
+    """The allowed ports."""
     anywhere: bool = False
+    """Whether the host may have any address, even a private one. No list that a user writes for a sandbox
+    sets this.
+    """
 
     def allows(self, host: str, port: int) -> bool:
         """Return whether this entry allows a port of a host; `normal_host` gives the host's form."""

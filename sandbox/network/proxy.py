@@ -44,61 +44,52 @@ HOP_BY_HOP = {
 
 @dataclass(frozen=True)
 class Caps:
-    """Limits on the network use of one sandbox.
-
-    Attributes:
-        bytes: Bytes in both directions, for all connections together.
-        requests: Number of requests.
-        head: Seconds to receive the head of a request.
-        connect: Seconds to connect to the host.
-        idle: Seconds without any data before a connection is closed.
-        connection: Longest duration of a connection in seconds.
-    """
+    """Limits on the network use of one sandbox."""
 
     bytes: int = 4 << 30
+    """Bytes in both directions, for all connections together."""
     requests: int = 10_000
+    """Number of requests."""
     head: float = 15.0
+    """Seconds to receive the head of a request."""
     connect: float = 20.0
+    """Seconds to connect to the host."""
     idle: float = 120.0
+    """Seconds without any data before a connection is closed."""
     connection: float = 1800.0
+    """Longest duration of a connection in seconds."""
 
 
 @dataclass(frozen=True)
 class NetworkRequest:
-    """One finished request of a program in the sandbox.
-
-    Attributes:
-        method: HTTP method.
-        host: Host of the request; empty if the request was malformed.
-        port: Port of the request; 0 if the request was malformed.
-        verdict: Whether the proxy forwarded the request.
-        reason: Why it was refused, failed or was cut off; empty if it finished normally.
-        sent: Bytes sent to the host.
-        received: Bytes received from the host.
-        seconds: Duration.
-    """
+    """One finished request of a program in the sandbox."""
 
     method: str
+    """HTTP method."""
     host: str
+    """Host of the request; empty if the request was malformed."""
     port: int
+    """Port of the request; 0 if the request was malformed."""
     verdict: Literal["allowed", "refused", "failed"]
+    """Whether the proxy forwarded the request."""
     reason: str
+    """Why it was refused, failed or was cut off; empty if it finished normally."""
     sent: int
+    """Bytes sent to the host."""
     received: int
+    """Bytes received from the host."""
     seconds: float
+    """Duration."""
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """What the answers to refused requests say.
-
-    Attributes:
-        unlisted: Follows a host and a port that are not allowed.
-        inside: Follows an address that is not public.
-    """
+    """What the answers to refused requests say."""
 
     unlisted: str = "is not allowed for this sandbox: the user allows hosts with --allow-net"
+    """Follows a host and a port that are not allowed."""
     inside: str = "a sandbox never reaches such addresses, even with --allow-net"
+    """Follows an address that is not public."""
 
 
 class Stream(Protocol):
@@ -119,21 +110,17 @@ class Stream(Protocol):
 
 @dataclass(frozen=True)
 class ProxyRequest:
-    """A parsed request.
-
-    Attributes:
-        method: HTTP method.
-        host: Normalised host.
-        port: Port.
-        head: Head to send to the host instead of the original; empty for CONNECT.
-        length: Bytes of the body.
-    """
+    """A parsed request."""
 
     method: str
+    """HTTP method."""
     host: str
+    """Normalised host."""
     port: int
     head: bytes = b""
+    """Head to send to the host instead of the original; empty for CONNECT."""
     length: int = 0
+    """Bytes of the body."""
 
 
 class ProxyResponse(Exception):

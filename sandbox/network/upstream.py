@@ -9,14 +9,12 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True)
 class Upstream:
-    """The user's proxies.
-
-    Attributes:
-        variables: The usual variables, in lower case: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`. Only proxies
-            that speak plain http are used.
-    """
+    """The user's proxies."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
+    """The usual variables, in lower case: `http_proxy`, `https_proxy`, `all_proxy`, `no_proxy`. Only proxies
+    that speak plain http are used.
+    """
 
     def of(self, scheme: str, host: str) -> tuple[str, int] | None:
         """Return host and port of the proxy for a host; None to connect directly."""

@@ -60,21 +60,18 @@ RUNS_LATER_NAMES = {
 
 @dataclass(frozen=True)
 class Patch:
-    """The changes of a session.
-
-    Attributes:
-        base: State before the changes.
-        tree: State after the changes.
-        text: The patch in bytes, as `git apply` takes it; empty if nothing changed.
-        paths: The changed files.
-        runs_later: Those changed files that run automatically later (CI, editor, test configuration).
-    """
+    """The changes of a session."""
 
     base: TreeId
+    """State before the changes."""
     tree: TreeId
+    """State after the changes."""
     text: bytes
+    """The patch in bytes, as `git apply` takes it; empty if nothing changed."""
     paths: tuple[str, ...]
+    """The changed files."""
     runs_later: tuple[str, ...]
+    """Those changed files that run automatically later (CI, editor, test configuration)."""
 
     @property
     def empty(self) -> bool:

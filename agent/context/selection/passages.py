@@ -41,17 +41,14 @@ _ENTRY = re.compile(r"(\d+)\t((?:  )*)(.*)")
 
 @dataclass(frozen=True)
 class Clues:
-    """What an issue says about places in files.
-
-    Attributes:
-        words: Weight of each word.
-        strings: Quoted texts and error messages.
-        lines: Paths, as their parts in lower case, each with a line number.
-    """
+    """What an issue says about places in files."""
 
     words: dict[str, float]
+    """Weight of each word."""
     strings: tuple[str, ...]
+    """Quoted texts and error messages."""
     lines: tuple[tuple[tuple[str, ...], int], ...]
+    """Paths, as their parts in lower case, each with a line number."""
 
 
 @dataclass(frozen=True)

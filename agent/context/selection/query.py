@@ -21,19 +21,16 @@ _SEPARATORS = re.compile(r"[:/\\]+")
 
 @dataclass(frozen=True)
 class Query:
-    """An issue in the form that files are compared with.
-
-    Attributes:
-        terms: Weight of each term, by the term's code.
-        names: Codes of complete words, which may be names of definitions.
-        files: File names in the issue, as the parts of their paths.
-        modules: Dotted names in the issue, as their parts.
-    """
+    """An issue in the form that files are compared with."""
 
     terms: dict[int, float]
+    """Weight of each term, by the term's code."""
     names: frozenset[int]
+    """Codes of complete words, which may be names of definitions."""
     files: tuple[tuple[str, ...], ...]
+    """File names in the issue, as the parts of their paths."""
     modules: tuple[tuple[str, ...], ...]
+    """Dotted names in the issue, as their parts."""
 
 
 def read_issue(issue: str) -> Query:

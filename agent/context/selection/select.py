@@ -40,43 +40,37 @@ _LONGEST_EXCERPT = 16_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file that may be shown.
-
-    Attributes:
-        path: Its path.
-        tokens: Its tokens in the context.
-        key: 16 bytes that identify its path and content.
-        order: Its place in the order that does not depend on the issue.
-        touched: Natural logarithm of its decayed number of changes: the sum of exp(-age/100) over the commits
-            that touched it, with ages in first-parent commits. None without history.
-        text: Reads its text.
-    """
+    """A file that may be shown."""
 
     path: str
     tokens: int
+    """Its tokens in the context."""
     key: bytes
+    """16 bytes that identify its path and content."""
     order: float
+    """Its place in the order that does not depend on the issue."""
     touched: float | None
+    """Natural logarithm of its decayed number of changes: the sum of exp(-age/100) over the commits that
+    touched it, with ages in first-parent commits. None without history.
+    """
     text: Callable[[], str]
+    """Reads its text."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What is shown, as positions in the candidates.
-
-    Attributes:
-        core: Shown first, in the candidates' stable order; independent of the issue.
-        outlined: Outlines, in the same order; independent of the issue.
-        tail: Files for the issue; the best match is last, next to the issue. A file may also be outlined.
-        dropped: All other files.
-        excerpts: The files of the tail that are shown as excerpts, because they do not fit whole.
-    """
+    """What is shown, as positions in the candidates."""
 
     core: list[int]
+    """Shown first, in the candidates' stable order; independent of the issue."""
     outlined: list[int]
+    """Outlines, in the same order; independent of the issue."""
     tail: list[int]
+    """Files for the issue; the best match is last, next to the issue. A file may also be outlined."""
     dropped: list[int]
+    """All other files."""
     excerpts: frozenset[int] = frozenset()
+    """The files of the tail that are shown as excerpts, because they do not fit whole."""
 
 
 KINDS = {
@@ -96,13 +90,6 @@ class Weights:
     The weights were set by hand and are fitted to no repository. On seven repositories in six languages,
     leaving out or doubling `path`, `names`, `mentions`, `recency` or `neighbours` changes the recall at a quarter
     of the tokens by less than 0.02 on average (measured with benchmarks/selection.py).
-
-    Attributes:
-        kinds: Factor for each kind of file.
-        size: A file's value is divided by its tokens to this power.
-        core: Share of the budget for the core, without outlines.
-        core_beside_outlines: Share of the budget for the core, with outlines.
-        outlines: Share of the budget for outlines.
     """
 
     words: float = 1.0
@@ -112,10 +99,15 @@ class Weights:
     recency: float = 0.4
     neighbours: float = 0.25
     kinds: Mapping[FileKind, float] = field(default_factory=lambda: KINDS)
+    """Factor for each kind of file."""
     size: float = 0.2
+    """A file's value is divided by its tokens to this power."""
     core: float = 0.4
+    """Share of the budget for the core, without outlines."""
     core_beside_outlines: float = 0.3
+    """Share of the budget for the core, with outlines."""
     outlines: float = 0.1
+    """Share of the budget for outlines."""
 
 
 DEFAULT = Weights()

@@ -107,22 +107,20 @@ _LISTED = re.compile(r"[\w:]+")
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms, definitions and imports of a text.
-
-    Attributes:
-        length: Number of all occurrences of terms.
-        terms: Code of each different term.
-        counts: Number of occurrences of each, at most 255.
-        defined: Codes of the names that the text defines, in lower case.
-        imports: Imported modules, with parts separated by `/`. A module that begins with `./` or `../` is
-            relative to the text's own folder; one that begins with `~` may be.
-    """
+    """The terms, definitions and imports of a text."""
 
     length: int
+    """Number of all occurrences of terms."""
     terms: "array[int]"
+    """Code of each different term."""
     counts: bytes
+    """Number of occurrences of each, at most 255."""
     defined: "array[int]"
+    """Codes of the names that the text defines, in lower case."""
     imports: tuple[str, ...]
+    """Imported modules, with parts separated by `/`. A module that begins with `./` or `../` is relative to
+    the text's own folder; one that begins with `~` may be.
+    """
 
     def pack(self) -> bytes:
         """Return these terms as bytes for `unpack`."""

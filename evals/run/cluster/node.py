@@ -39,32 +39,25 @@ PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class AttemptOrder:
-    """An attempt to be made.
-
-    Attributes:
-        instance: The instance.
-        number: Number of the attempt.
-        parts_of: Makes the parts of the attempt on the node; see `evaluate`.
-    """
+    """An attempt to be made."""
 
     instance: Instance
     number: int
+    """Number of the attempt."""
     parts_of: Callable[[Callable[[str], None]], AttemptParts]
+    """Makes the parts of the attempt on the node; see `evaluate`."""
 
 
 @dataclass(frozen=True)
 class FinishedAttempt:
-    """A finished attempt.
-
-    Attributes:
-        result: Its record.
-        patch: The patch that the agent made.
-        files: The attempt's folder as a gzipped tar.
-    """
+    """A finished attempt."""
 
     result: AttemptRecord
+    """Its record."""
     patch: bytes
+    """The patch that the agent made."""
     files: bytes
+    """The attempt's folder as a gzipped tar."""
 
 
 News = tuple[str, str]
