@@ -30,11 +30,12 @@ sys.path.append(
 from benchmarks.common import say
 
 from m3agent.agent.cli.common import run
+from m3agent.evals.code.leak_proof import BRANCH, LeakProof
 from m3agent.evals.data.instance import Answer, Instance, Source, Task
-from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
+from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RESULT
-from m3agent.evals.run.evaluate import Experiment, evaluate
-from m3agent.evals.run.protocols import Assignment, AttemptParts, Delivery
+from m3agent.evals.run.evaluate import evaluate
+from m3agent.evals.run.parts import Assignment, AttemptParts, Delivery
 
 AGENT_SECONDS = (72, 7, 8, 8, 5, 7, 18, 18, 53, 39, 11, 11, 8, 12, 15, 10, 6, 5, 6, 6)
 """Seconds of 20 fixes of QuixBugs with the embedded engine, recorded on 2026-11-20 (docs/benchmarks.md)."""
@@ -43,17 +44,6 @@ GRADE_SECONDS = 2.1
 LOG_BYTES = 200_000
 """Size of an attempt's session log, which comes back from the node."""
 GRADINGS, SAMPLES = "gradings.jsonl", "driver.jsonl"
-
-
-@dataclass(frozen=True)
-class CleanProof:
-    """A proof that the checkout has no other history."""
-
-    clean: bool = True
-
-    def model_dump_json(self, *, indent: int | None = None) -> str:
-        """Return the proof as JSON."""
-        return "{}"
 
 
 @dataclass(frozen=True)
@@ -72,11 +62,11 @@ class StandIn:
     shares_prefix: bool = False
 
     async def image(self, task: Task) -> str:
-        """See `protocols.EnvironmentProvider`."""
+        """See `AttemptParts.image`."""
         return f"image-of-{task.instance_id}"
 
     async def work(self, given: Assignment) -> Delivery:
-        """See `protocols.EvaluatedAgent`."""
+        """See `EvaluatedAgent.work`."""
         chance = random.Random(f"{self.seed} {given.task.instance_id}")
         await asyncio.sleep(chance.choice(AGENT_SECONDS) / self.speed)
         session = given.folder / "session"
@@ -91,7 +81,7 @@ class StandIn:
         image: str,
         folder: Path,
     ) -> tuple[Grade, OfficialGrade | None]:
-        """See `protocols.PatchGrader`."""
+        """See `AttemptParts.grade`."""
         token = uuid.uuid4().hex
         add_line(self.folder / GRADINGS, [instance.id, token, time.time()])
         await asyncio.sleep(GRADE_SECONDS / self.speed)
@@ -103,13 +93,13 @@ def parts_of(folder: Path, speed: float, seed: int, _: Callable[[str], None]) ->
     """Return the parts of an attempt; a node calls it."""
     stand_in = StandIn(folder, speed, seed)
     seconds = {"environment": 60.0, "tests": 60.0}
-    return AttemptParts(checked_out, stand_in, stand_in, stand_in, seconds)
+    return AttemptParts(checked_out, stand_in.image, stand_in.grade, stand_in, seconds)
 
 
-def checked_out(_: Task, folder: Path) -> CleanProof:
-    """See `protocols.Checkout`."""
+def checked_out(_: Task, folder: Path) -> LeakProof:
+    """Make an empty checkout, which has no other history."""
     folder.mkdir()
-    return CleanProof()
+    return LeakProof(head="", matches=None, commits=1, refs=(BRANCH,), objects=0, reachable=0)
 
 
 def add_line(path: Path, line: object) -> None:
@@ -171,13 +161,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     output: Path = options.run.absolute()
-    experiment = Experiment(
-        instances_of(options.instances), "made-up", "stand-in", {"agent": 60.0}, workers=options.workers
+    instances = instances_of(options.instances)
+    config = RunConfig(
+        data="made-up",
+        instances=tuple(instance.id for instance in instances),
+        agent="stand-in",
+        timeouts={"agent": 60.0},
     )
     parts = partial(parts_of, output.parent, options.speed, options.seed)
     ended = threading.Event()
     threading.Thread(target=sample, args=(output, ended), daemon=True).start()
-    folder = evaluate(experiment, output, parts, say, run, cluster=options.address)
+    workers, cluster = options.workers, options.address
+    folder = evaluate(config, instances, output, parts, say, run, workers=workers, cluster=cluster)
     ended.set()
     raise SystemExit(1 if folder.left() else 0)
 

@@ -177,7 +177,7 @@ def outlines():
 def ray():
     from m3agent.evals.run.cluster.ray_cluster import connected
     with socket.create_server(("127.0.0.1", 0)) as there, connected(
-        f"ray://127.0.0.1:{there.getsockname()[1]}", None, print, shares_prefix=False
+        f"ray://127.0.0.1:{there.getsockname()[1]}", None, print
     ):
         pass
 

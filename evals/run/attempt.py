@@ -19,7 +19,7 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Grade, OfficialGrade, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
-from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts, Delivery
+from m3agent.evals.run.parts import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
@@ -42,7 +42,7 @@ class EvalAttempt:
     listener: AttemptListener = field(default_factory=AttemptListener)
     """Receives its events."""
     hold: tuple[int, ...] = ()
-    """See `protocols.Assignment`."""
+    """See `Assignment`."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each phase so far, in seconds."""
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
@@ -81,7 +81,7 @@ class EvalAttempt:
                         Verdict.INVALID,
                         "the checkout holds more than its own commit: the fix might be in it",
                     )
-                image = await self.parts.environments.image(task)
+                image = await self.parts.image(task)
         except (DataError, EnvironmentBuildFailed) as error:
             return Verdict.INVALID, str(error)
         except FAILURES as error:
@@ -108,9 +108,7 @@ class EvalAttempt:
         grading.mkdir()
         try:
             async with self._phase("grade", self.parts.seconds["tests"]):
-                self.grade, self.official = await self.parts.grader.grade(
-                    self.instance, ended.patch, image, grading
-                )
+                self.grade, self.official = await self.parts.grade(self.instance, ended.patch, image, grading)
         except FAILURES as error:
             return Verdict.INFRA, str(error)
         except DataError as error:
@@ -140,25 +138,19 @@ class EvalAttempt:
             self.seconds[name] = round(time.monotonic() - started, 3)
 
     def _result(self, verdict: Verdict, reason: str, started: datetime) -> AttemptRecord:
-        task, ended = self.instance.task, self.delivery
-        session = ended.session
+        ended, session = self.delivery, self.delivery.session
         run = self.folder.parent.parent.parent
-        return AttemptRecord(
-            instance_id=task.instance_id,
-            repo=task.repo,
-            attempt=self.number,
-            verdict=verdict,
-            reason=printable_line(reason, MOST_REASON),
-            status=ended.status,
-            grade=self.grade,
-            official=self.official,
-            patch_bytes=len(ended.patch),
-            session=None if session is None else str(session.relative_to(run)),
-            usage=ended.usage,
-            stalls=ended.stalls,
-            seconds=Seconds(**self.seconds),
-            started=started,
-        )
+        made = {
+            "status": ended.status,
+            "grade": self.grade,
+            "official": self.official,
+            "patch_bytes": len(ended.patch),
+            "session": None if session is None else str(session.relative_to(run)),
+            "usage": ended.usage,
+            "stalls": ended.stalls,
+            "seconds": Seconds(**self.seconds),
+        }
+        return not_made(self.instance, self.number, verdict, reason, started).model_copy(update=made)
 
     def _tidy(self) -> None:
         """Delete data that can be recreated; with hundreds of attempts it would fill the disk."""
@@ -171,25 +163,6 @@ class EvalAttempt:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class LocalMaker:
-    """Make attempts on this machine. The agents' processes keep the file descriptors in `hold` open."""
-
-    parts: AttemptParts
-    hold: tuple[int, ...] = ()
-
-    @property
-    def shares_prefix(self) -> bool:
-        """See `protocols.EvaluatedAgent`."""
-        return self.parts.agent.shares_prefix
-
-    async def make(
-        self, instance: Instance, number: int, folder: Path, listener: AttemptListener
-    ) -> tuple[AttemptRecord, bytes]:
-        """Make an attempt; see `protocols.Maker`."""
-        return await EvalAttempt(instance, number, folder, self.parts, listener, self.hold).make()
 
 
 def not_made(

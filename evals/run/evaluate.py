@@ -2,72 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.instance import Instance
-from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
+from m3agent.evals.data.results import AttemptRecord, RunConfig
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.run.attempt import LocalMaker
+from m3agent.evals.run.attempt import EvalAttempt
+from m3agent.evals.run.parts import AttemptListener, AttemptParts, Make, PartsOf
 from m3agent.evals.run.progress import RunProgress
-from m3agent.evals.run.protocols import AttemptParts, Maker
-from m3agent.evals.run.run import run_all
 
-
-@dataclass(frozen=True)
-class Experiment:
-    """The requested run."""
-
-    instances: Sequence[Instance]
-    digest: str
-    """Digest of their content."""
-    agent: str
-    """See `evals.data.results.RunConfig`."""
-    seconds: dict[str, float]
-    """Time limit of each phase, in seconds: `environment`, `agent` and `tests`."""
-    command: tuple[str, ...] = ()
-    """See `evals.data.results.RunConfig`."""
-    settings: dict[str, str] = field(default_factory=dict)
-    """See `evals.data.results.RunConfig`."""
-    attempts: int = 1
-    """Number of attempts at each instance."""
-    workers: int = 1
-    """Number of attempts at a time; results do not depend on it."""
-
-    @property
-    def config(self) -> RunConfig:
-        """The configuration; equal configurations are the same experiment."""
-        return RunConfig(
-            data=self.digest,
-            instances=tuple(instance.id for instance in self.instances),
-            agent=self.agent,
-            command=self.command,
-            settings=self.settings,
-            attempts=self.attempts,
-            timeouts=self.seconds,
-        )
+Attempt = tuple[str, int]
+"""Instance id and number of the attempt."""
+Group = tuple[str, str]
+"""Repository and commit id."""
 
 
 def evaluate(
-    wanted: Experiment,
+    config: RunConfig,
+    instances: Sequence[Instance],
     output: Path,
-    parts_of: Callable[[Callable[[str], None]], AttemptParts],
+    parts_of: PartsOf,
     say: Callable[[str], None],
     run: Callable[[Coroutine[Any, Any, None]], None],
     *,
+    workers: int = 1,
     cluster: str | None = None,
 ) -> RunFolder:
     """Make every attempt that the folder `output` lacks.
 
     Args:
-        wanted: The experiment.
+        config: The experiment.
+        instances: Its instances.
         output: The run's folder.
-        parts_of: Creates the parts; its argument receives notes for the user during the run.
+        parts_of: Creates the parts.
         say: Receives notes for the user before the run.
         run: Runs the attempts, and raises KeyboardInterrupt where they are interrupted.
+        workers: Number of attempts at a time; results do not depend on it.
         cluster: Address of a Ray cluster whose nodes make the attempts; `parts_of` is then pickled and called
             there. None for this machine.
 
@@ -77,34 +52,144 @@ def evaluate(
         EnvironmentFault: The folder cannot be written, or the cluster cannot be used.
         KeyboardInterrupt: The user interrupted the run; finished results remain.
     """
-    repos = {instance.id: instance.task.repo for instance in wanted.instances}
-    folder = RunFolder.create(output.absolute(), wanted.config, repos)
+    repos = {instance.id: instance.task.repo for instance in instances}
+    folder = RunFolder.create(output.absolute(), config, repos)
     with folder.locked(say) as lock:
         if not folder.left():
             say(f"all attempts of {output} have a result already: nothing was left to do")
-        progress = RunProgress(len(folder.wanted()), folder.kept(), wanted.workers)
-        with progress, _maker(parts_of, progress.say, lock, cluster) as maker:
-            run(run_all(folder, wanted.instances, maker, progress, workers=wanted.workers))
+        progress = RunProgress(len(folder.wanted()), folder.kept(), workers)
+        with progress:
+            parts = parts_of(progress.say)
+            with _maker(parts, parts_of, progress.say, lock, cluster) as make:
+                leads = parts.agent.shares_prefix
+                run(_run_all(folder, instances, make, progress, workers=workers, leads=leads))
     return folder
 
 
 @contextlib.contextmanager
 def _maker(
-    parts_of: Callable[[Callable[[str], None]], AttemptParts],
-    say: Callable[[str], None],
-    lock: int,
-    cluster: str | None,
-) -> Iterator[Maker]:
-    parts = parts_of(say)
+    parts: AttemptParts, parts_of: PartsOf, say: Callable[[str], None], lock: int, cluster: str | None
+) -> Iterator[Make]:
     if cluster is None:
-        yield LocalMaker(parts, (lock,))
+        yield partial(_make_here, parts, (lock,))
         return
     from m3agent.evals.run.cluster.ray_cluster import connected
 
-    with connected(cluster, parts_of, say, shares_prefix=parts.agent.shares_prefix) as maker:
-        yield maker
+    with connected(cluster, parts_of, say) as make:
+        yield make
 
 
-def unfinished(folder: RunFolder) -> list[AttemptRecord]:
-    """Return the results with the verdict `infra`. While there are any, the run has no final score."""
-    return [result for result in folder.results() if result.verdict is Verdict.INFRA]
+async def _make_here(
+    parts: AttemptParts,
+    hold: tuple[int, ...],
+    instance: Instance,
+    number: int,
+    folder: Path,
+    listener: AttemptListener,
+) -> tuple[AttemptRecord, bytes]:
+    """Make an attempt on this machine. The agent's processes keep the file descriptors in `hold` open."""
+    return await EvalAttempt(instance, number, folder, parts, listener, hold).make()
+
+
+async def _run_all(
+    folder: RunFolder,
+    instances: Sequence[Instance],
+    make: Make,
+    progress: RunProgress,
+    *,
+    workers: int,
+    leads: bool,
+) -> None:
+    """Make the attempts that the folder lacks, up to `workers` at a time.
+
+    After a cancellation nothing is left running.
+
+    Raises:
+        EnvironmentFault: The folder cannot be written.
+    """
+    known = {instance.id: instance for instance in instances}
+
+    def group_of(instance_id: str) -> Group:
+        task = known[instance_id].task
+        return task.repo, task.base_commit
+
+    schedule = Schedule(folder.left(), group_of, leads=leads)
+    warmed = asyncio.Event()
+
+    def warm(instance_id: str) -> None:
+        schedule.warm(instance_id)
+        warmed.set()
+
+    async def one(instance_id: str, number: int) -> None:
+        try:
+            place = folder.begin(instance_id, number)
+            listener = AttemptListener(
+                lambda phase: progress.phase(instance_id, number, phase),
+                lambda: warm(instance_id),
+                progress.say,
+            )
+            result, patch = await make(known[instance_id], number, place, listener)
+            folder.finish(result, patch)
+            progress.finished(result)
+        finally:
+            warm(instance_id)
+
+    running: set[asyncio.Task[None]] = set()
+    try:
+        while True:
+            while len(running) < workers and (attempt := schedule.take()) is not None:
+                running.add(asyncio.create_task(one(*attempt)))
+            if not running:
+                return
+            warmed.clear()
+            waiter = asyncio.create_task(warmed.wait())
+            try:
+                done, _ = await asyncio.wait({*running, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiter.cancel()
+            for task in running & done:
+                running.discard(task)
+                task.result()
+    finally:
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+class Schedule:
+    """A queue of attempts that keeps each group together, so that those at one commit share the server's prefix cache.
+
+    Groups and attempts keep their original order otherwise.
+
+    Args:
+        attempts: The attempts.
+        group_of: Returns the group of an instance.
+        leads: Whether the first attempt of a group runs ahead. The group's other attempts wait until `warm`
+            is called for the group; attempts of later groups run in the meantime.
+    """
+
+    def __init__(self, attempts: Sequence[Attempt], group_of: Callable[[str], Group], *, leads: bool) -> None:
+        groups: dict[Group, list[Attempt]] = {}
+        for attempt in attempts:
+            groups.setdefault(group_of(attempt[0]), []).append(attempt)
+        self._group_of = group_of
+        self._left = [attempt for group in groups.values() for attempt in group]
+        self._leads = leads
+        self._led: set[Group] = set()
+        self._warm: set[Group] = set()
+
+    def take(self) -> Attempt | None:
+        """Return the next attempt; None if there is none, or if all of them wait for the first of their group."""
+        for position, attempt in enumerate(self._left):
+            group = self._group_of(attempt[0])
+            if not self._leads or group in self._warm or group not in self._led:
+                self._led.add(group)
+                return self._left.pop(position)
+        return None
+
+    def warm(self, instance_id: str) -> None:
+        """Release the group of an instance.
+
+        Its common prompt is in the server's cache now, or its first attempt has ended.
+        """
+        self._warm.add(self._group_of(instance_id))

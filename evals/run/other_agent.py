@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shlex
@@ -12,15 +13,16 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from m3agent.agent.errors import UsageError
+from m3agent.agent.util.plain_file import read_inside
 from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.counting_proxy import CountingProxy
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.own_agent import ISSUE
-from m3agent.evals.run.protocols import Assignment, Delivery
-from m3agent.evals.run.usage_file import read_usage
+from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.prices import Prices
 
@@ -31,6 +33,19 @@ OUTPUT, USAGE, STORE = "output.diff", "usage.json", "base.git"
 """In an attempt's folder: the diff and the usage, if the agent writes them, and the store with the original checkout."""
 MOST_DIFF = 64 << 20
 """Largest accepted diff, in bytes; a larger one is an accident."""
+MOST_USAGE = 256 << 20
+"""Largest file with the usage that is read, in bytes. Trajectories hold whole conversations."""
+METRICS = "final_metrics"
+MOST_COUNTED = 1e15
+"""Largest number in it that is believed."""
+_METRICS = {
+    "turns": "total_steps",
+    "prompt_tokens": "total_prompt_tokens",
+    "cached_tokens": "total_cached_tokens",
+    "completion_tokens": "total_completion_tokens",
+    "cost": "total_cost_usd",
+}
+"""Names in ATIF's `final_metrics` (ATIF 1.8), by our names."""
 
 
 def parse_command(line: str) -> tuple[str, ...]:
@@ -191,3 +206,31 @@ def _diff(output: Path, before: LeftDiff) -> bytes:
     if output.is_file() and not output.is_symlink() and 0 < output.stat().st_size <= MOST_DIFF:
         return output.read_bytes()
     return before.patch()
+
+
+def read_usage(path: Path) -> AttemptUsage:
+    """Return the model usage that an agent reports in a file; what the file does not say is unknown.
+
+    The file has a JSON object: either the names of `AttemptUsage`, or an ATIF trajectory, of which `final_metrics` counts. A
+    file that cannot be used says nothing.
+    """
+    try:
+        value = json.loads(read_inside(str(path.parent), str(path), MOST_USAGE))
+    except (OSError, ValueError, RecursionError):
+        return AttemptUsage()
+    if not isinstance(value, dict):
+        return AttemptUsage()
+    metrics = value.get(METRICS)
+    found = (
+        {name: metrics.get(other) for name, other in _METRICS.items()} if isinstance(metrics, dict) else value
+    )
+    counts = {name: _number(found.get(name)) for name in AttemptUsage.model_fields}
+    cost = counts.pop("cost")
+    return AttemptUsage(
+        **{name: None if count is None else int(count) for name, count in counts.items()}, cost=cost
+    )
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST_COUNTED
+    return value if usable else None

@@ -19,7 +19,7 @@ from m3agent.agent.session.session import PATCH
 from m3agent.agent.settings.settings import SETTINGS, Settings
 from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
-from m3agent.evals.run.protocols import Assignment, Delivery
+from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.serving.client.http import host_of
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"

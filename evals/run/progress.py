@@ -1,34 +1,159 @@
-"""Show a run's progress: a line for each finished attempt, and what the running ones do."""
+"""Show the progress of a run and of a validation: a line for each result, and what the running pieces do.
+
+On a terminal, each running piece of work has a row; in pipes and logs, a line now and then names them.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from rich.text import Text
 
 from m3agent.agent.report.text import duration, price
+from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import beside
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.results import AttemptRecord, Verdict
-from m3agent.evals.run.work_view import WorkView
+from m3agent.evals.grade.validate import PHASES, Validation
 
-STYLES = {
+VERDICTS: Mapping[str, str] = {
+    **dict.fromkeys(map(str, Verdict), "yellow"),
     Verdict.RESOLVED: "bold green",
     Verdict.UNRESOLVED: "red",
     Verdict.INFRA: "bold magenta",
     Verdict.INVALID: "magenta",
 }
-OTHER_STYLE = "yellow"
-WIDEST = max(len(verdict) for verdict in Verdict)
+VALIDITIES = {"valid": "bold green", "invalid": "magenta", "unknown": "bold magenta"}
+"""The outcomes of pieces of work and their styles, each time with the good outcome first."""
 DOING = {"environment": "checkout and image", "agent": "agent running", "grade": "grading"}
 """What an attempt does in each phase; each phase is a field of `evals.data.results.Seconds`."""
+MOST_ROWS = 20
+LEAST = 10.0
+"""Seconds: an estimate of less is not shown, because it changes as much from piece to piece."""
+MOST_NAMED = 3
+"""Most running pieces that a line in a pipe names."""
 
 
-class RunProgress:
-    """Display the progress. Within its context, rows are drawn if standard error is a terminal.
+class WorkProgress:
+    """Displays many pieces of work. Within its context, rows are drawn if standard error is a terminal.
+
+    Args:
+        total: Number of pieces.
+        noun: What a piece is.
+        outcomes: The outcomes with their styles, the good one first.
+        doing: What a piece does in each phase, by the phase's name, in the order of the phases.
+        workers: Number of pieces at a time.
+        clock: Returns the time on the monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        noun: str,
+        outcomes: Mapping[str, str],
+        doing: Mapping[str, str],
+        workers: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._total = total
+        self._pieces = f"{total} {noun if total == 1 else f'{noun}s'}"
+        self._outcomes = outcomes
+        self._doing = doing
+        self._workers = workers
+        self._clock = clock
+        self._counts: Counter[str] = Counter()
+        self._estimate = Estimate(tuple(doing))
+        self._running: dict[str, tuple[str, float, float]] = {}  # phase, its begin, the piece's
+        self._live = LiveView(self._rows, self.still)
+
+    def __enter__(self) -> Self:
+        self._live.start(rows=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def say(self, what: str) -> None:
+        """Print a note for the user."""
+        self._live.print(beside(Text("note: ", "dim"), Text(printable_line(what, 500), "dim")))
+
+    def _begin(self, piece: str, phase: str) -> None:
+        """Record that a piece of work begins a phase."""
+        now = self._clock()
+        _, _, began = self._running.get(piece, ("", now, now))
+        self._running[piece] = (phase, now, began)
+
+    def _end(self, piece: str, outcome: str, reason: str, detail: str, spent: Mapping[str, float]) -> None:
+        """Record and print the end of a piece of work; `spent` has the seconds of its phases, for the estimate."""
+        self._running.pop(piece, None)
+        self._counts[outcome] += 1
+        self._learn(spent)
+        widest = max(map(len, self._outcomes))
+        head = Text.assemble(
+            (f"{self._counts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
+            (f"{outcome:<{widest}}  ", self._outcomes[outcome]),
+        )
+        body = Text.assemble(
+            (piece, "bold"),
+            f"  {printable_line(reason, 300)}" if reason else "",
+            (f"  ({detail})", "dim"),
+        )
+        so_far = Text(f"; {self._so_far(self._clock())}", "dim")
+        # a terminal has this in its row
+        self._live.print(lambda width: beside(head, body if width else body + so_far)(width))
+
+    def _learn(self, spent: Mapping[str, float]) -> None:
+        for phase, seconds in spent.items():
+            if phase in self._doing and seconds > 0:
+                self._estimate.add(phase, seconds)
+
+    def _head(self, now: float) -> Text:
+        done = f"{self._counts.total()} of {self._pieces}"
+        return Text.assemble((done, "bold cyan"), f": {self._so_far(now)}")
+
+    def _so_far(self, now: float) -> str:
+        """Return the numbers of outcomes, and the estimated time until the end, such as `; about 5 min left`."""
+        good, *others = self._outcomes
+        counts = [f"{self._counts[good]} {good} so far"]
+        counts += [f"{count} {outcome}" for outcome in others if (count := self._counts[outcome])]
+        running = [(phase, now - since) for phase, since, _ in list(self._running.values())]
+        waiting = max(0, self._total - self._counts.total() - len(running))
+        seconds = self._estimate.left(waiting, running, self._workers)
+        left = f"; about {duration(seconds)} left" if seconds is not None and seconds >= LEAST else ""
+        return ", ".join(counts) + left
+
+    def _rows(self, width: int, height: int, now: float) -> Sequence[Text]:
+        """Return the rows to draw. The drawing thread calls this, so each value is read only once."""
+        running = list(self._running.items())
+        room = max(1, min(MOST_ROWS, height - 3))
+        rows = [self._head(now)]
+        for piece, (phase, since, began) in running[:room]:
+            doing = f"  {self._doing[phase]}, {duration(now - since)}"
+            rows.append(Text.assemble((f"  {duration(now - began):>12}  ", "cyan"), (piece, "bold"), doing))
+        if len(running) > room:
+            rows.append(Text(f"  {len(running) - room} more running", "dim"))
+        for row in rows:
+            row.truncate(max(1, width - 1), overflow="ellipsis")  # some terminals wrap at the last column
+        return rows
+
+    def still(self, now: float) -> Sequence[Text]:
+        """Return what is running, for output without rows."""
+        running = list(self._running.items())
+        names = [
+            f"{piece} ({self._doing[phase]}, {duration(now - since)})"
+            for piece, (phase, since, _) in running[:MOST_NAMED]
+        ]
+        if len(running) > MOST_NAMED:
+            names.append(f"{len(running) - MOST_NAMED} more")
+        doing = f"; running: {', '.join(names)}" if names else ""
+        return [Text(f"… {self._head(now).plain}{doing}", "dim")]
+
+
+class RunProgress(WorkProgress):
+    """Displays the progress of a run.
 
     Args:
         total: Number of attempts of the whole run.
@@ -44,73 +169,95 @@ class RunProgress:
         workers: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.view = WorkView(DOING, workers, self._head, clock)
-        self._clock = clock
-        self._total = total
-        self._attempts = f"{total} {'attempt' if total == 1 else 'attempts'}"
-        self._workers = workers
-        self._verdicts = Counter(result.verdict for result in done)
+        super().__init__(total, "attempt", VERDICTS, DOING, workers, clock)
         for result in done:
-            self._learn(result)
+            self._counts[result.verdict] += 1
+            self._learn(result.seconds.model_dump())
 
     def __enter__(self) -> Self:
-        self.view.__enter__()
-        done = self._verdicts.total()
+        super().__enter__()
+        done = self._counts.total()
         at_once = f", {self._workers} at a time" if self._workers > 1 else ""
         again = f"; {done} {'has a result' if done == 1 else 'have results'} already" if done else ""
         if done < self._total:
-            self.view.print(Text(f"{self._attempts}{at_once}{again}", "bold"))
+            self._live.print(Text(f"{self._pieces}{at_once}{again}", "bold"))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.view.__exit__()
-
-    def say(self, what: str) -> None:
-        """Print a note for the user."""
-        self.view.say(what)
 
     def phase(self, instance_id: str, number: int, name: str) -> None:
         """Record that an attempt begins a phase."""
-        self.view.phase(_name(instance_id, number), name)
+        self._begin(_name(instance_id, number), name)
 
     def finished(self, result: AttemptRecord) -> None:
         """Record and print a finished attempt."""
-        name = _name(result.instance_id, result.attempt)
-        self.view.ended(name)
-        self._verdicts[result.verdict] += 1
-        self._learn(result)
-        spent = sum(result.seconds.model_dump().values())
+        spent = result.seconds.model_dump()
         cost = f", {price(result.usage.cost)}" if result.usage.cost else ""
-        head = Text.assemble(
-            (f"{self._verdicts.total():>{len(str(self._total))}} of {self._total}  ", "dim"),
-            (f"{result.verdict:<{WIDEST}}  ", STYLES.get(result.verdict, OTHER_STYLE)),
-        )
-        body = Text.assemble(
-            (name, "bold"),
-            f"  {printable_line(result.reason, 300)}" if result.reason else "",
-            (f"  ({duration(spent)}{cost})", "dim"),
-        )
-        so_far = Text(f"; {self._so_far(self._clock())}", "dim")
-        # a terminal has this in its row
-        self.view.print(lambda width: beside(head, body if width else body + so_far)(width))
+        detail = f"{duration(sum(spent.values()))}{cost}"
+        self._end(_name(result.instance_id, result.attempt), result.verdict, result.reason, detail, spent)
 
-    def _learn(self, result: AttemptRecord) -> None:
-        for phase in DOING:
-            if (seconds := getattr(result.seconds, phase)) > 0:
-                self.view.learn(phase, seconds)
 
-    def _head(self, now: float) -> Text:
-        return Text.assemble(
-            (f"{self._verdicts.total()} of {self._attempts}", "bold cyan"), f": {self._so_far(now)}"
-        )
+class ValidationProgress(WorkProgress):
+    """Displays the progress of `eval validate`.
 
-    def _so_far(self, now: float) -> str:
-        """Return the numbers of verdicts, and the estimated time until the end."""
-        others = (verdict for verdict in Verdict if verdict is not Verdict.RESOLVED)
-        counts = [f"{self._verdicts[Verdict.RESOLVED]} resolved so far"]
-        counts += [f"{count} {verdict}" for verdict in others if (count := self._verdicts[verdict])]
-        return ", ".join(counts) + self.view.left(self._total - self._verdicts.total(), now)
+    Args:
+        total: Number of instances.
+        workers: Number of instances at a time.
+        clock: Returns the time on the monotonic clock, in seconds.
+    """
+
+    def __init__(self, total: int, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(total, "instance", VALIDITIES, PHASES, workers, clock)
+
+    def phase(self, instance_id: str, name: str) -> None:
+        """Record that the validation of an instance begins a phase."""
+        self._begin(instance_id, name)
+
+    def finished(self, found: Validation, *, known: bool) -> None:
+        """Record and print a finding; `known` says whether it is an earlier one."""
+        outcome = "unknown" if found.machine_failed else "valid" if found.valid else "invalid"
+        detail = "known already" if known else duration(found.seconds)
+        self._end(found.instance_id, outcome, found.reason, detail, {} if known else found.spent)
 
 
 def _name(instance_id: str, number: int) -> str:
     return instance_id if number == 1 else f"{instance_id} attempt {number}"
+
+
+class Estimate:
+    """Collects the durations of finished phases, and estimates the remaining time of many pieces of work.
+
+    Args:
+        phases: The phases of each piece of work, in order.
+    """
+
+    def __init__(self, phases: Sequence[str]) -> None:
+        self._phases = tuple(phases)
+        self._seconds: dict[str, list[float]] = {phase: [] for phase in phases}
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Record that a phase took this many seconds."""
+        self._seconds[phase].append(seconds)
+
+    def left(self, waiting: int, running: Iterable[tuple[str, float]], workers: int) -> float | None:
+        """Return the estimated seconds until all pieces are done.
+
+        Args:
+            waiting: Number of pieces that have not started.
+            running: For each running piece, its phase and the seconds since the phase began.
+            workers: Number of pieces at a time.
+
+        Returns:
+            None while a phase that is still to come has never finished.
+        """
+        rest = [(self._phases.index(phase), elapsed) for phase, elapsed in running]
+        first = 0 if waiting else min((place for place, _ in rest), default=len(self._phases))
+        known = {phase: sum(s) / len(s) for phase, s in self._seconds.items() if s}
+        if any(phase not in known for phase in self._phases[first:]):
+            return None
+        own = [
+            max(0.0, known[self._phases[place]] - elapsed)
+            + sum(known[phase] for phase in self._phases[place + 1 :])
+            for place, elapsed in rest
+        ]
+        whole = sum(known.values()) if waiting else 0.0
+        # two workers never share a piece
+        return max((waiting * whole + sum(own)) / workers, *own, 0.0)

@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pydantic import BaseModel
 
 from m3agent.agent.cli.common import faults, run
 from m3agent.agent.cli.eval.run import conclude
 from m3agent.agent.endpoint.choice import choose_endpoint
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import state_dir
+from m3agent.evals.code.leak_proof import BRANCH, LeakProof
 from m3agent.evals.data.instance import Answer, Environment, Instance, Source, Task
-from m3agent.evals.data.results import Grade, OfficialGrade, TestCount, Verdict
-from m3agent.evals.run.evaluate import Experiment, evaluate
+from m3agent.evals.data.results import Grade, OfficialGrade, RunConfig, TestCount, Verdict
+from m3agent.evals.run.evaluate import evaluate
 from m3agent.evals.run.other_agent import OtherAgent, parse_command
 from m3agent.evals.run.own_agent import OwnAgent
-from m3agent.evals.run.protocols import AttemptParts, EvaluatedAgent
+from m3agent.evals.run.parts import AttemptParts, EvaluatedAgent
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed
 from m3agent.sandbox.store.git import TreeStore, run_git
@@ -50,8 +50,7 @@ UNBUILDABLE, NO_ENGINE = "unbuildable", "no-engine"
 """Fake Python versions. The environment of the first fails by itself, that of the second because no engine answers."""
 
 
-class Clean(BaseModel):
-    clean: bool = True
+CLEAN = LeakProof(head="0" * 40, matches=None, commits=1, refs=(BRANCH,), objects=3, reachable=3)
 
 
 def write_programs(folder: Path) -> Path:
@@ -75,55 +74,49 @@ def instance(programs: Path, name: str, python: str | None = None) -> Instance:
     )
 
 
-def checkout(task: Task, target: Path) -> Clean:
+def checkout(task: Task, target: Path) -> LeakProof:
     shutil.copytree(task.source.location, target)
     author = ("-c", "user.name=t", "-c", "user.email=t@example.invalid")
     # not by tests.conftest, whose imports take half a second in each process
     for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-qm", "base")):
         subprocess.run(["git", *words], cwd=target, check=True, capture_output=True)
-    return Clean()
+    return CLEAN
 
 
-class BareEnvironments:
-    """Environments without an image: sandboxes use their own."""
-
-    async def image(self, task: Task) -> str:
-        if task.environment.python == UNBUILDABLE:
-            raise EnvironmentBuildFailed("no such Python")
-        if task.environment.python == NO_ENGINE:
-            raise EngineUnavailable("no engine answers")
-        return ""
+async def no_image(task: Task) -> str:
+    """Return no image, so that sandboxes use their own."""
+    if task.environment.python == UNBUILDABLE:
+        raise EnvironmentBuildFailed("no such Python")
+    if task.environment.python == NO_ENGINE:
+        raise EngineUnavailable("no engine answers")
+    return ""
 
 
-class SmallGrader:
+async def small_grade(
+    instance: Instance, patch: bytes, image: str, folder: Path
+) -> tuple[Grade, OfficialGrade | None]:
     """A program is resolved if all its tests pass in a sandbox with the patch."""
-
-    async def grade(
-        self, instance: Instance, patch: bytes, image: str, folder: Path
-    ) -> tuple[Grade, OfficialGrade | None]:
-        work = folder / "work"
-        shutil.copytree(instance.task.source.location, work)
-        applied = run_git("apply", "-", cwd=work, stdin=patch, ok=range(256))
-        if applied.returncode != 0:
-            return Grade(verdict=Verdict.UNRESOLVED, reason="the patch does not apply"), None
-        files = sorted(path.name for path in work.glob("*.py"))
-        workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), work, files)
-        spec = SandboxSpec()
-        async with new_sandbox(await choose_backend(spec, print), spec, workspace, print) as sandbox:
-            report = await run_in_sandbox(sandbox, ".")
-        good = bool(report.passed) and not report.red
-        count = TestCount(passed=len(report.passed), failed=tuple(sorted(report.red)))
-        return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None
+    work = folder / "work"
+    shutil.copytree(instance.task.source.location, work)
+    applied = run_git("apply", "-", cwd=work, stdin=patch, ok=range(256))
+    if applied.returncode != 0:
+        return Grade(verdict=Verdict.UNRESOLVED, reason="the patch does not apply"), None
+    files = sorted(path.name for path in work.glob("*.py"))
+    workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), work, files)
+    spec = SandboxSpec()
+    async with new_sandbox(await choose_backend(spec, print), spec, workspace, print) as sandbox:
+        report = await run_in_sandbox(sandbox, ".")
+    good = bool(report.passed) and not report.red
+    count = TestCount(passed=len(report.passed), failed=tuple(sorted(report.red)))
+    return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None
 
 
 def parts_with(agent: EvaluatedAgent, _: Callable[[str], None] = print, **seconds: float) -> AttemptParts:
-    return AttemptParts(
-        checkout, BareEnvironments(), SmallGrader(), agent, {"environment": 60, "tests": 60, **seconds}
-    )
+    return AttemptParts(checkout, no_image, small_grade, agent, {"environment": 60, "tests": 60, **seconds})
 
 
 def main(programs: str, output: str, options: str) -> None:
-    """agent: another agent's command; else our own runs with `settings`. seconds, attempts, workers: see Experiment."""
+    """agent: another agent's command; else our own runs with `settings`. seconds, attempts, workers: as in `evaluate`."""
     wanted: dict[str, Any] = json.loads(options)
     seconds = wanted.get("seconds", 120.0)
     agent: EvaluatedAgent
@@ -137,20 +130,18 @@ def main(programs: str, output: str, options: str) -> None:
         own = OwnAgent(loaded, choose_endpoint(loaded, state_dir(os.environ)), seconds)
         agent, settings = own, own.attempt_settings
     instances = [instance(Path(programs), name, wanted.get("python")) for name in wanted["instances"]]
-    experiment = Experiment(
-        instances,
-        "digest",
-        "small",
-        {"agent": seconds},
-        command,
-        settings,
-        wanted.get("attempts", 1),
-        wanted.get("workers", 1),
+    config = RunConfig(
+        data="digest",
+        instances=tuple(wanted["instances"]),
+        agent="small",
+        command=command,
+        settings=settings,
+        attempts=wanted.get("attempts", 1),
+        timeouts={"agent": seconds},
     )
+    parts, say = partial(parts_with, agent), partial(typer.echo, err=True)
     with faults():
-        folder = evaluate(
-            experiment, Path(output), partial(parts_with, agent), partial(typer.echo, err=True), run
-        )
+        folder = evaluate(config, instances, Path(output), parts, say, run, workers=wanted.get("workers", 1))
         raise typer.Exit(conclude(folder, Path(output), as_json=True))
 
 

@@ -63,7 +63,7 @@ def eval_validate(
     """
     with faults():
         from m3agent.evals.grade.validate import Validations, validate_all
-        from m3agent.evals.run.validation_progress import ValidationProgress
+        from m3agent.evals.run.progress import ValidationProgress
 
         instances = load_rows(rows, ids)
         _check_output(output)

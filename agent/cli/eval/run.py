@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from m3agent.evals.data.results import AttemptRecord
     from m3agent.evals.data.run_folder import RunFolder
     from m3agent.evals.run.other_agent import CountedEndpoint
-    from m3agent.evals.run.protocols import EvaluatedAgent
+    from m3agent.evals.run.parts import EvaluatedAgent
 
     AgentChoice = tuple[str, tuple[str, ...], dict[str, str], EvaluatedAgent, float]
     """The agent's name, command and settings for the run's configuration, the agent, and its time in seconds."""
@@ -117,9 +117,10 @@ def eval_run(
     """
     with faults():
         from m3agent.evals.data.load import digest
+        from m3agent.evals.data.results import RunConfig
         from m3agent.evals.grade.validate import Validations
-        from m3agent.evals.run.evaluate import Experiment, evaluate
-        from m3agent.evals.run.wiring import standard_parts
+        from m3agent.evals.run.evaluate import evaluate
+        from m3agent.evals.run.parts import standard_parts
 
         if attempts is not None and pass_k is not None:
             raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
@@ -129,25 +130,20 @@ def eval_run(
         if validation is not None:
             instances, invalid = Validations.read(validation).sorted_out(instances)
         name, command, agent_settings, agent, seconds = choose_agent()
-        experiment = Experiment(
-            instances,
-            digest(instances, invalid),
-            name,
-            {"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
-            command,
-            agent_settings,
-            attempts or pass_k or 1,
-            workers,
+        config = RunConfig(
+            data=digest(instances, invalid),
+            instances=tuple(instance.id for instance in instances),
+            agent=name,
+            command=command,
+            settings=agent_settings,
+            attempts=attempts or pass_k or 1,
+            timeouts={"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
         )
-        parts = partial(
-            standard_parts,
-            agent,
-            experiment.seconds,
-            official=official,
-            invalid=invalid,
-        )
+        parts = partial(standard_parts, agent, config.timeouts, official=official, invalid=invalid)
         try:
-            folder = evaluate(experiment, output, parts, print_note, run, cluster=cluster)
+            folder = evaluate(
+                config, instances, output, parts, print_note, run, workers=workers, cluster=cluster
+            )
         except KeyboardInterrupt:
             say(f"stopped; the results are kept in {output}, and the same command resumes the run")
             raise

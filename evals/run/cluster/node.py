@@ -24,7 +24,7 @@ from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.run.attempt import EvalAttempt
 from m3agent.evals.run.cluster.sources import Parcel, arrived
-from m3agent.evals.run.protocols import AttemptListener, AttemptParts
+from m3agent.evals.run.parts import AttemptListener, PartsOf
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import SandboxError
 
@@ -44,7 +44,7 @@ class AttemptOrder:
     instance: Instance
     number: int
     """Number of the attempt."""
-    parts_of: Callable[[Callable[[str], None]], AttemptParts]
+    parts_of: PartsOf
     """Makes the parts of the attempt on the node; see `evaluate`."""
 
 

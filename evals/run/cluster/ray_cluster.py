@@ -28,7 +28,7 @@ from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
 from m3agent.evals.run.cluster.node import AttemptOrder, FinishedAttempt, News, Worker, fault, unpack
 from m3agent.evals.run.cluster.sources import is_local, parcel
-from m3agent.evals.run.protocols import AttemptListener, AttemptParts
+from m3agent.evals.run.parts import AttemptListener, Make, PartsOf
 from m3agent.serving.client.retry import api_policy
 
 SCHEME = "ray"
@@ -42,20 +42,13 @@ CALLS_AT_ONCE = 4
 
 
 @contextlib.contextmanager
-def connected(
-    address: str,
-    parts_of: Callable[[Callable[[str], None]], AttemptParts],
-    say: Callable[[str], None],
-    *,
-    shares_prefix: bool,
-) -> Iterator[RayCluster]:
-    """Connect to a cluster and check that its nodes can make attempts.
+def connected(address: str, parts_of: PartsOf, say: Callable[[str], None]) -> Iterator[Make]:
+    """Connect to a cluster and check that its nodes can make attempts; yield what makes them there.
 
     Args:
         address: Address of the cluster, such as `ray://head:10001`.
         parts_of: Makes the parts of an attempt on a node.
         say: Receives progress messages.
-        shares_prefix: Value for the attribute of the same name; see `protocols.EvaluatedAgent`.
 
     Raises:
         UsageError: The address is malformed, or the package ray is not installed.
@@ -82,7 +75,7 @@ def connected(
     try:
         nodes = _ready(ray)
         say(f"cluster of {nodes} {'nodes' if nodes > 1 else 'node'} at {address}")
-        yield RayCluster(ray, parts_of, shares_prefix)
+        yield RayCluster(ray, parts_of).make
     finally:
         ray.shutdown()
 
@@ -150,10 +143,7 @@ def _ready(ray: Any) -> int:
 class RayCluster:
     """Make attempts on a cluster's nodes. `ray` is the package, already connected."""
 
-    def __init__(
-        self, ray: Any, parts_of: Callable[[Callable[[str], None]], AttemptParts], shares_prefix: bool
-    ) -> None:
-        self.shares_prefix = shares_prefix
+    def __init__(self, ray: Any, parts_of: PartsOf) -> None:
         self._ray = ray
         self._parts_of = parts_of
         self._actor = ray.remote(Worker)
@@ -162,7 +152,7 @@ class RayCluster:
     async def make(
         self, instance: Instance, number: int, folder: Path, listener: AttemptListener
     ) -> tuple[AttemptRecord, bytes]:
-        """Make an attempt on a node; see `protocols.Maker`."""
+        """Make an attempt on a node; see `parts.Make`."""
         started = datetime.now(UTC)
         try:
             made = await self._made(instance, number, listener)

@@ -16,8 +16,7 @@ from m3agent.agent.ui.display import PAUSES, LiveView
 from m3agent.agent.ui.event_printer import Detail, Screen
 from m3agent.evals.data.results import AttemptRecord, Seconds, Verdict
 from m3agent.evals.grade.validate import Validation
-from m3agent.evals.run.progress import RunProgress
-from m3agent.evals.run.validation_progress import ValidationProgress
+from m3agent.evals.run.progress import RunProgress, ValidationProgress
 
 BEGUN = 417.3
 """When everything began, on the monotonic clock, in seconds."""
@@ -95,13 +94,13 @@ def test_a_run_of_a_benchmark_says_what_is_done_solved_and_left() -> None:
     )
     progress.phase("i3", 1, "environment")
     progress.phase("i3", 1, "agent")
-    [line] = progress.view.still(BEGUN + 60)
+    [line] = progress.still(BEGUN + 60)
     head, _, running = line.plain.partition("; running: ")
     assert head == "… 2 of 5 attempts: 1 resolved so far, 1 unresolved; about 4 min 50 s left"
     assert running == "i3 (agent running, 1 min 0 s)"
     for number in range(4, 9):
         progress.phase(f"i{number}", 1, "grade")
-    [line] = progress.view.still(BEGUN)
+    [line] = progress.still(BEGUN)
     assert line.plain.endswith(", 3 more")
 
 
@@ -120,7 +119,7 @@ def test_a_validation_says_what_is_built_done_and_left(monkeypatch: pytest.Monke
             progress.finished(finding(3, "no\x1b image"), known=False)
             progress.finished(finding(4, "the disk is full", failed=True), known=False)
             progress.phase("i5", "environment")
-            [line] = progress.view.still(BEGUN + 30)
+            [line] = progress.still(BEGUN + 30)
         said = os.read(reading, 10_000).decode().splitlines()
     assert said == [
         "1 of 6  valid    i1  (known already); 1 valid so far",

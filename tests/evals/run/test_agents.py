@@ -17,7 +17,7 @@ from m3agent.evals.data.results import Verdict
 from m3agent.evals.run.child import run_child
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
-from m3agent.evals.run.protocols import Assignment, Delivery
+from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 from tests.conftest import git, write_files
 from tests.evals.small import checkout, instance, write_programs

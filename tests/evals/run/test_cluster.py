@@ -21,7 +21,7 @@ from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.cluster import ray_cluster
 from m3agent.evals.run.cluster.node import AWAY, packed, unpack
 from m3agent.evals.run.cluster.sources import RECEIVED, arrived, parcel
-from m3agent.evals.run.protocols import AttemptParts
+from m3agent.evals.run.parts import AttemptParts
 from tests.conftest import alone, docker_here, later
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS
@@ -201,7 +201,7 @@ def test_a_head_that_cannot_serve_a_client_at_once_is_asked_again(
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     said: list[str] = []
     parts = cast("Callable[[Callable[[str], None]], AttemptParts]", None)
-    connecting = ray_cluster.connected("ray://head:10001", parts, said.append, shares_prefix=False)
+    connecting = ray_cluster.connected("ray://head:10001", parts, said.append)
     if failures < 3:
         with connecting:
             assert said == ["cluster of 1 node at ray://head:10001"]

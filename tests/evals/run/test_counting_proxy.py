@@ -19,7 +19,7 @@ from m3agent.evals.data.results import AttemptUsage
 from m3agent.evals.run import counting_proxy
 from m3agent.evals.run.counting_proxy import CountingProxy
 from m3agent.evals.run.other_agent import CountedEndpoint, OtherAgent, parse_variables
-from m3agent.evals.run.protocols import Assignment, Delivery
+from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.serving.client.prices import Prices
 from tests.command_line import run
 from tests.evals.small import checkout, instance, write_programs

@@ -15,16 +15,17 @@ from m3agent.agent.errors import Status
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH, Session
 from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.evals.code.leak_proof import LeakProof
 from m3agent.evals.data.instance import DataError, Task
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import CHECKOUT, LEAK_PROOF, EvalAttempt
 from m3agent.evals.run.child import ERRORS
 from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
-from m3agent.evals.run.protocols import Assignment, AttemptListener, AttemptParts, Delivery
+from m3agent.evals.run.parts import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
 from tests.agent.scripted import calls, says
-from tests.evals.small import NO_ENGINE, UNBUILDABLE, Clean, checkout, instance, parts_with, write_programs
+from tests.evals.small import CLEAN, NO_ENGINE, UNBUILDABLE, checkout, instance, parts_with, write_programs
 from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.integration
@@ -63,7 +64,7 @@ async def test_a_good_patch_is_resolved_and_the_phases_are_timed(make: Make, tmp
     assert b"+    return a + b" in patch
     assert phases == ["environment", "agent", "grade"]
     assert min(result.seconds.environment, result.seconds.agent, result.seconds.grade) > 0
-    assert json.loads((attempt.folder / LEAK_PROOF).read_text()) == {"clean": True}
+    assert json.loads((attempt.folder / LEAK_PROOF).read_text())["clean"] is True
     assert not (attempt.folder / CHECKOUT).exists()
     assert not (attempt.folder / STORE).exists()
 
@@ -115,21 +116,21 @@ async def test_tests_that_take_too_long_are_a_timeout(make: Make) -> None:
     assert "tests" in result.reason
 
 
-def with_checkout(parts: AttemptParts, lay_down: Callable[[Task, Path], Clean]) -> AttemptParts:
-    return AttemptParts(lay_down, parts.environments, parts.grader, parts.agent, parts.seconds)
+def with_checkout(parts: AttemptParts, lay_down: Callable[[Task, Path], LeakProof]) -> AttemptParts:
+    return AttemptParts(lay_down, parts.image, parts.grade, parts.agent, parts.seconds)
 
 
 async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make) -> None:
     attempt = make("true")
 
-    def leaks(task: Task, target: Path) -> Clean:
+    def leaks(task: Task, target: Path) -> LeakProof:
         checkout(task, target)
-        return Clean(clean=False)
+        return CLEAN.model_copy(update={"commits": 2})
 
     attempt.parts = with_checkout(attempt.parts, leaks)
     assert (await result_of(attempt)).verdict is Verdict.INVALID
 
-    def absent(task: Task, target: Path) -> Clean:
+    def absent(task: Task, target: Path) -> LeakProof:
         raise DataError("row 3 names a commit that is not there")
 
     attempt.parts = with_checkout(attempt.parts, absent)
@@ -140,7 +141,7 @@ async def test_a_checkout_that_leaks_or_cannot_be_had_is_invalid(make: Make) -> 
 async def test_what_nobody_thought_of_is_infra_with_its_words(make: Make) -> None:
     attempt = make("true")
 
-    def breaks(task: Task, target: Path) -> Clean:
+    def breaks(task: Task, target: Path) -> LeakProof:
         raise RuntimeError("what\nis this")
 
     attempt.parts = with_checkout(attempt.parts, breaks)

@@ -7,9 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.run.estimate import Estimate
-from m3agent.evals.run.progress import DOING
-from m3agent.evals.run.schedule import Attempt, Schedule
+from m3agent.evals.run.evaluate import Attempt, Schedule
+from m3agent.evals.run.progress import DOING, Estimate
 
 GROUPS = {"a1": ("a", "1"), "a2": ("a", "1"), "b1": ("b", "1"), "b2": ("b", "2"), "c1": ("c", "1")}
 ATTEMPTS = st.lists(st.tuples(st.sampled_from(sorted(GROUPS)), st.integers(1, 4)), unique=True)
