@@ -39,7 +39,6 @@ class Cache:
     processes may share the folder; the entries of the last one remain.
 
     Attributes:
-        entries: The entries.
         exact: Whether the token counts are exact and additive.
     """
 

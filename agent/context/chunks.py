@@ -25,7 +25,6 @@ def make(name: bytes, path: str, data: bytes) -> tuple[int, bytes]:
 
     Args:
         name: The path as `chunk_format.shown_name` returns it.
-        path: The path.
         data: The file's content.
     """
     reason = reason_by_content(data)
@@ -48,7 +47,6 @@ def text_of_large(path: str, data: bytes, *, complete: bool) -> Redacted | None:
     """Return the text of a file that is too large to be packed, as the prompt would show it.
 
     Args:
-        path: The path.
         data: The file's content, or its beginning.
         complete: Whether `data` is the complete file. If not, what may be cut at the end is left out.
 

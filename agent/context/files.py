@@ -18,15 +18,7 @@ from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.util.plain_file import open_plain
 
 LIST = (
-    "ls-files",
-    "-z",
-    "-t",
-    "--stage",
-    "--modified",
-    "--others",
-    "--exclude-standard",
-    "--full-name",
-    ":/",
+    *("ls-files", "-z", "-t", "--stage", "--modified", "--others", "--exclude-standard", "--full-name", ":/"),
 )
 """git command for `parse_listing`: the index, changed files, and untracked files that are not ignored."""
 

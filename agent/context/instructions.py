@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 _NAMES = (
-    "AGENTS.md",
-    "AGENT.md",
-    "CLAUDE.md",
-    "GEMINI.md",
-    ".cursorrules",
-    ".windsurfrules",
-    ".clinerules",
+    *("AGENTS.md", "AGENT.md", "CLAUDE.md", "GEMINI.md", ".cursorrules", ".windsurfrules", ".clinerules"),
     ".github/copilot-instructions.md",
 )
 """In order of precedence within a folder: the common name first, then names that only single tools read."""

@@ -85,7 +85,6 @@ class PackSource:
     """A file that may be packed.
 
     Attributes:
-        path: Its path.
         name: Its path as shown.
         data: Its bytes.
         key: Its key in the cache.
@@ -122,7 +121,6 @@ class Packing:
     """Collect files, order them and provide their chunks to the module that arranges the context.
 
     Attributes:
-        options: The options.
         sources: Files that may be shown.
         dropped: Files that are left out so far, with the reason.
         large: Paths of those that are left out for their size.

@@ -49,31 +49,14 @@ BY_CONTENT = (BINARY, CREDENTIALS, GENERATED, LARGE, LFS, MINIFIED)
 
 _VENDORED_FOLDERS = frozenset(
     {
-        "node_modules",
-        "bower_components",
-        "vendor",
-        "_vendor",
-        "third_party",
-        "third-party",
-        "thirdparty",
-        "site-packages",
-        ".venv",
-        "venv",
-        ".tox",
-        ".nox",
-        "__pycache__",
+        *("node_modules", "bower_components", "vendor", "_vendor", "third_party", "third-party"),
+        *("thirdparty", "site-packages", ".venv", "venv", ".tox", ".nox", "__pycache__"),
     }
 )
 _LOCKS = frozenset(
     {
-        "package-lock.json",
-        "npm-shrinkwrap.json",
-        "pnpm-lock.yaml",
-        "go.sum",
-        "bun.lockb",
-        "packages.lock.json",
-        "gradle.lockfile",
-        "package.resolved",
+        *("package-lock.json", "npm-shrinkwrap.json", "pnpm-lock.yaml", "go.sum", "bun.lockb"),
+        *("packages.lock.json", "gradle.lockfile", "package.resolved"),
     }
 )
 _BY_SUFFIX = (
@@ -83,22 +66,8 @@ _BY_SUFFIX = (
     )
     | dict.fromkeys(
         [
-            ".ai",
-            ".avif",
-            ".bmp",
-            ".eps",
-            ".gif",
-            ".heic",
-            ".ico",
-            ".icns",
-            ".jpeg",
-            ".jpg",
-            ".png",
-            ".psd",
-            ".svg",
-            ".tif",
-            ".tiff",
-            ".webp",
+            *(".ai", ".avif", ".bmp", ".eps", ".gif", ".heic", ".ico", ".icns", ".jpeg", ".jpg", ".png"),
+            *(".psd", ".svg", ".tif", ".tiff", ".webp"),
         ],
         IMAGE,
     )
@@ -109,24 +78,11 @@ _MINIFIED = (".min.js", ".min.css", ".min.mjs")
 
 _CREDENTIAL_NAMES = frozenset(
     {
-        ".env",
-        ".envrc",
-        ".netrc",
-        "_netrc",
-        ".pgpass",
-        ".my.cnf",
-        ".npmrc",
-        ".pypirc",
-        ".htpasswd",
-        ".git-credentials",
-        ".dockercfg",
-        ".dockerconfigjson",
-        "kubeconfig",
-        "credentials",
-        *(f"credentials.{suffix}" for suffix in ("json", "yaml", "yml", "toml", "ini")),
+        *(".env", ".envrc", ".netrc", "_netrc", ".pgpass", ".my.cnf", ".npmrc", ".pypirc", ".htpasswd"),
+        *(".git-credentials", ".dockercfg", ".dockerconfigjson", "kubeconfig", "credentials"),
         *(
             f"{name}.{suffix}"
-            for name in ("secret", "secrets")
+            for name in ("credentials", "secret", "secrets")
             for suffix in ("json", "yaml", "yml", "toml", "ini")
         ),
     }

@@ -16,14 +16,8 @@ BRANCH = "refs/heads/main"
 
 _KEEPERS = (
     *("logs", "FETCH_HEAD", "ORIG_HEAD", "MERGE_HEAD", "CHERRY_PICK_HEAD", "worktrees", "modules"),
-    *(
-        "objects/info/alternates",
-        "objects/info/http-alternates",
-        "info/grafts",
-        "hooks",
-        "branches",
-        "remotes",
-    ),
+    *("objects/info/alternates", "objects/info/http-alternates", "info/grafts"),
+    *("hooks", "branches", "remotes"),
 )
 """Paths in a git directory that lead to other history or mention it."""
 

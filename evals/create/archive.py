@@ -15,15 +15,11 @@ from pathlib import Path
 from m3agent.sandbox.store.git import TreeStore
 
 CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+FOLDERS = ("", "/objects", "/objects/info", "/objects/pack", "/refs", "/refs/heads", "/refs/tags")
 # For reproducible bytes: no delta of the source's packs is reused, and threads would split the work
 # differently each time.
 PACKING = (
-    "--no-reuse-delta",
-    "--no-reuse-object",
-    "--threads=1",
-    "--window=10",
-    "--depth=50",
-    "--compression=6",
+    *("--no-reuse-delta", "--no-reuse-object", "--threads=1", "--window=10", "--depth=50", "--compression=6"),
 )
 
 
@@ -61,15 +57,7 @@ def _tar(root: str, files: Mapping[str, bytes]) -> bytes:
         gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
     ):
-        for folder in (
-            "",
-            "/objects",
-            "/objects/info",
-            "/objects/pack",
-            "/refs",
-            "/refs/heads",
-            "/refs/tags",
-        ):
+        for folder in FOLDERS:
             info = tarfile.TarInfo(f"{root}{folder}")
             info.type, info.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(info)

@@ -108,7 +108,6 @@ async def create(
     """Fill the folder until it has enough instances or the history ends.
 
     Args:
-        history: The history.
         made: The folder.
         wish: What to create.
         validate: Validates a candidate.

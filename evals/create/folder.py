@@ -28,13 +28,7 @@ from m3agent.sandbox.store.git import TreeStore
 
 ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
 SEEN = (
-    "instance_id",
-    "repo",
-    "base_commit",
-    "problem_statement",
-    "version",
-    "environment",
-    "repo_archive",
+    *("instance_id", "repo", "base_commit", "problem_statement", "version", "environment", "repo_archive"),
     "repo_ref",
 )
 """Fields of a row that an agent may see."""

@@ -25,17 +25,10 @@ MOST_PATCH = 1 << 20
 
 FOREIGN_FOLDERS = frozenset(
     {
-        "vendor",
-        "vendored",
-        "_vendor",
-        "third_party",
-        "thirdparty",
-        "extern",
-        "_extern",
-        "node_modules",
-        "site-packages",
+        *("vendor", "vendored", "_vendor", "third_party", "thirdparty", "extern", "_extern"),
+        *("node_modules", "site-packages"),
+        *("doc", "docs", "examples", "example", "benchmarks", "benchmark", ".github"),
     }
-    | {"doc", "docs", "examples", "example", "benchmarks", "benchmark", ".github"}
 )
 """Folders with Python code that the project's own tests do not cover."""
 FOREIGN_NAMES = frozenset({"setup.py", "conf.py", "noxfile.py", "fabfile.py", "versioneer.py", "_version.py"})

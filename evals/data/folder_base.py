@@ -36,7 +36,6 @@ def commit_folder(store: TreeStore, folder: Path, *, links: bool = False) -> str
 
     Args:
         store: Where to.
-        folder: The folder.
         links: Whether it may have symbolic links.
 
     Returns:

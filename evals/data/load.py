@@ -83,7 +83,6 @@ def digest(instances: Iterable[Instance], left_out: Mapping[str, str] | None = N
     """Return a hash of the instances' content, independent of their order and of local paths.
 
     Args:
-        instances: The instances.
         left_out: Ids of instances that are not attempted, with the reason.
     """
     lines = [f"{ident} is left out: {why}" for ident, why in (left_out or {}).items()]

@@ -108,7 +108,6 @@ def packages_layer(
     """Return the layer with all packages that do not depend on the commit.
 
     Args:
-        environment: The environment.
         era: The date as of which packages are installed; None for today.
         resolved: What `resolution` found. It takes the place of the date, so instances of different dates share the layer.
     """

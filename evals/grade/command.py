@@ -12,30 +12,8 @@ ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
 VALUED = frozenset({"-p", "-W", "-k", "-m", "-o", "-c", "-n", "-r", "--durations", "--rootdir", "--maxfail"})
 """Options of pytest whose value may be a separate word."""
 LEFT_OUT = (
-    "-r",
-    "-v",
-    "-q",
-    "-s",
-    "-x",
-    "-n",
-    "-c",
-    "--durations",
-    "--tb",
-    "--no-header",
-    "--color",
-    "--rootdir",
-)
-LEFT_OUT_TOO = (
-    "--maxfail",
-    "--verbose",
-    "--junit",
-    "--pdb",
-    "--exitfirst",
-    "--dist",
-    "--lf",
-    "--ff",
-    "--sw",
-    "--co",
+    *("-r", "-v", "-q", "-s", "-x", "-n", "-c", "--durations", "--tb", "--no-header", "--color", "--rootdir"),
+    *("--maxfail", "--verbose", "--junit", "--pdb", "--exitfirst", "--dist", "--lf", "--ff", "--sw", "--co"),
 )
 """Prefixes of options that are dropped: they affect only the output, or which tests or results appear."""
 
@@ -95,6 +73,6 @@ def _split(words: Sequence[str], *, is_pytest: bool) -> tuple[tuple[str, ...], t
         taken = [word]
         if is_pytest and word in VALUED and left:
             taken.append(left.pop(0))
-        if is_pytest and not word.startswith((*LEFT_OUT, *LEFT_OUT_TOO)):
+        if is_pytest and not word.startswith(LEFT_OUT):
             options += taken
     return tuple(options), tuple(targets)

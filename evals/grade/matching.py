@@ -30,7 +30,6 @@ class Outcomes:
     """Outcomes by test id, with lookup by the names that rows use.
 
     Args:
-        outcomes: The outcomes.
         ids: The ids of the names that are not ids themselves, for another language than Python; None for Python.
     """
 
@@ -104,7 +103,6 @@ def ids_of(names: Iterable[str], idents: Collection[str]) -> dict[str, str]:
     groups. A duration at its end does not count, and all separators are alike.
 
     Args:
-        names: The names.
         idents: The ids of a run with the reference.
 
     Raises:

@@ -31,7 +31,6 @@ def suites_of_row(answer: Answer, tree: Tree) -> RowSuites:
     suites if the row names no such file.
 
     Args:
-        answer: The answer.
         tree: The base with the row's own tests. A patch has no part in it, so it can neither add nor remove a suite.
 
     Raises:

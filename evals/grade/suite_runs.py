@@ -49,7 +49,6 @@ def run_of(report: TestReport, changes: list[str]) -> TestRun:
     """Return a report as the results of grading.
 
     Args:
-        report: The report.
         changes: Signs of tampering from outside of the run.
     """
     outcomes = {"passed": report.passed, "failed": report.failed}

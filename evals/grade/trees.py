@@ -252,7 +252,6 @@ def is_guarded(path: str, base: Collection[str], answer: Answer, of_answer: Coll
     """Return whether a patch must not change this file: a test, or a file that decides how tests run.
 
     Args:
-        path: The path.
         base: All paths of the base.
         answer: The instance's answer.
         of_answer: Paths that the reference changes. They are needed because a folder called `testing` may

@@ -62,7 +62,6 @@ def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = C
     therefore never too narrow, but may be too wide.
 
     Args:
-        values: The values.
         clusters: Repository of each value.
         confidence: Level of the intervals.
     """

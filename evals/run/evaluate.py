@@ -37,7 +37,6 @@ def evaluate(
 
     Args:
         config: The experiment.
-        instances: Its instances.
         output: The run's folder.
         parts_of: Creates the parts.
         say: Receives notes for the user before the run.
@@ -162,7 +161,6 @@ class Schedule:
     Groups and attempts keep their original order otherwise.
 
     Args:
-        attempts: The attempts.
         group_of: Returns the group of an instance.
         leads: Whether the first attempt of a group runs ahead. The group's other attempts wait until `warm`
             is called for the group; attempts of later groups run in the meantime.

@@ -123,7 +123,6 @@ class OtherAgent:
     The command gets PATH, an empty HOME and the given variables.
 
     Args:
-        command: The command.
         variables: The variables. A value may contain `{endpoint}`.
         seconds: The time limit of an attempt.
         endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.

@@ -125,7 +125,6 @@ def standard_parts(
     """Return the parts of a real run, which cache their data in this machine's state folder.
 
     Args:
-        agent: The agent.
         seconds: Time limits of the phases, in seconds.
         say: Receives notes for the user.
         official: Whether to compute the official verdict, too.

@@ -95,7 +95,6 @@ def variants_of(store: TreeStore, fix: Fix, other_tests: Callable[[], str | None
 
     Args:
         store: Holds the trees.
-        fix: The fix.
         other_tests: Returns another file of tests, which the fix does not change and whose tests pass; None if there is none.
     """
     code, tested = _Tree(store, fix.whole), _Tree(store, fix.tested)

@@ -140,14 +140,8 @@ def command(limits: SandboxLimits, etc: Mapping[str, int] | None = None) -> list
     return [
         *_as_nobody(),
         bwrap,
-        *(
-            "--unshare-all",
-            "--unshare-user",
-            "--disable-userns",
-            "--as-pid-1",
-            "--die-with-parent",
-            "--new-session",
-        ),
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1"),
+        *("--die-with-parent", "--new-session"),
         *("--cap-drop", "ALL", "--clearenv", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox"),
         *mounts,
         *("--proc", "/proc", "--dev", "/dev"),

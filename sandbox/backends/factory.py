@@ -122,9 +122,7 @@ def new_sandbox(
     """Return a sandbox over a workspace. It starts when it is entered as a context.
 
     Args:
-        backend: The backend.
         spec: The sandbox that the user wants.
-        workspace: The workspace.
         say: Receives messages for people.
         on_request: Receives every network request of programs in the sandbox, allowed or not.
     """

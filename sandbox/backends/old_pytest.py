@@ -171,11 +171,7 @@ def _download(release: dict[str, str], folder: Path) -> None:
         "".join(f"{name} --hash=sha256:{digest}\n" for name, digest in release.items()), "utf-8"
     )
     options = (
-        "--quiet",
-        "--no-deps",
-        "--require-hashes",
-        "--only-binary",
-        ":all:",
+        *("--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"),
         "--disable-pip-version-check",
     )
     argv = [sys.executable, f"{wheels[0]}/pip", "download", *options, "-r", str(wanted), "-d", str(folder)]

@@ -26,20 +26,8 @@ RAW_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding -export-ign
 
 # Files that tests and tools leave behind. A patch contains them only if the repository already tracks them.
 JUNK = (
-    "__pycache__/",
-    "*.py[co]",
-    ".pytest_cache/",
-    ".mypy_cache/",
-    ".ruff_cache/",
-    ".hypothesis/",
-    ".coverage",
-    ".coverage.*",
-    ".tox/",
-    ".nox/",
-    ".eggs/",
-    "*.egg-info/",
-    ".venv/",
-    "node_modules/",
+    *("__pycache__/", "*.py[co]", ".pytest_cache/", ".mypy_cache/", ".ruff_cache/", ".hypothesis/"),
+    *(".coverage", ".coverage.*", ".tox/", ".nox/", ".eggs/", "*.egg-info/", ".venv/", "node_modules/"),
 )
 _FULL = ("No space left", "Disk quota", "Out of diskspace")
 """Messages for a full disk, from the operating system and from git."""
@@ -281,7 +269,6 @@ class TreeStore:
 
         Args:
             tree: The id of the tree.
-            patch: The patch.
             options: Options of `git apply`.
 
         Raises:

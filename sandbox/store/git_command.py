@@ -69,15 +69,8 @@ _REPOSITORY = (
 # GIT_DIR, GIT_INDEX_FILE and similar variables (set inside hooks) would make git use another repository.
 # Of git's variables, only those with these prefixes are kept: none of them selects a repository.
 _KEPT = (
-    "GIT_ASKPASS",
-    "GIT_AUTHOR_",
-    "GIT_COMMITTER_",
-    "GIT_CONFIG_",
-    "GIT_EXEC_PATH",
-    "GIT_HTTP_",
-    "GIT_PROXY_",
-    "GIT_SSH",
-    "GIT_SSL_",
+    *("GIT_ASKPASS", "GIT_AUTHOR_", "GIT_COMMITTER_", "GIT_CONFIG_", "GIT_EXEC_PATH", "GIT_HTTP_"),
+    *("GIT_PROXY_", "GIT_SSH", "GIT_SSL_"),
 )
 _SECRET_WORDS = frozenset({"AUTH", "COOKIE", "KEY", "KEYS", "PASS", "PASSWD", "PAT", "PWD", "WEBHOOK"})
 _SECRET_PARTS = ("APIKEY", "CREDENTIAL", "PASSPHRASE", "PASSWORD", "SECRET", "TOKEN")

@@ -36,25 +36,12 @@ RUNS_LATER_FOLDERS = {
 RUNS_LATER_NAMES = {
     *(".gitlab-ci.yml", ".travis.yml", "azure-pipelines.yml", "jenkinsfile", ".pre-commit-config.yaml"),
     *(".envrc", ".mcp.json", ".m3agent.toml", "package.json"),
-    *(
-        "conftest.py",
-        "sitecustomize.py",
-        "usercustomize.py",
-        "setup.py",
-        "setup.cfg",
-        "noxfile.py",
-        "tox.ini",
-    ),
+    *("conftest.py", "sitecustomize.py", "usercustomize.py", "setup.py", "setup.cfg"),
+    *("noxfile.py", "tox.ini"),
     *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
     *("makefile", "gnumakefile", "justfile"),
-    *(
-        "dockerfile",
-        "containerfile",
-        "compose.yml",
-        "compose.yaml",
-        "docker-compose.yml",
-        "docker-compose.yaml",
-    ),
+    *("dockerfile", "containerfile"),
+    *("compose.yml", "compose.yaml", "docker-compose.yml", "docker-compose.yaml"),
 }
 
 
@@ -193,7 +180,6 @@ def refuse_escaping_link(path: str, target: bytes, links: Collection[str] = ()) 
 
     Args:
         path: Path of the link.
-        target: Its target.
         links: The tree's symbolic links in lower case. A `..` behind one of them is refused, because it is
             not resolved.
     """

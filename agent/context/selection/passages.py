@@ -103,7 +103,6 @@ def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Pass
         path: The file's path.
         text: The file's text.
         outline: Its outline; empty if it has none.
-        clues: The clues.
 
     Returns:
         The first lines of the file if no clue points at a line and there is no outline.

@@ -150,7 +150,6 @@ def select(
         excerpt_tokens: Makes an excerpt of a candidate in at most this many tokens, and returns its tokens; None
             if there is nothing to show. Its last argument says whether the candidate's outline is shown.
         progress: Receives the progress of reading.
-        weights: The weights.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
     by_prior = _ranked(candidates, static_values(candidates, signs, weights))

@@ -20,21 +20,8 @@ if TYPE_CHECKING:
 
 # Ends and starts of chunks that a tokenizer may treat specially; every combination is tried.
 _ENDS = (
-    "x\n",
-    "x  \n",
-    "x\t\n",
-    "\n",
-    "\n\n",
-    " \n \n",
-    "}\n",
-    "//\n",
-    "7\n",
-    "'\n",
-    "<\n",
-    "\u3000\n",
-    "e\u0301\n",
-    "漢\n",
-    "\r\n",
+    *("x\n", "x  \n", "x\t\n", "\n", "\n\n", " \n \n", "}\n", "//\n", "7\n", "'\n", "<\n", "\u3000\n"),
+    *("e\u0301\n", "漢\n", "\r\n"),
 )
 _STARTS = ("<file", "</file", "<outline", "<1", "<'s", "< x", "<\n", "<\u0338", "<<", "<é", "<漢", "<\t")
 
