@@ -20,7 +20,7 @@ from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
 from m3agent.evals.code.code_image import code_image, commit_of_image
 from m3agent.evals.code.leak_proof import BRANCH, LeakProof, prove
-from m3agent.evals.data.folder_base import BASE, commit_folder
+from m3agent.evals.data.files import BASE, commit_folder
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images.indexes import indexes_here

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.evals.code.archive import extract_files
-from m3agent.evals.data.folder_base import commit_folder, files_in
+from m3agent.evals.data.files import commit_folder, files_in
 from m3agent.evals.data.instance import DataError, DockerContext, Environment
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image, pull

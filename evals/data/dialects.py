@@ -1,4 +1,4 @@
-"""Turn rows of related benchmarks into rows of SWE-bench.
+"""Read rows of related benchmarks: turn them into rows of SWE-bench, and find out how their benchmark grades.
 
 | benchmark | sign | what differs |
 |---|---|---|
@@ -7,23 +7,48 @@
 | SWE-bench Pro | `dockerhub_tag` | `fail_to_pass` and `pass_to_pass` are Python lists as text; code in `/app` |
 | Multi-SWE-bench | `fix_patch` | all names of fields; code in `/home/NAME` |
 
-The fields are those that the benchmarks' own runners read (2026-11, see docs/eval.md).
+How they grade: which script runs the tests, which parser reads the log, and which tests count.
+
+| benchmark | script | parser | resolved if |
+|---|---|---|---|
+| SWE-bench-Live MultiLang | the row's `rebuild_cmds`, `test_cmds`, `print_cmds` | the row's `log_parser` | all F2P pass, no P2P fails |
+| SWE-rebench V2 | `install_config.test_cmd` | `lib/agent/log_parsers.py` | exactly F2P and P2P pass |
+| SWE-bench Pro | `run_scripts/ID/run_script.sh` | `run_scripts/ID/parser.py` | all F2P and P2P pass |
+| Multi-SWE-bench | `/home/fix-run.sh` of the image | the repository's class in `multi_swe_bench/` | all listed tests pass, none fails that passed |
+
+Files that are not in the rows are those of the benchmark's own repository. They are looked for beside the rows. Fields and
+rules are those of the benchmarks' own runners (2026-11, see docs/eval.md).
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+import functools
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import OwnRules
 
 Row = dict[str, Any]
-MULTI = "fix_patch"
-"""The field by which a row of Multi-SWE-bench is recognised."""
 PRO_IMAGES = "jefzda/sweap-images"
+REBENCH_PARSERS = Path("lib/agent/log_parsers.py")
+PRO_SCRIPTS = Path("run_scripts")
+MULTI_CLASSES = Path("multi_swe_bench/harness/repos")
+_REGISTERED = re.compile(r"""@Instance\.register\(\s*["']([^"']+)["'],\s*["']([^"']+)["']\s*\)""")
+
+QUIET, LOUD = "exec 3>&1 4>&2 >/dev/null 2>&1\n", "exec 1>&3 2>&4\n"
+"""Shell lines: what is printed between them is not for the parser."""
+APPLIED = ": > $GRADING/applied\n"
+
+
+class _Unusable(Exception):
+    """The rules cannot be carried out; the message says why."""
 
 
 def as_swebench(fields: Fields) -> Fields:
@@ -32,17 +57,17 @@ def as_swebench(fields: Fields) -> Fields:
     Raises:
         DataError: A field that is needed for that is missing, or has another type.
     """
-    sign = sign_of(fields)
-    if sign is None:
+    benchmark = _benchmark_of(fields)
+    if benchmark is None:
         return fields
-    found = DIALECTS[sign][1](fields)
+    found = benchmark.row(fields)
     found["environment"] |= fields.inner("environment").values  # the row's own recipe wins
     return Fields({**fields.values, **found}, fields.where)
 
 
-def sign_of(fields: Fields) -> str | None:
-    """Return the field in `DIALECTS` that shows of which benchmark a row is; None for SWE-bench itself."""
-    return next((sign for sign, (other, _) in DIALECTS.items() if sign in fields and other in fields), None)
+def _benchmark_of(fields: Fields) -> Benchmark | None:
+    """Return the benchmark that a row is of; None for SWE-bench itself."""
+    return next((one for one in BENCHMARKS if all(sign in fields for sign in one.signs)), None)
 
 
 def id_of(fields: Fields) -> str:
@@ -52,12 +77,31 @@ def id_of(fields: Fields) -> str:
         DataError: It is missing.
     """
     number = fields.values.get("number")
-    if MULTI in fields and "instance_id" not in fields and isinstance(number, int):
+    if "fix_patch" in fields and "instance_id" not in fields and isinstance(number, int):
         return f"{fields.text('org')}__{fields.text('repo')}-{number}"
     return fields.text("instance_id", empty=False)
 
 
-def _rebench(fields: Fields) -> Row:
+def own_rules(fields: Fields, folder: Path | None) -> OwnRules | None:
+    """Return the rules of a row's benchmark; None if it has none besides m3agent's and those of SWE-bench's package.
+
+    Args:
+        fields: The row, with the fields of SWE-bench (`as_swebench`).
+        folder: Folder of the rows' file; None for rows from the hub.
+
+    Raises:
+        DataError: A field that the rules need is malformed.
+    """
+    benchmark = _benchmark_of(fields)
+    if benchmark is None:
+        return None
+    try:
+        return OwnRules(benchmark=benchmark.name, **benchmark.rules(fields, folder))
+    except _Unusable as problem:
+        return OwnRules(benchmark=benchmark.name, unusable=str(problem))
+
+
+def _rebench_row(fields: Fields) -> Row:
     name = fields.text("repo", empty=False).rpartition("/")[2]
     return {
         "created_at": _of_milliseconds(fields),
@@ -65,16 +109,16 @@ def _rebench(fields: Fields) -> Row:
     }
 
 
-def _live(fields: Fields) -> Row:
+def _live_row(fields: Fields) -> Row:
     return {"environment": {"image": _image(fields, "docker_image")}}
 
 
-def _pro(fields: Fields) -> Row:
+def _pro_row(fields: Fields) -> Row:
     parts = ("problem_statement", "requirements", "interface")
     texts = [text for part in parts if (text := fields.optional(part)) and text.strip()]
     return {
-        "FAIL_TO_PASS": _of_literal(fields, "fail_to_pass"),
-        "PASS_TO_PASS": _of_literal(fields, "pass_to_pass"),
+        "FAIL_TO_PASS": _tests_in(fields, "fail_to_pass"),
+        "PASS_TO_PASS": _tests_in(fields, "pass_to_pass"),
         "problem_statement": "\n\n".join(texts),
         "environment": {
             "image": f"{PRO_IMAGES}:{fields.text('dockerhub_tag', empty=False)}",
@@ -83,7 +127,7 @@ def _pro(fields: Fields) -> Row:
     }
 
 
-def _multi(fields: Fields) -> Row:
+def _multi_row(fields: Fields) -> Row:
     org, name = fields.text("org", empty=False), fields.text("repo", empty=False)
     number = fields.values.get("number")
     if not isinstance(number, int) or isinstance(number, bool):
@@ -110,13 +154,113 @@ def _multi(fields: Fields) -> Row:
     }
 
 
-DIALECTS: Mapping[str, tuple[str, Callable[[Fields], Row]]] = {
-    "install_config": ("image_name", _rebench),
-    "test_cmds": ("docker_image", _live),
-    "dockerhub_tag": ("fail_to_pass", _pro),
-    MULTI: ("fixed_tests", _multi),
-}
-"""How to convert a row, by two fields that together only this benchmark has."""
+def _live_rules(fields: Fields, _: Path | None) -> dict[str, Any]:
+    parser = fields.text("log_parser")
+    if "def parser" not in parser:
+        raise _Unusable("its log_parser is not a program with the function `parser`")
+    before = [*fields.texts("rebuild_cmds"), *fields.texts("test_cmds")]
+    script = (
+        f"{QUIET}git apply --whitespace=nowarn $GRADING/tests.diff || exit\n"
+        f"git apply --whitespace=nowarn $GRADING/patch.diff || exit\n{APPLIED}"
+        f"{_lines(before)}{LOUD}{_lines(fields.texts('print_cmds'))}"
+    )
+    return {
+        "script": script,
+        "parser": parser,
+        "entry": "parser",
+        "to_pass": fields.tests("FAIL_TO_PASS"),
+        "not_to_fail": fields.tests("PASS_TO_PASS"),
+    }
+
+
+def _rebench_rules(fields: Fields, folder: Path | None) -> dict[str, Any]:
+    config = fields.inner("install_config")
+    ways = "--3way --recount --ignore-space-change --whitespace=nowarn"
+    script = (
+        f"set -e\ngit reset --hard HEAD\ngit apply -v {ways} $GRADING/patch.diff\n"
+        f"git apply -v {ways} $GRADING/tests.diff\n{APPLIED}{_lines(config.texts('test_cmd'))}"
+    )
+    return {
+        "script": script,
+        "parser": _beside(folder, REBENCH_PARSERS, "SWE-rebench-V2"),
+        "entry": config.text("log_parser", empty=False),
+        "to_pass": (*fields.tests("FAIL_TO_PASS"), *fields.tests("PASS_TO_PASS")),
+        "exact": True,
+        "untimed": True,
+    }
+
+
+def _pro_rules(fields: Fields, folder: Path | None) -> dict[str, Any]:
+    own = PRO_SCRIPTS / fields.text("instance_id")
+    runner, parser = (
+        _beside(folder, own / name, "SWE-bench_Pro-os") for name in ("run_script.sh", "parser.py")
+    )
+    base = fields.text("base_commit")
+    set_up = (fields.optional("before_repo_set_cmd") or "").strip().rpartition("\n")[2]
+    files = shlex.quote(",".join(_files_in(fields, "selected_test_files_to_run")))
+    script = (
+        f"{QUIET}git reset --hard {base}\ngit checkout {base}\ngit apply -v $GRADING/patch.diff || exit\n{APPLIED}"
+        f"{set_up}\n{LOUD}bash $GRADING/run_script.sh {files}\n"
+    )
+    return {
+        "script": script,
+        "files": {"run_script.sh": runner},
+        "parser": parser,
+        "form": "program",
+        "to_pass": (*fields.tests("FAIL_TO_PASS"), *fields.tests("PASS_TO_PASS")),
+    }
+
+
+def _multi_rules(fields: Fields, folder: Path | None) -> dict[str, Any]:
+    org = fields.text("org")
+    name = fields.text("repo").rpartition("/")[2]
+    if interval := fields.optional("number_interval"):
+        name = interval
+    elif tag := fields.optional("tag"):
+        name += f"_{tag.replace('.', '_')}"
+    path = _classes(folder).get((org, name)) if folder is not None else None
+    if path is None:
+        raise _Unusable(
+            f"there is no class for {org}/{name} in {MULTI_CLASSES} beside the rows: put the rows into a checkout of "
+            "multi-swe-bench"
+        )
+    listed = [*_tests_of(fields, "p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")]
+    at_test = fields.inner("test_patch_result")
+    passed, failed = at_test.texts("passed_tests"), at_test.texts("failed_tests")
+    at_base = set(fields.inner("run_result").texts("passed_tests")) - {*passed, *failed}
+    script = (
+        "exec 2>&1\ncp $GRADING/patch.diff /home/fix.patch\n"
+        f"git apply --check /home/test.patch /home/fix.patch || exit\n{APPLIED}bash /home/fix-run.sh\n"
+    )
+    return {
+        "script": script,
+        "parser": path.read_text(encoding="utf-8"),
+        "form": "class",
+        "entry": f"{org}/{name}",
+        "to_pass": sorted(set(listed)),
+        "not_to_fail": sorted({*passed, *at_base} - set(listed)),
+    }
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark whose rows or whose grading differ from those of SWE-bench."""
+
+    name: str
+    signs: tuple[str, str]
+    """Two fields that together only this benchmark has."""
+    row: Callable[[Fields], Row]
+    """Returns what a row has in SWE-bench's own fields."""
+    rules: Callable[[Fields, Path | None], dict[str, Any]]
+    """Returns the fields of `OwnRules` from a row and the folder of the rows' file."""
+
+
+BENCHMARKS = (
+    Benchmark("SWE-rebench V2", ("install_config", "image_name"), _rebench_row, _rebench_rules),
+    Benchmark("SWE-bench-Live", ("test_cmds", "docker_image"), _live_row, _live_rules),
+    Benchmark("SWE-bench Pro", ("dockerhub_tag", "fail_to_pass"), _pro_row, _pro_rules),
+    Benchmark("Multi-SWE-bench", ("fix_patch", "fixed_tests"), _multi_row, _multi_rules),
+)
 
 
 def _image(fields: Fields, name: str) -> str:
@@ -134,15 +278,60 @@ def _of_milliseconds(fields: Fields) -> str | None:
         raise fields.wrong("created_at", "a time in milliseconds since 1970 is expected") from None
 
 
-def _of_literal(fields: Fields, name: str) -> list[Any]:
-    """Return a field with a Python list, as text or as a list."""
+def _lines(commands: Sequence[str]) -> str:
+    return "".join(f"{command}\n" for command in commands)
+
+
+def _beside(folder: Path | None, name: Path, repository: str) -> str:
+    """Return the text of a file of the benchmark's repository."""
+    try:
+        if folder is not None:
+            return (folder / name).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Unusable(f"{name} beside the rows cannot be read ({error})") from None
+    raise _Unusable(f"there is no {name} beside the rows: put the rows into a checkout of {repository}")
+
+
+@functools.cache
+def _classes(folder: Path) -> dict[tuple[str, str], Path]:
+    """Return the files of Multi-SWE-bench's classes, by organisation and name."""
+    found = {}
+    for path in sorted((folder / MULTI_CLASSES).glob("**/*.py")):
+        for org, name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
+            found[org, name] = path
+    return found
+
+
+def _tests_of(fields: Fields, *names: str) -> list[str]:
+    return [test for name in names for test in fields.inner(name).values]
+
+
+def _literal(fields: Fields, name: str) -> Any:
+    """Return a field that may be written as a Python expression; None if it is malformed."""
     value = fields.values.get(name)
-    if isinstance(value, str):
-        try:
-            value = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            shown = printable_line(str(fields.values[name]), 60)
-            raise fields.wrong(name, f"{shown!r} is not a list of test ids") from None
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _tests_in(fields: Fields, name: str) -> list[Any]:
+    """Return a field with a list of test ids, which may be written as one text."""
+    value = _literal(fields, name)
+    if value is None and isinstance(text := fields.values.get(name), str):
+        raise fields.malformed(name, text, "is not a list of test ids")
     if not isinstance(value, list):
         raise fields.wrong(name, "a list of test ids is expected")
+    return value
+
+
+def _files_in(fields: Fields, name: str) -> list[str]:
+    """Return a field with a list of files, which may be written as one text."""
+    value = _literal(fields, name)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise fields.wrong(name, "a list of files is expected")
     return value

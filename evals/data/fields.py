@@ -38,6 +38,10 @@ class Fields:
         """Return the error for a field."""
         return DataError(f"{self.where}, field {self.prefix}{name}: {problem}")
 
+    def malformed(self, name: str, text: str, problem: str) -> DataError:
+        """Return the error for a field with a text of another form; `problem` follows the text's beginning."""
+        return self.wrong(name, f"{printable_line(text, 60)!r} {problem}")
+
     def text(self, name: str, *, empty: bool = True) -> str:
         """Return a required text. With `empty=False`, a text without visible characters is an error."""
         if name not in self.values:
@@ -74,9 +78,7 @@ class Fields:
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
-                raise self.wrong(
-                    name, f"{printable_line(value, 60)!r} is not a JSON list of test ids"
-                ) from None
+                raise self.malformed(name, value, "is not a JSON list of test ids") from None
         if not isinstance(value, list):
             raise self.wrong(name, f"a list of test ids is expected, not {_kind(value)}")
         return tuple(self._text(name, item, "a list of test ids") for item in value)
@@ -98,9 +100,7 @@ class Fields:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise self.wrong(
-                name, f"{printable_line(text, 60)!r} is not a date like 2020-06-29T21:51:15Z"
-            ) from None
+            raise self.malformed(name, text, "is not a date like 2020-06-29T21:51:15Z") from None
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
     def inner(self, name: str) -> Fields:

@@ -21,9 +21,8 @@ from typing import Any
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.folder_base import files_in
+from m3agent.evals.data.files import files_in, id_of, unreadable, within
 from m3agent.evals.data.instance import (
-    INSTANCE_ID,
     Answer,
     DataError,
     DockerContext,
@@ -33,7 +32,6 @@ from m3agent.evals.data.instance import (
     Source,
     Task,
 )
-from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import FOLDER
 from m3agent.sandbox.declared.dockerfile import Stage, read_instructions, read_stages
 
@@ -59,21 +57,7 @@ def task_folders(folder: Path) -> list[Path]:
     try:
         return sorted(path.parent for path in folder.glob(f"*/{TASK}") if path.parent.is_dir())
     except OSError as error:
-        raise DataError(f"{folder} cannot be read ({error.strerror})") from None
-
-
-def task_id(folder: Path) -> str:
-    """Return the id of a task: the name of its folder.
-
-    Raises:
-        DataError: The name cannot be an id.
-    """
-    name = folder.resolve().name
-    if not INSTANCE_ID.fullmatch(name):
-        raise DataError(
-            f"{folder}: its name is not an id; an id has at most 200 letters, digits, dots, dashes and underscores"
-        )
-    return name
+        raise unreadable(folder, error) from None
 
 
 def read_task(folder: Path) -> Instance:
@@ -83,6 +67,7 @@ def read_task(folder: Path) -> Instance:
         DataError: A file is missing or malformed, or the task needs something that m3agent does not have.
     """
     folder = folder.resolve()
+    ident = id_of(folder)
     fields = _toml(folder)
     _check_supported(fields, folder)
     given = fields.inner("environment")
@@ -97,8 +82,8 @@ def read_task(folder: Path) -> Instance:
     name = fields.inner("task").optional("name") or ""
     return Instance(
         task=Task(
-            instance_id=task_id(folder),
-            repo=fields.inner("metadata").optional("repo") or name or task_id(folder),
+            instance_id=ident,
+            repo=fields.inner("metadata").optional("repo") or name or ident,
             statement=_statement(folder),
             source=Source(
                 kind="image", location=image or f"{DOCKERFILE} {dockerfile and dockerfile.content}", ref=code
@@ -189,7 +174,7 @@ def _code_folder(environment: Fields, stages: list[Stage]) -> str:
         )
     found = posixpath.normpath(found)
     if not FOLDER.fullmatch(found) or found.strip("/") in SYSTEM:
-        raise environment.wrong("workdir", f"{printable_line(found, 60)!r} is no folder of a project")
+        raise environment.malformed("workdir", found, "is no folder of a project")
     return found
 
 
@@ -236,9 +221,7 @@ def _tables(fields: Fields, name: str, text: str = "") -> list[Fields]:
 def _path(artifact: Fields) -> str:
     path = artifact.text("source")
     if not path.startswith("/") or "\n" in path or posixpath.normpath(path) in {"/", "//"}:
-        raise artifact.wrong(
-            "source", f"{printable_line(path, 60)!r} is not a whole path of a file or folder"
-        )
+        raise artifact.malformed("source", path, "is not a whole path of a file or folder")
     return posixpath.normpath(path)
 
 
@@ -280,5 +263,5 @@ def _hash(folder: Path) -> str:
                 one = hashlib.file_digest(file, "sha256").hexdigest()
             whole.update(f"{name}\0{path.stat().st_mode & 0o100}\0{one}\n".encode(errors="surrogateescape"))
         except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror})") from None
+            raise unreadable(path, error) from None
     return whole.hexdigest()

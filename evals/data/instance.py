@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -198,8 +197,3 @@ class Instance(_Model):
 
 class DataError(ValueError):
     """The data cannot be used; the message names the file, the row and the field."""
-
-
-def outside(path: Path, what: str) -> DataError:
-    """Return the error for a location that leads out of the data file's own folder."""
-    return DataError(f"{what} names {path}, which is outside the data's folder: refused")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
-from m3agent.evals.data.harbor import TASK, read_task, task_folders, task_id
+from m3agent.evals.data.files import id_of
+from m3agent.evals.data.harbor import TASK, read_task, task_folders
 from m3agent.evals.data.instance import TESTBED, DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
@@ -140,7 +141,7 @@ def _programs(folder: Path) -> Iterator[Entry]:
 
 
 def _task(folder: Path) -> Iterator[Entry]:
-    yield Entry(task_id(folder), str(folder / TASK), partial(read_task, folder))
+    yield Entry(id_of(folder.resolve()), str(folder / TASK), partial(read_task, folder))
 
 
 def _file(read: Callable[[Path], Iterator[Fields]]) -> Callable[[Path], Iterator[Entry]]:

@@ -13,9 +13,8 @@ import tempfile
 from pathlib import Path
 
 from m3agent.agent.errors import EnvironmentFault
-from m3agent.evals.data.folder_base import commit_folder
-from m3agent.evals.data.instance import INSTANCE_ID, Answer, DataError, Environment, Instance, Source, Task
-from m3agent.evals.data.paths import within
+from m3agent.evals.data.files import commit_folder, id_of, unreadable, within
+from m3agent.evals.data.instance import Answer, DataError, Environment, Instance, Source, Task
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 
@@ -37,15 +36,8 @@ def program_names(folder: Path) -> list[str]:
     try:
         names = sorted(path.name for path in (folder / PROGRAMS).iterdir() if path.is_dir())
     except OSError as error:
-        raise DataError(f"{folder / PROGRAMS} cannot be read ({error.strerror})") from None
-    names = [name for name in names if not name.startswith((".", "__"))]
-    for name in names:
-        if not INSTANCE_ID.fullmatch(name):
-            raise DataError(
-                f"{folder / PROGRAMS / name}: its name is not "
-                "an id; an id has at most 200 letters, digits, dots, dashes and underscores"
-            )
-    return names
+        raise unreadable(folder / PROGRAMS, error) from None
+    return [id_of(folder / PROGRAMS / name) for name in names if not name.startswith((".", "__"))]
 
 
 def read_program(folder: Path, name: str) -> Instance:
@@ -63,7 +55,7 @@ def read_program(folder: Path, name: str) -> Instance:
     try:
         commit, patch = _base_and_patch(program, f"{name}.py", gold.read_bytes())
     except OSError as error:
-        raise DataError(f"{gold} cannot be read ({error.strerror})") from None
+        raise unreadable(gold, error) from None
     except SandboxError as error:
         raise EnvironmentFault(str(error)) from None
     if not patch:
@@ -109,7 +101,7 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8") from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror})") from None
+        raise unreadable(path, error) from None
     if not text.strip():
         raise DataError(f"{path} is empty: it should say what goes wrong")
     return text

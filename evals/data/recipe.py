@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 from packaging.utils import canonicalize_name
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import TESTBED, Environment, PythonRunner
 
@@ -82,7 +81,7 @@ def _folder(fields: Fields) -> str:
     """Return the path of the code in a prebuilt image. It becomes a part of a script."""
     folder = fields.first("folder") or TESTBED
     if not FOLDER.fullmatch(folder):
-        raise fields.wrong("folder", f"{printable_line(folder, 60)!r} is not a path such as /testbed")
+        raise fields.malformed("folder", folder, "is not a path such as /testbed")
     return folder
 
 

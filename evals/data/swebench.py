@@ -18,9 +18,9 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.evals.data.dialects import as_swebench, id_of
+from m3agent.evals.data.dialects import as_swebench, id_of, own_rules
 from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.files import within
 from m3agent.evals.data.instance import (
     INSTANCE_ID,
     PYTHON_RUNNERS,
@@ -31,8 +31,6 @@ from m3agent.evals.data.instance import (
     Task,
 )
 from m3agent.evals.data.official import official_environment
-from m3agent.evals.data.own_rules import own_rules
-from m3agent.evals.data.paths import within
 from m3agent.evals.data.recipe import read_environment, runner_of
 from m3agent.tools.runners.suites import CODE, RUNNERS, file_of
 
@@ -72,11 +70,8 @@ def read_id(fields: Fields) -> str:
     """
     ident = id_of(fields)
     if not INSTANCE_ID.fullmatch(ident):
-        raise fields.wrong(
-            "instance_id",
-            f"{printable_line(ident, 60)!r} is not an id; an id has at most 200 letters, digits, dots, dashes "
-            "and underscores",
-        )
+        problem = "is not an id; an id has at most 200 letters, digits, dots, dashes and underscores"
+        raise fields.malformed("instance_id", ident, problem)
     return ident
 
 
@@ -190,9 +185,9 @@ def _runner(recipe: Fields, command: str, tests: Sequence[str], test_patch: str)
     """
     if named := recipe.first("test_runner"):
         if named not in _RUNNERS:
-            raise recipe.wrong(
-                "test_runner",
-                f"{printable_line(named, 60)!r} is no runner that can be graded; it is one of {', '.join(_RUNNERS)}",
+            known = ", ".join(_RUNNERS)
+            raise recipe.malformed(
+                "test_runner", named, f"is no runner that can be graded; it is one of {known}"
             )
         return named
     found = runner_of(command)
@@ -231,14 +226,12 @@ def _diff(fields: Fields, name: str, *, empty: bool = False) -> str:
     if empty and not text.strip():
         return ""
     if not _CHANGE.search(text):
-        raise fields.wrong(
-            name, f"{printable_line(text, 60)!r} is not a patch; git's diff format is expected"
-        )
+        raise fields.malformed(name, text, "is not a patch; git's diff format is expected")
     return text
 
 
 def _matching(fields: Fields, name: str, pattern: re.Pattern[str], expected: str) -> str:
     text = fields.text(name)
     if not pattern.fullmatch(text):
-        raise fields.wrong(name, f"{printable_line(text, 60)!r} is not {expected}")
+        raise fields.malformed(name, text, f"is not {expected}")
     return text

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.code.code_image import code_image
 from m3agent.evals.code.codebase import CODE, codebase
-from m3agent.evals.data.folder_base import files_in
+from m3agent.evals.data.files import files_in
 from m3agent.evals.data.instance import Environment, Task
 from m3agent.evals.environments.layer import Layer, build_layer, files_of
 from m3agent.evals.environments.recipe import (

@@ -9,13 +9,13 @@ import json
 import re
 from typing import Any
 
-from m3agent.evals.data.dialects import DIALECTS
+from m3agent.evals.data.dialects import BENCHMARKS
 from m3agent.evals.data.instance import TESTBED, Instance
 from m3agent.evals.environments.recipe import CONDA
 from m3agent.tools.runners.python import PYTEST
 
-OWN = {"repo_archive", "repo_ref", "environment"}
-"""Fields that only m3agent reads. Paths in them belong to another folder."""
+OWN = {"repo_archive", "repo_ref", "environment", *(benchmark.signs[0] for benchmark in BENCHMARKS)}
+"""Fields that only m3agent reads, whose paths belong to another folder, and those by which it recognises benchmarks."""
 _CHANGED = re.compile(r"^\+\+\+ b/(.+?)\r?$|^--- a/(.+?)\r?$", re.MULTILINE)
 _END = "EOF_114329324912"
 """End of the test patch in the official scripts (swebench 4.1.0, harness/test_spec)."""
@@ -40,7 +40,7 @@ def row_of(instance: Instance, image: str) -> dict[str, Any]:
         "created_at": task.created_at.isoformat() if task.created_at else "",
         "version": task.version,
         "environment_setup_commit": task.base_commit,
-        **{name: value for name, value in answer.row.items() if name not in OWN | DIALECTS.keys()},
+        **{name: value for name, value in answer.row.items() if name not in OWN},
         "FAIL_TO_PASS": json.dumps(list(answer.fail_to_pass)),
         "PASS_TO_PASS": json.dumps(list(answer.pass_to_pass)),
         "image": image,

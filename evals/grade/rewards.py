@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.agent.util.sanitize import last_line, printable_line
-from m3agent.evals.data.folder_base import files_in
+from m3agent.evals.data.files import files_in, unreadable
 from m3agent.evals.data.harbor import SOLUTION, SOLVE, TEST, TESTS
-from m3agent.evals.data.instance import DataError, Instance, RewardRules
+from m3agent.evals.data.instance import Instance, RewardRules
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import ContainerRun, run_in_container
 from m3agent.sandbox.threads import stoppable
@@ -171,7 +171,7 @@ def _files(rules: RewardRules, part: str) -> Iterator[tuple[str, bytes]]:
         try:
             yield f"/{part}/{name}", (folder / name).read_bytes()
         except OSError as error:
-            raise DataError(f"{folder / name} cannot be read ({error.strerror})") from None
+            raise unreadable(folder / name, error) from None
 
 
 def _exports(variables: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from m3agent.agent.verify.review import Finding
-from m3agent.evals.data.folder_base import commit_folder
+from m3agent.evals.data.files import commit_folder
 from m3agent.evals.data.instance import Answer
 from m3agent.evals.data.results import Grade, Verdict
 from m3agent.evals.grade import grader as grader_module

@@ -1,7 +1,4 @@
-"""Turn a folder of files into a commit with a reproducible id.
-
-The id does not depend on the time or the machine.
-"""
+"""Find the files that data names, refuse those outside the data's own folder, and store a folder as a commit."""
 
 from __future__ import annotations
 
@@ -9,12 +6,13 @@ import os
 import stat
 from pathlib import Path
 
-from m3agent.evals.data.instance import DataError
+from m3agent.agent.util.sanitize import printable_line
+from m3agent.evals.data.instance import INSTANCE_ID, DataError
 from m3agent.sandbox.store.git import TreeStore, run_git
 from m3agent.sandbox.store.workspace import inside_git
 
 BASE = "refs/heads/base"
-"""The ref that points to the folder's latest commit."""
+"""The ref that points to a stored folder's latest commit."""
 
 # These values are part of the commit: changing one changes the ids of all commits made here.
 _WHO = {
@@ -28,18 +26,62 @@ _WHO = {
 }
 
 
+def unreadable(path: Path | str, error: OSError) -> DataError:
+    """Return the error for a file or folder that cannot be read."""
+    return DataError(f"{path} cannot be read ({error.strerror})")
+
+
+def id_of(path: Path) -> str:
+    """Return the name of a file or folder as the id of an instance.
+
+    Raises:
+        DataError: It cannot be an id.
+    """
+    if not INSTANCE_ID.fullmatch(path.name):
+        raise DataError(
+            f"{path}: its name is not an id; an id has at most 200 letters, digits, dots, dashes and underscores"
+        )
+    return path.name
+
+
+def within(folder: Path, name: str, what: str) -> Path:
+    """Return the path of the file `name` in a folder, with links resolved.
+
+    Args:
+        folder: The data's folder.
+        name: The location in the data file.
+        what: Start of the error messages.
+
+    Raises:
+        DataError: The location leads out of the folder (an absolute path, `..`, a link), or is not an
+            existing file.
+    """
+    root = folder.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError):  # a loop of links
+        raise DataError(f"{what} {printable_line(name, 60)!r} cannot be followed") from None
+    if not path.is_relative_to(root):
+        raise DataError(f"{what} names {Path(name)}, which is outside the data's folder: refused")
+    try:
+        there = path.is_file()
+    except OSError:  # a name that no file can have
+        there = False
+    if not there:
+        raise DataError(f"{what} {path} does not exist")
+    return path
+
+
 def commit_folder(store: TreeStore, folder: Path, *, links: bool = False) -> str:
-    """Store a folder's files as one commit without a parent.
+    """Store a folder's files as one commit without a parent; return its id, which no time and no machine changes.
 
     Left out are the files that test runs leave behind, files that the folder's `.gitignore` names, and
     `.git`.
 
     Args:
         store: Where to.
+        folder: What to store.
         links: Whether it may have symbolic links.
-
-    Returns:
-        The commit's id.
 
     Raises:
         DataError: The folder cannot be read, or contains something other than such files.
@@ -63,7 +105,7 @@ def files_in(folder: Path, *, links: bool = False) -> list[str]:
     found: list[str] = []
 
     def fail(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read ({error.strerror})") from None
+        raise unreadable(error.filename, error) from None
 
     for where, folders, names in os.walk(folder, onerror=fail):
         here = Path(where)
