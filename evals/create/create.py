@@ -15,13 +15,16 @@ from typing import Literal
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.archive import pack
-from m3agent.evals.create.build import Validated, Validator, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate
+from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, instance_id, row_of
+from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.kind import KINDS, kind_of
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.create.statement import cleaned_message, statement_of
+from m3agent.evals.data.fields import Fields
+from m3agent.evals.data.instance import DataError, Instance
+from m3agent.evals.data.swebench import read_row
 from m3agent.sandbox.images.debian import BASES
 
 WINDOW = 200
@@ -30,6 +33,8 @@ LEFT_OUT: Literal["left out"] = "left out"
 TELL_EVERY = 5.0  # seconds between two progress messages about examined commits
 
 Say = Callable[[str], None]
+Validate = Callable[[Instance, Path], Awaitable[Validated]]
+"""Runs the tests of an instance; see `GradedValidator`."""
 Rewrite = Callable[[MinedCommit, Mapping[str, str]], Awaitable[str | None]]
 """Returns a candidate's issue from its commit and the errors of its tests; None to keep the statement (see `Rewriter`)."""
 
@@ -101,7 +106,7 @@ async def create(
     history: CommitHistory,
     made: CreatedFolder,
     wish: CreateRequest,
-    validate: Validator,
+    validate: Validate,
     say: Say,
     rewrite: Rewrite | None = None,
 ) -> CommitCounts:
@@ -150,7 +155,7 @@ async def _try(
     made: CreatedFolder,
     candidate: MinedCommit,
     wish: CreateRequest,
-    validate: Validator,
+    validate: Validate,
     rewrite: Rewrite | None,
 ) -> ValidatedCandidate:
     started = time.monotonic()
@@ -159,12 +164,16 @@ async def _try(
     )
     logs = made.path / "logs" / instance_id(made.repo, candidate.base)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=made.path) as scratch:
-        archive = Path(scratch, "base.tar.gz")
-        row = row_of(made.repo, candidate, recipe, (title_of(candidate), ""), Validated())
-        await asyncio.to_thread(_write_base, history, row, archive)
+        row = row_of(made.repo, candidate, recipe, (title_of(candidate) or "?", ""), Validated())
+        await asyncio.to_thread(_write_base, history, row, Path(scratch, row["repo_archive"]))
         shutil.rmtree(logs, ignore_errors=True)
         logs.mkdir(parents=True)
-        found = await validate(instance_of(row, archive), logs)
+        try:
+            instance = read_row(Fields(row, row["instance_id"]), Path(scratch))
+        except DataError as error:  # nobody could read the row
+            found = Validated(reason=str(error))
+        else:
+            found = await validate(instance, logs)
     reason = found.reason or (
         "" if found.fail_to_pass else "no test fails before the fix and passes after it"
     )
@@ -194,6 +203,7 @@ async def _try(
 
 
 def _write_base(history: CommitHistory, row: dict[str, str], archive: Path) -> None:
+    archive.parent.mkdir()
     archive.write_bytes(pack(history.store, {row["repo_ref"]: row["base_commit"]}, "base"))
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.report.write import write_page
 from m3agent.evals.create.archive import pack
-from m3agent.evals.create.build import folder_name
+from m3agent.evals.create.graded import Validated
+from m3agent.evals.create.mine import MinedCommit
 from m3agent.sandbox.store.git import TreeStore
 
 ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
@@ -136,6 +138,65 @@ class CreatedFolder:
     def _write_tried(self) -> None:
         file = _File(repo=self.repo, tried=self.tried)
         write_page(self.path / TRIED, file.model_dump_json(indent=1).encode() + b"\n")
+
+
+def instance_id(repo: str, base: str) -> str:
+    """Return the instance's id.
+
+    It contains the base commit's id, because the fix's own id would tell an agent where to find the fix.
+    """
+    return f"{folder_name(repo)}-{base[:12]}"
+
+
+def folder_name(repo: str) -> str:
+    """Return a repository's name as it appears in ids and file names: `owner__name`."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", repo.replace("/", "__")).lstrip("._-")[:150] or "repository"
+
+
+def row_of(
+    repo: str,
+    candidate: MinedCommit,
+    recipe: tuple[dict[str, Any], str],
+    statement: tuple[str, str],
+    found: Validated,
+) -> dict[str, Any]:
+    """Return the row of an instance: SWE-bench's fields and the additional ones of `docs/eval-create.md`.
+
+    Args:
+        repo: Name of the repository, `owner/name`.
+        candidate: The commit.
+        recipe: The environment and the version, as `recipe_of` returns them.
+        statement: The text and its origin, as `statement_of` returns them.
+        found: The result of the validation.
+    """
+    ident = instance_id(repo, candidate.base)
+    environment, version = recipe
+    tests = " ".join(candidate.test_files)
+    return {
+        "repo": repo,
+        "instance_id": ident,
+        "base_commit": candidate.base,
+        "patch": candidate.patch,
+        "test_patch": candidate.test_patch,
+        "problem_statement": statement[0],
+        "hints_text": "",
+        "created_at": environment["exclude_newer"],
+        "version": version,
+        "FAIL_TO_PASS": json.dumps(sorted(found.fail_to_pass)),
+        "PASS_TO_PASS": json.dumps(sorted(found.pass_to_pass)),
+        "environment_setup_commit": candidate.base,
+        "source": "history",
+        "fix_commit": candidate.commit.sha,
+        "statement_source": statement[1],
+        "environment": {**environment, "test_cmd_full": f"{environment['test_cmd']} {tests}"},
+        "repo_archive": f"repos/{folder_name(repo)}.shallow.git.tar.gz",
+        "repo_ref": ref_of(ident),
+    }
+
+
+def ref_of(ident: str) -> str:
+    """Return the ref of an instance's base in the repository's archive."""
+    return f"refs/heads/base/{ident}"
 
 
 def view(row: dict[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from m3agent.agent.util.sanitize import last_line
-from m3agent.evals.create.build import Validated
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
@@ -20,8 +19,22 @@ RUNS = 2
 
 
 @dataclass(frozen=True)
+class Validated:
+    """The result of running an instance's tests without and with its patch."""
+
+    fail_to_pass: tuple[str, ...] = ()
+    """Ids of tests that do not pass before the patch and pass in every run after it."""
+    pass_to_pass: tuple[str, ...] = ()
+    """Ids of tests that pass before the patch and in every run after it."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Errors raised before the patch, by test id. If a file could not be imported, the key is its name."""
+    reason: str = ""
+    """Why the candidate is not an instance; empty if it is one."""
+
+
+@dataclass(frozen=True)
 class GradedValidator:
-    """A `Validator` that uses the environments and the test runner of grading.
+    """Builds an instance's environment and runs the test files that its test patch touches, as grading does.
 
     An instance that it finds valid is therefore valid for grading, too.
     """
@@ -32,7 +45,16 @@ class GradedValidator:
     """Time limit of one test run, in seconds."""
 
     async def __call__(self, instance: Instance, folder: Path) -> Validated:
-        """See `Validator`."""
+        """Run the tests before and after the patch.
+
+        Args:
+            instance: Its source is an archive with its base commit; its lists of tests are empty.
+            folder: An empty folder for logs.
+
+        Raises:
+            SandboxError: This machine failed, for example because the engine is unreachable. Faults of the
+                instance are returned as `reason` instead.
+        """
         answer = instance.answer.model_copy(update={"timeout": self.timeout})
         instance = instance.model_copy(update={"answer": answer})
         fix = answer.patch.encode(errors="surrogateescape")

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.evals.create.build import Validated
 from m3agent.evals.create.create import CreateRequest
 from m3agent.evals.create.create import create as make_instances
 from m3agent.evals.create.folder import CreatedFolder
-from m3agent.evals.create.graded import GradedValidator, compared
+from m3agent.evals.create.graded import GradedValidator, Validated, compared
 from m3agent.evals.create.history import open_history
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.grade.grader import Grader

@@ -14,11 +14,20 @@ import pytest
 from m3agent.agent.errors import UsageError
 from m3agent.evals.code.archive import MOST_BYTES, extract_files
 from m3agent.evals.create.archive import pack
-from m3agent.evals.create.build import Validated, folder_name, instance_id, instance_of, row_of
-from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, view
+from m3agent.evals.create.folder import (
+    CreatedFolder,
+    ValidatedCandidate,
+    folder_name,
+    instance_id,
+    row_of,
+    view,
+)
+from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.history import CommitHistory
 from m3agent.evals.create.recipe import recipe_of
+from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import INSTANCE_ID
+from m3agent.evals.data.swebench import read_row
 from tests.evals.create.history_of import FIRST, FIX, MORE_TEST, Repo, candidate
 
 TRIED = ValidatedCandidate(verdict="valid", reason="1", instance_id="x", title="t", score=1, seconds=1.0)
@@ -132,7 +141,8 @@ def test_an_agent_sees_neither_patches_nor_tests_nor_the_fix(repo: Repo, tmp_pat
 
 def test_a_row_is_an_instance(repo: Repo, tmp_path: Path) -> None:
     with CreatedFolder.opened(tmp_path / "out", "me/calc") as made:
-        instance = instance_of(add(made, repo.history(tmp_path / "s")), made.archive)
+        row = add(made, repo.history(tmp_path / "s"))
+    instance = read_row(Fields(row, "row"), tmp_path / "out")
     assert (
         instance.answer.fail_to_pass == FOUND.fail_to_pass
         and instance.answer.pass_to_pass == FOUND.pass_to_pass

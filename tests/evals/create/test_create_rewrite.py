@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from m3agent.evals.create.build import Validated
 from m3agent.evals.create.create import CreateRequest, create
 from m3agent.evals.create.folder import CreatedFolder
+from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.leaks import leaks_of
 from m3agent.evals.create.rewrite import Rewriter
 from m3agent.evals.data.instance import Instance
