@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from m3agent.evals.report.counting import Tally
-from m3agent.evals.report.paired import Paired, paired
+from m3agent.evals.report.statistics import Paired, paired
 from m3agent.evals.report.usage import UsageSummary, used
 
 

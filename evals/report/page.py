@@ -1,8 +1,9 @@
-"""Render a run's report as an HTML page."""
+"""Render a run's report as an HTML page, with a page of each session beside it."""
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,14 @@ from urllib.parse import quote
 from jinja2 import Template
 from markupsafe import Markup
 
+from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.report.page import render as render_session
 from m3agent.agent.report.patch import FilePatch, parse_patch
+from m3agent.agent.report.reader import report_of
 from m3agent.agent.report.template import page_environment
 from m3agent.agent.report.text import duration, price, short_count
+from m3agent.agent.report.write import write_page
+from m3agent.agent.session.log_reader import LOG, read_log
 from m3agent.evals.data.results import FAILED, AttemptRecord, Verdict
 from m3agent.evals.data.run_folder import PATCH, RunFolder, config_hash
 from m3agent.evals.report import wording
@@ -21,7 +27,6 @@ from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.counting import Attempt
 from m3agent.evals.report.model import RunReport
 from m3agent.evals.report.plots import MOST_ROWS, STACK, histogram, verdict_bars
-from m3agent.evals.report.sessions import SessionPage
 from m3agent.evals.report.usage import seconds_of, tokens_of
 
 MOST_PATCH = 6_000
@@ -30,8 +35,17 @@ MOST_PATCH = 6_000
 MOST_FAILED = 30
 """Largest number of failed tests that are listed for an attempt."""
 
+_SAY_EVERY = 2.0  # seconds
 TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "bad")
 """Colour class of a verdict; verdicts that say nothing about the agent have none."""
+
+
+@dataclass(frozen=True)
+class SessionPage:
+    """A session's page: its address relative to the report's, or the reason why it is missing."""
+
+    link: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,3 +158,52 @@ def _spread(report: RunReport) -> list[Markup]:
         drawn("time", seconds_of, duration, 0.1),
     )
     return [svg for svg in every if svg]
+
+
+def folder_of(page: Path) -> Path:
+    """Return the folder of a report's session pages: `report_files` for `report.html`."""
+    return page.with_name(f"{page.stem}_files")
+
+
+def write_sessions(
+    run: RunFolder, report: RunReport, page: Path, say: Callable[[str], None]
+) -> dict[Attempt, SessionPage]:
+    """Write a page for each attempt with a session log.
+
+    An unreadable log is reported in the result and stops nothing.
+
+    Raises:
+        UsageError: The folder's path is taken by something else.
+        EnvironmentFault: A page cannot be written.
+    """
+    logged = [(result, result.session) for result in report.results if result.session is not None]
+    if not logged:
+        return {}
+    folder = folder_of(page)
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder} is for the sessions' pages, and it is not a folder: name another page")
+    found: dict[Attempt, SessionPage] = {}
+    said = time.monotonic()
+    for number, (result, session) in enumerate(logged, 1):
+        found[result.instance_id, result.attempt] = _write_one(run, result, session, folder)
+        if time.monotonic() - said > _SAY_EVERY:
+            said = time.monotonic()
+            say(f"{number:,} of {len(logged):,} sessions' pages are written")
+    return found
+
+
+def _write_one(run: RunFolder, result: AttemptRecord, session: str, folder: Path) -> SessionPage:
+    root = run.path.resolve()
+    source = (root / session).resolve()
+    if not source.is_relative_to(root):  # the run may come from another person
+        return SessionPage(problem="the session is outside the run's folder: ignored")
+    if not (source / LOG).is_file():
+        return SessionPage(problem="the session's log does not exist")
+    try:
+        shown = render_session([report_of(read_log(source / LOG), source)])
+    except M3AgentError as error:
+        return SessionPage(problem=str(error))
+    name = f"{result.instance_id}-{result.attempt}.html"
+    folder.mkdir(exist_ok=True)
+    write_page(folder / name, shown.encode())
+    return SessionPage(link=f"{folder.name}/{name}")

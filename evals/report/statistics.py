@@ -3,7 +3,10 @@
 All functions are pure and deterministic. The value of an instance lies in [0, 1]: the share of its attempts
 that resolved it, or its pass@k. The report shows the mean over the instances with two intervals, because
 neither is sufficient alone. Wilson's interval treats instances as independent. The other one treats the
-instances of a repository as related.
+instances of a repository as related. Two runs on the same instances are compared in pairs: is there a difference, and how
+large is it?
+
+Student's t distribution is here with the standard library only, for intervals and tests over few repositories.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from m3agent.evals.report.student import t_quantile
-
 CONFIDENCE = 0.95
 
 _NOTHING = 1e-12  # a standard error below this is a rounding error
+_TINY = 1e-300
+_CLOSE = 1e-15
+_MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,12 @@ class RobustMean:
     value: float
     error: float
     freedom: int
+
+    def interval(self, confidence: float, least: float) -> Interval:
+        """Return the t interval, cut to values from `least` to 1; it contains the mean whatever is rounded."""
+        half = t_quantile(confidence, self.freedom) * self.error
+        low, high = min(self.value, self.value - half), max(self.value, self.value + half)
+        return Interval(max(least, low), min(1.0, high))
 
 
 def mean(values: Sequence[float], clusters: Sequence[str], confidence: float = CONFIDENCE) -> Mean | None:
@@ -105,12 +115,7 @@ def clustered(
     It uses the cluster-robust standard error.
     """
     found = robust_mean(values, clusters)
-    if found is None:
-        return None
-    half = t_quantile(confidence, found.freedom) * found.error
-    return Interval(
-        max(0.0, min(found.value, found.value - half)), min(1.0, max(found.value, found.value + half))
-    )
+    return None if found is None else found.interval(confidence, 0.0)
 
 
 def robust_mean(values: Sequence[float], clusters: Sequence[str]) -> RobustMean | None:
@@ -171,3 +176,188 @@ def pass_all_k(n: int, c: int, k: int) -> float:
 def _check(n: int, c: int, k: int) -> None:
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"{k} of {n} attempts with {c} successes are impossible")
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean difference of two runs over `n` instances."""
+
+    n: int
+    """Number of instances."""
+    difference: float
+    """The mean of the first run's rate minus the second's, in [-1, 1]."""
+    test: str
+    """Name of the test that gives `p`."""
+    p: float | None
+    """Two-sided p value; None if the test is not defined."""
+    method: str
+    """Method of `interval`."""
+    interval: Interval | None
+    """Confidence interval of the difference; None if it is not defined."""
+    clustered: Interval | None
+    """The interval that treats the instances of a repository as related; None if it is not defined."""
+
+
+def paired(
+    first: Sequence[float],
+    second: Sequence[float],
+    clusters: Sequence[str],
+    *,
+    single: bool,
+    confidence: float = CONFIDENCE,
+) -> Paired | None:
+    """Compare the rates of the instances in two runs.
+
+    If both runs have one attempt at each instance (`single`), the test is the exact McNemar test and the
+    interval is Newcombe's. Otherwise it is a t test of the mean difference, clustered by repository if that
+    is defined, else by instance. In both cases, `clustered` is the interval that treats the instances of a
+    repository as related.
+
+    Args:
+        first: Rates in the first run.
+        second: Rates in the second run, in the same order.
+        clusters: Repository of each instance.
+        single: Whether both runs have one attempt at each instance.
+        confidence: Level of the intervals.
+
+    Returns:
+        None if there are no instances.
+    """
+    if not first:
+        return None
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    robust = robust_mean(differences, clusters)
+    by_repository = None if robust is None else robust.interval(confidence, -1.0)
+    difference = math.fsum(differences) / n
+    if single:
+        won, lost = (sum(d * sign > 0 for d in differences) for sign in (1, -1))
+        both = sum(a == b == 1 for a, b in zip(first, second, strict=True))
+        return Paired(
+            n, difference, "exact McNemar", mcnemar(won, lost), "Newcombe, paired",
+            newcombe(both, won, lost, n - both - won - lost, confidence), by_repository,
+        )  # fmt: skip
+    by = "repository"
+    if robust is None:
+        by, robust = "instance", robust_mean(differences, [str(index) for index in range(n)])
+    test, method = f"t test of the mean difference, clustered by {by}", f"t, clustered by {by}"
+    if robust is None:
+        return Paired(
+            n, difference, f"{test}: not defined, the differences do not vary", None, method, None, None
+        )
+    p = t_tails(robust.value / robust.error, robust.freedom)
+    named = f"{test}, {robust.freedom} degrees of freedom"
+    return Paired(n, difference, named, p, method, robust.interval(confidence, -1.0), by_repository)
+
+
+def mcnemar(won: int, lost: int) -> float:
+    """Return the two-sided p value of the exact McNemar test.
+
+    It is the probability that fair coins split `won` + `lost` at least as unevenly. Instances on which both
+    runs agree carry no information about which run is better (McNemar 1947). The result is 1 if there are no
+    other instances.
+    """
+    flips = won + lost
+    ways = tail = 1  # of choosing zero of them
+    for few in range(min(won, lost)):
+        ways = ways * (flips - few) // (few + 1)
+        tail += ways
+    return min(1.0, 2 * tail / (1 << flips))
+
+
+def newcombe(both: int, won: int, lost: int, neither: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return the interval of a difference of paired proportions.
+
+    This is method 10 of Newcombe 1998 (Statistics in Medicine 17:2635). It combines the Wilson intervals of
+    the two proportions with the correlation of the pairs, corrected for continuity. Unlike the t interval, it
+    is defined for every table with at least one pair.
+    """
+    n = both + won + lost + neither
+    ends = [wilson(count, n, confidence) for count in (both + won, both + lost)]
+    rates = ((both + won) / n, (both + lost) / n)
+    down = [rate - end.low for rate, end in zip(rates, ends, strict=True)]
+    up = [end.high - rate for rate, end in zip(rates, ends, strict=True)]
+    phi = _phi(both, won, lost, neither)
+    difference = (won - lost) / n
+    return Interval(
+        max(-1.0, difference - _third_side(down[0], up[1], phi)),
+        min(1.0, difference + _third_side(up[0], down[1], phi)),
+    )
+
+
+def _phi(both: int, won: int, lost: int, neither: int) -> float:
+    """Return the correlation of two paired proportions, corrected for continuity.
+
+    It is 0 if one of them is constant.
+    """
+    square = (both + won) * (lost + neither) * (both + lost) * (won + neither)
+    if square == 0:
+        return 0.0
+    excess = float(both * neither - won * lost)
+    if excess > 0:
+        excess = max(excess - (both + won + lost + neither) / 2, 0.0)
+    return excess / math.sqrt(square)
+
+
+def _third_side(a: float, b: float, phi: float) -> float:
+    return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+
+def t_tails(t: float, freedom: float) -> float:
+    """Return the probability that |T| is at least |t|, with `freedom` degrees of freedom (above 0).
+
+    It is the regularised incomplete beta function at freedom / (freedom + t^2) with the parameters freedom /
+    2 and 1/2 (Abramowitz and Stegun, 26.7.1 with 26.5.27).
+    """
+    if math.isinf(t):
+        return 0.0
+    return _incomplete_beta(freedom / (freedom + t * t), t * t / (freedom + t * t), freedom / 2, 0.5)
+
+
+def t_quantile(confidence: float, freedom: float) -> float:
+    """Return the t for which |T| < t has this probability, 0 < confidence < 1.
+
+    Example: 12.706 for 0.95 and 1 degree of freedom.
+    """
+    tails = 1 - confidence
+    high = 1.0
+    while t_tails(high, freedom) > tails:
+        high *= 2
+    low = 0.0
+    while (middle := (low + high) / 2) not in (low, high):  # until there is no float between them
+        low, high = (middle, high) if t_tails(middle, freedom) > tails else (low, middle)
+    return middle
+
+
+def _incomplete_beta(x: float, rest: float, a: float, b: float) -> float:
+    """Return I_x(a, b).
+
+    `rest` is 1 - x; it is an argument because computing it here would lose precision.
+    """
+    if x <= 0 or rest <= 0:
+        return 0.0 if x <= 0 else 1.0
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(rest)
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast only on the other side
+        return 1 - math.exp(scale) * _fraction(rest, b, a) / b
+    return math.exp(scale) * _fraction(x, a, b) / a
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """Return the continued fraction of the incomplete beta function (DLMF 8.17.22), by Lentz's method."""
+    c, d = 1.0, 1 / _not_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, _MOST_STEPS):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _not_zero(1 + term * d)
+            c = _not_zero(1 + term / c)
+            value *= c * d
+        if abs(c * d - 1) < _CLOSE:
+            break
+    return value
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -77,14 +77,14 @@ def report(
             _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
             comparison = compared(tally, others, str(compare))
         if junit is not None:
-            from m3agent.evals.report.junit import junit as as_junit
+            from m3agent.evals.report.exports import junit as as_junit
 
             write_page(junit, as_junit(made))
         _write_official(folder, tally, official, predictions)
         if output is not None:
             _show_page(folder, made, comparison, page)
         if as_json:
-            from m3agent.evals.report.as_json import as_json as in_json
+            from m3agent.evals.report.exports import as_json as in_json
 
             print_bytes(in_json(made, comparison))
         elif output is None:
@@ -135,7 +135,7 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
     if report is None and predictions is None:
         return
     from m3agent.agent.report.write import write_page
-    from m3agent.evals.report import official
+    from m3agent.evals.report import exports
 
     results = list(tally.results.values())
     if tally.config.attempts > 1:
@@ -143,8 +143,8 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
             f"SWE-bench's files have one attempt per instance: they contain the first of {tally.config.attempts}"
         )
     if report is not None:
-        write_page(report, official.official_report(tally.config, results).encode())
-        asked, not_asked = official.asked_official(results)
+        write_page(report, exports.official_report(tally.config, results).encode())
+        asked, not_asked = exports.asked_official(results)
         if not_asked:
             say(
                 f"{report}: {asked} patches are judged by the official rules, and {not_asked} by "
@@ -153,9 +153,9 @@ def _write_official(run: RunFolder, tally: Tally, report: Path | None, predictio
     if predictions is not None:
         patches = {
             result.instance_id: _patch(run, result.instance_id, result.attempt)
-            for result in official.submitted(results)
+            for result in exports.submitted(results)
         }
-        text, damaged = official.predictions(tally.config, patches)
+        text, damaged = exports.predictions(tally.config, patches)
         write_page(predictions, text.encode())
         if damaged:
             say(
@@ -179,8 +179,7 @@ def _show_page(
 ) -> None:
     """Write the page and the sessions' pages; without a file, write only the page, to stdout."""
     from m3agent.agent.report.write import write_page, written
-    from m3agent.evals.report.page import render, rows
-    from m3agent.evals.report.sessions import write_sessions
+    from m3agent.evals.report.page import render, rows, write_sessions
 
     sessions = {} if page is None else write_sessions(run, report, page, say)
     made = render(report, rows(run, report, sessions), comparison).encode()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.report.paired import mcnemar, newcombe, paired
+from m3agent.evals.report.statistics import mcnemar, newcombe, paired
 
 counts = st.integers(0, 40)
 single_rows = st.lists(

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 from m3agent.evals.data.results import AttemptRecord, Grade, TestCount, Verdict
 from m3agent.evals.report.counting import Tally
-from m3agent.evals.report.junit import MOST_TESTS, junit
+from m3agent.evals.report.exports import (
+    MOST_TESTS,
+    asked_official,
+    junit,
+    official_report,
+    predictions,
+    submitted,
+)
 from m3agent.evals.report.model import RunReport, report_of
-from m3agent.evals.report.official import asked_official, official_report, predictions, submitted
 from tests.evals.report.made import FIX, config, official, repo_of, result
 
 KEYS = [

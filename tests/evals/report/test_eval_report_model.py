@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from m3agent.agent.errors import UsageError
 from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, TestCount, Verdict
 from m3agent.evals.report import wording
-from m3agent.evals.report.as_json import as_json
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
-from m3agent.evals.report.junit import junit
+from m3agent.evals.report.exports import as_json, junit, official_report
 from m3agent.evals.report.model import report_of
-from m3agent.evals.report.official import official_report
 from m3agent.evals.report.page import render, rows
 from m3agent.evals.report.table import table
 from tests.evals.report.made import config, official, repo_of, result, run_folder

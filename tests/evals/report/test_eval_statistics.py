@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.evals.report.statistics import clustered, mean, pass_all_k, pass_at_k, robust_mean, wilson
-from m3agent.evals.report.student import t_quantile, t_tails
+from m3agent.evals.report.statistics import (
+    clustered,
+    mean,
+    pass_all_k,
+    pass_at_k,
+    robust_mean,
+    t_quantile,
+    t_tails,
+    wilson,
+)
 
 shares = st.integers(0, 4).map(lambda successes: successes / 4)
 rows = st.lists(st.tuples(shares, st.sampled_from("abcde")), min_size=1, max_size=60)
