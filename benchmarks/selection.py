@@ -142,11 +142,11 @@ class History:
                 found.append(
                     Candidate(
                         path,
-                        tokens,
                         key,
+                        self._reader(oid),
+                        tokens,
                         -tokens,
                         None if sign is None else math.log(sign),
-                        self._reader(oid),
                     )
                 )
         return found

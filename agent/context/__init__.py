@@ -2,5 +2,5 @@
 
 Contains the file listing (`files`, `commit_files`), the rules for leaving files out (`rules`), escaping and
 redaction (`neutralise`, `secrets`), the order of files (`history`), the packing itself (`pack`, `packer`), the choice
-of files under a budget (`overflow`, `selection`), and excerpts of files that do not fit (`excerpt`, `large`).
+of files under a budget (`overflow`, `selection`), and excerpts of files that do not fit (`excerpt`).
 """

@@ -7,7 +7,7 @@ from functools import cache
 
 # Grammar names of tree-sitter-language-pack, each with the suffixes, and then the complete names, of its
 # files.
-_CODE = """
+CODE = """
 actionscript: .as
 ada: .adb .ads
 agda: .agda
@@ -134,7 +134,7 @@ zig: .zig
 : .coffee .cr .f77 .hbs .j2 .jinja .jinja2 .jsp .less .liquid .mako .ml4 .mustache .pug .slim .styl .tmpl .tpl .vb .yy .y .l
 """
 
-_TEXT = """
+TEXT = """
 bibtex: .bib
 latex: .cls .latex .sty .tex
 markdown: .markdown .md .mdown .mdx
@@ -183,20 +183,15 @@ def _language(table: dict[str, str], name: str) -> str | None:
 
 def is_code(name: str) -> bool:
     """Return whether a file name (without folders) is that of code that is run, built or shown to users."""
-    return _language(_table(_CODE), name) is not None
+    return _language(_table(CODE), name) is not None
 
 
 def is_prose(name: str) -> bool:
     """Return whether a file name (without folders) is that of text for people."""
-    return _language(_table(_TEXT), name) is not None
+    return _language(_table(TEXT), name) is not None
 
 
 def grammar(path: str) -> str | None:
     """Return the name of the tree-sitter grammar for a path, or None if no grammar is known."""
     name = path.rpartition("/")[2]
-    return _language(_table(_CODE), name) or _language(_table(_TEXT), name) or None
-
-
-def all_grammars() -> set[str]:
-    """Return the names of all grammars in the tables."""
-    return {*_table(_CODE).values(), *_table(_TEXT).values()} - {""}
+    return _language(_table(CODE), name) or _language(_table(TEXT), name) or None

@@ -6,6 +6,7 @@ important of these come as excerpts if they do not fit.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,7 +39,7 @@ def arrange(packing: Packing, budget: int) -> Context:
             key=source.key,
             order=place,
             touched=None if source.churn is None else source.churn - packing.head / TAU,
-            text=_Body(packing, source),
+            text=partial(_text, packing, source),
         )
         for place, source in enumerate(rest)
     ]
@@ -126,12 +127,6 @@ def _part(source: PackSource, tokens: int, part: str) -> PackedFile:
     return PackedFile(source.name.decode(), tokens, len(source.data), part)
 
 
-class _Body:
-    """A file's text as the prompt shows it, without its delimiters."""
-
-    def __init__(self, packing: Packing, source: PackSource) -> None:
-        self._packing = packing
-        self._source = source
-
-    def __call__(self) -> str:
-        return body_of(self._packing.chunk(self._source))
+def _text(packing: Packing, source: PackSource) -> str:
+    """Return a file's text as the prompt shows it, without its delimiters."""
+    return body_of(packing.chunk(source))

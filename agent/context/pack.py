@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from m3agent.agent.context import rules
 from m3agent.agent.context.checkout import Checkout
@@ -32,28 +32,18 @@ def pack(checkout: Checkout, options: PackOptions) -> Context:
         packing.add_tree(checkout.repository, checkout.take_listing())
     if history is not None:
         packing.set_history(history.result())
-    return _written(packing, lambda path, most: _first_bytes(checkout, path, most))
+    return written(packing, lambda path, most: _first_bytes(checkout, path, most))
 
 
-def pack_files(files: Iterable[tuple[str, bytes]], options: PackOptions | None = None) -> Context:
-    """Pack `files`, pairs of path and bytes. They have no history, so the largest come first."""
-    packing = Packing(options or PackOptions())
-    contents: dict[str, bytes] = {}
-    for path, data in files:
-        packing.add(path, rules.reason_by_name(path) or data)
-        contents[path] = data
-    return _written(packing, lambda path, most: contents[path][:most])
-
-
-def _written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Context:
+def written(packing: Packing, read: Callable[[str, int], bytes | None]) -> Context:
     """Return the context; `read` returns the first bytes of a file that is too large to be packed."""
     packing.order()
     if packing.large and packing.options.issue:
-        from m3agent.agent.context import large
+        from m3agent.agent.context import excerpt
 
-        named = large.excerpts_of_named(packing, lambda path: read(path, large.READ_BYTES))
+        named = excerpt.excerpts_of_named(packing, lambda path: read(path, excerpt.READ_BYTES))
         context = _arranged(packing)
-        large.add_to(context, named)
+        excerpt.add_to(context, named)
     else:
         context = _arranged(packing)
     packing.save()

@@ -37,7 +37,7 @@ def kind_of(candidate: MinedCommit, errors: Mapping[str, str]) -> Kind:
         errors: Error text of each failing test before the fix, by test id.
     """
     new = NEW.match(_title(candidate.messages)) is not None
-    missing = [_uses_what_is_missing(text) for text in errors.values()]
+    missing = [any(map(MISSING.match, first_error(text))) for text in errors.values()]
     if missing and all(missing):
         return "feature" if new or candidate.score < FIX else "unclear"
     if candidate.score >= FIX:
@@ -47,7 +47,3 @@ def kind_of(candidate: MinedCommit, errors: Mapping[str, str]) -> Kind:
 
 def _title(messages: Iterable[str]) -> str:
     return next((line.strip() for message in messages for line in message.splitlines() if line.strip()), "")
-
-
-def _uses_what_is_missing(error: str) -> bool:
-    return any(MISSING.match(line) for line in first_error(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -68,7 +68,7 @@ def recipe_of(
         "test_cmd": "pytest -rA",
         "extra_pip": [],
         "services": [],
-        "exclude_newer": _utc(commit.date),
+        "exclude_newer": commit.date.strftime("%Y-%m-%dT%H:%M:%SZ"),
     }, release or ""
 
 
@@ -99,7 +99,3 @@ def is_installable(files: Files) -> bool:
     return "setup.py" in files.paths or bool(
         table(whole, "project") or table(whole, "build-system") or table(whole, "tool", "poetry")
     )
-
-
-def _utc(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

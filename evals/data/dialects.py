@@ -224,7 +224,8 @@ def _multi_rules(fields: Fields, folder: Path | None) -> dict[str, Any]:
             f"there is no class for {org}/{name} in {MULTI_CLASSES} beside the rows: put the rows into a checkout of "
             "multi-swe-bench"
         )
-    listed = [*_tests_of(fields, "p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")]
+    kinds = ("p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")
+    listed = {test for kind in kinds for test in fields.inner(kind).values}
     at_test = fields.inner("test_patch_result")
     passed, failed = at_test.texts("passed_tests"), at_test.texts("failed_tests")
     at_base = set(fields.inner("run_result").texts("passed_tests")) - {*passed, *failed}
@@ -237,8 +238,8 @@ def _multi_rules(fields: Fields, folder: Path | None) -> dict[str, Any]:
         "parser": path.read_text(encoding="utf-8"),
         "form": "class",
         "entry": f"{org}/{name}",
-        "to_pass": sorted(set(listed)),
-        "not_to_fail": sorted({*passed, *at_base} - set(listed)),
+        "to_pass": sorted(listed),
+        "not_to_fail": sorted({*passed, *at_base} - listed),
     }
 
 
@@ -302,10 +303,6 @@ def _classes(folder: Path) -> dict[tuple[str, str], Path]:
         for org, name in _REGISTERED.findall(path.read_text(encoding="utf-8", errors="replace")):
             found[org, name] = path
     return found
-
-
-def _tests_of(fields: Fields, *names: str) -> list[str]:
-    return [test for name in names for test in fields.inner(name).values]
 
 
 def _literal(fields: Fields, name: str) -> Any:

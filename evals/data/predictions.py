@@ -42,11 +42,9 @@ def read_predictions(path: Path) -> dict[str, bytes]:
 def _entries(path: Path, text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.splitlines(), 1):
+            where = f"{path}, line {number}"
             if line.strip():
-                yield (
-                    f"{path}, line {number}",
-                    _object(_json(line, f"{path}, line {number}"), f"{path}, line {number}"),
-                )
+                yield where, _object(_json(line, where), where)
         return
     value = _json(text, str(path))
     if isinstance(value, dict):  # by instance

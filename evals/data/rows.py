@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
@@ -26,7 +27,7 @@ def read_jsonl(path: Path) -> Iterator[Fields]:
     """
     with _opened(path) as file:
         number = 0
-        while line := _read(path, file, MOST_ROW + 1):
+        while line := file.readline(MOST_ROW + 1):
             number += 1
             where = f"{path} row {number}"
             if len(line) > MOST_ROW:
@@ -40,7 +41,7 @@ def read_jsonl(path: Path) -> Iterator[Fields]:
 def read_json(path: Path) -> Iterator[Fields]:
     """Yield the rows of a file with a JSON list of objects, or a JSON object of rows by id."""
     with _opened(path) as file:
-        content = _read(path, file, MOST_JSON + 1, whole=True)
+        content = file.read(MOST_JSON + 1)
     if len(content) > MOST_JSON:
         raise DataError(f"{path}: it is larger than {MOST_JSON >> 30} GiB: give the rows as .jsonl")
     value = _parse(content, str(path))
@@ -128,19 +129,14 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a number in JSON")
 
 
-def _opened(path: Path) -> Any:
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file; whatever goes wrong with it in this context is a DataError."""
     try:
-        return path.open("rb")
+        with path.open("rb") as file:
+            yield file
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise DataError(f"{path}: it cannot be read ({error.strerror})") from None
-
-
-def _read(path: Path, file: Any, limit: int, *, whole: bool = False) -> bytes:
-    take: Callable[[int], bytes] = file.read if whole else file.readline
-    try:
-        return take(limit)
     except OSError as error:
         raise DataError(f"{path}: it cannot be read ({error.strerror})") from None
 

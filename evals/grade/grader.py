@@ -22,8 +22,7 @@ from m3agent.evals.data.instance import Answer, Instance, RewardRules
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.grade.matching import ids_of
 from m3agent.evals.grade.official import can_grade, official_grade
-from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_tests_of
-from m3agent.evals.grade.suite_runs import run_suites_of
+from m3agent.evals.grade.strict import TestRun, check_that_tests_can_fail, judge, run_suites_of, run_tests_of
 from m3agent.evals.grade.trees import DoesNotApply, Trees, grading_trees, open_store
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits

@@ -24,14 +24,19 @@ from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.grade import unittest_program
 from m3agent.evals.grade.command import RowCommand, parse_command
 from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
+from m3agent.evals.grade.row_suites import targets_of_row
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Variant, run_program, run_variants
+from m3agent.tools.runners.suites import tree_files
+from m3agent.tools.selection import Selection
 from m3agent.tools.tampering import NO_SIGNS, Signs
+from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import exception_line
+from m3agent.tools.test_runs import run_tests
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Time limit of one test: a share of the whole limit, and its bounds in seconds.
@@ -39,7 +44,7 @@ PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 After each test that hangs, the next tests get a third of the limit (`tools.in_sandbox.runner`). A run therefore
 survives many hanging tests. The limit is generous: a slow test on a busy machine must not count as hanging.
 """
-MOST_TEXT, MOST_LINE = 500, 200  # characters
+MOST_TEXT, MOST_LINE, MOST_OUTPUT = 500, 200, 4000  # characters
 
 
 @dataclass
@@ -141,6 +146,53 @@ async def run_tests_of(
         test_seconds=done.seconds,
         output=done.stderr[-4000:].decode(errors="replace"),
         python=sandbox.python,
+    )
+
+
+async def run_suites_of(task: Task, answer: Answer, trees: Trees, sandboxes: SandboxesAhead) -> TestRun:
+    """Run the tests of a row in another language than Python in a fresh sandbox, as `fix` runs them.
+
+    The suites are those of the base with the row's own tests. Each has a reporter of m3agent's (`m3agent.tools.runners`).
+
+    Raises:
+        SandboxError: The sandbox itself failed.
+    """
+    tree = tree_files(trees.store, trees.tree)
+    async with sandboxes.sandbox(trees.tree) as sandbox:
+        report = await run_tests(
+            sandbox,
+            trees.suites.graded,
+            tree,
+            Selection(targets_of_row(answer, tree)),
+            timeout=answer.timeout,
+            per_test=limit_of_test(answer),
+            env={**task.environment.variables, **parse_command(answer.test_command).env},
+            among=trees.suites.every,
+        )
+        changes = await changes_while_running(sandbox, set(trees.tests).__contains__)
+    return run_of(report, changes)
+
+
+def run_of(report: TestReport, changes: list[str]) -> TestRun:
+    """Return a report as the results of grading.
+
+    Args:
+        changes: Signs of tampering from outside of the run.
+    """
+    outcomes = {"passed": report.passed, "failed": report.failed}
+    outcomes |= {"error": report.errored, "skipped": report.skipped}
+    output = "\n".join([report.output, *report.not_run.values()])
+    return TestRun(
+        outcomes={ident: outcome for outcome, idents in outcomes.items() for ident in idents},
+        errors=report.errors,
+        signs=replace(report.signs, forged=(*report.signs.forged, *changes)),
+        ids={},
+        registrations=report.registrations,
+        not_run=report.not_run,
+        complete=report.complete,
+        timed_out=report.timed_out,
+        test_seconds=report.seconds,
+        output=output[-MOST_OUTPUT:],
     )
 
 

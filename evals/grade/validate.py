@@ -21,7 +21,6 @@ from m3agent.evals.data.load import digest
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader, InvalidInstance, grade_of
-from m3agent.evals.grade.matching import Outcomes
 from m3agent.evals.grade.official import can_grade, official_grade, official_grade_of_reference
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
@@ -203,7 +202,9 @@ async def _validate(
     before = (await grader.run(decided, b"", image)).found
     passing = [name for name in answer.fail_to_pass if before.counts(name) and before.passed(name)]
     each = [await grader.tried(decided, reference, image) for _ in range(runs)]
-    flaky = _flaky((*answer.fail_to_pass, *answer.pass_to_pass), [run.found for _, run in each])
+    found = [run.found for _, run in each]
+    names = (*answer.fail_to_pass, *answer.pass_to_pass)
+    flaky = [name for name in names if len({outcomes.passed(name) for outcomes in found}) > 1]
     kept = tuple(name for name in answer.pass_to_pass if name not in flaky)
     steady = instance.model_copy(update={"answer": answer.model_copy(update={"pass_to_pass": kept})})
     grades = [judge(steady.answer, run, trees, run.test_seconds) for trees, run in each]
@@ -252,10 +253,6 @@ async def _validate_by_benchmark(instance: Instance, image: str, runs: int, not_
         official=(each[0], harmless),
         not_strict=not_strict,
     )
-
-
-def _flaky(names: Sequence[str], each: Sequence[Outcomes]) -> list[str]:
-    return [name for name in names if len({outcomes.passed(name) for outcomes in each}) > 1]
 
 
 def _reason(

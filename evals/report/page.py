@@ -114,7 +114,7 @@ def _template() -> Template:
         "tone": lambda verdict: TONES.get(verdict, "plain"),
         "tokens_of": tokens_of,
         "seconds_of": seconds_of,
-        "bars": _bars,
+        "bars": lambda report: verdict_bars([(one.name, one.verdicts) for one in report.repositories]),
         "spread": _spread,
     }
     environment.globals |= {
@@ -125,10 +125,6 @@ def _template() -> Template:
         "most_patch": MOST_PATCH,
     }
     return environment.get_template("run.html.jinja")
-
-
-def _bars(report: RunReport) -> Markup:
-    return verdict_bars([(repository.name, repository.verdicts) for repository in report.repositories])
 
 
 def _spread(report: RunReport) -> list[Markup]:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import cache
@@ -19,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.backends.engine import connect, is_podman, socket_of
-from m3agent.sandbox.backends.engine_events import why_ended
 from m3agent.sandbox.backends.image import find_image, installed_on_host
 from m3agent.sandbox.backends.reaper import start_reaper
 from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
-from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, SandboxError
+from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, OutOfMemory, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, ON_CPYTHON, Channel
 from m3agent.sandbox.threads import uninterrupted
 
@@ -47,6 +47,9 @@ PROCESS_LABEL = f"{LABEL}.process"
 """The label that identifies the process that made an object, so that others can check whether the process
 still runs.
 """
+PATIENCE = 3.0  # seconds until the engine must have noticed the end
+OOM_WINDOW = 3.0  # an out-of-memory kill within these seconds before the end counts as its cause
+SIGKILLED = 137  # exit status of a container if its first process was killed
 
 _reaper_lock = threading.Lock()
 _reapers: dict[tuple[int, str], Any] = {}
@@ -293,3 +296,74 @@ def ensure_reaper(path: str | None) -> None:
         pid = os.getpid()
         if (pid, path) not in _reapers:
             _reapers[pid, path] = start_reaper(path, f"{OWNER_LABEL}={_owner(pid)}")
+
+
+def why_ended(api: Any, container: str, memory: int) -> SandboxError:
+    """Return an error that says why the container ended, from the engine's events.
+
+    A container removes itself when it ends, so its state is not available afterwards. The engine's recent events
+    are: Docker keeps the last 256.
+
+    Args:
+        api: A `docker.APIClient`.
+        container: Id of the container.
+        memory: Memory limit of the container in bytes.
+
+    Returns:
+        OutOfMemory; EngineUnavailable if the engine itself no longer answers; otherwise SandboxDied.
+    """
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        events = _events(api, container)
+    except (DockerException, RequestException, HTTPError, OSError):
+        return EngineUnavailable(
+            "the Docker engine stopped, and the sandbox with it: start the engine and try again"
+        )
+    return explain(events, memory)
+
+
+def explain(events: list[dict[str, Any]], memory: int) -> SandboxError:
+    """Derive the error from the container's events, in order and in the format of Docker's `/events`."""
+    ooms: list[float] = []
+    removed = False
+    for event in events:
+        what, when = event.get("Action") or event.get("status"), event.get("timeNano", 0) / 1e9
+        if what == "oom":
+            ooms.append(when)
+        elif what in {"kill", "remove"}:
+            removed = True
+        elif what in {"die", "died"}:
+            code = int(event.get("Actor", {}).get("Attributes", {}).get("exitCode", -1))
+            if removed:
+                break
+            if code == SIGKILLED and any(when - each < OOM_WINDOW for each in ooms):
+                return OutOfMemory(
+                    f"the sandbox used more than its {memory / (1 << 30):.3g} GiB of memory and was "
+                    "killed: raise the limit with M3AGENT_MEMORY"
+                )
+            return SandboxDied(f"the sandbox's first process ended (status {code})")
+    if removed:
+        return SandboxDied("someone stopped or removed the sandbox's container")
+    return SandboxDied("the sandbox's container ended (removed by someone, or the Docker engine stopped)")
+
+
+def _events(api: Any, container: str) -> list[dict[str, Any]]:
+    """Return the container's events up to its end, or all events within a few seconds."""
+    wanted = ["oom", "kill", "die", "died"]
+    found = []
+    # one second after the epoch: all events that the engine remembers, whatever its clock shows
+    until = int(time.time() + PATIENCE)
+    stream = api.events(
+        since=1, until=until, filters={"container": [container], "event": wanted}, decode=True
+    )
+    try:
+        for event in stream:
+            found.append(event)
+            if event.get("Action", event.get("status")) in {"die", "died"}:
+                break
+    finally:
+        stream.close()
+    return found

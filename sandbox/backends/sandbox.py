@@ -327,8 +327,8 @@ class Sandbox:
         self._env |= await network.open(self.channel)
         del self._env["PIP_NO_INDEX"]
 
-        async def run(argv: list[str], stdin: bytes) -> ExecResult:
-            return await self.exec(argv, cwd=self.folders.toolbox, stdin=stdin)
+        async def run(argv: list[str], stdin: bytes) -> int:
+            return (await self.exec(argv, cwd=self.folders.toolbox, stdin=stdin)).exit
 
         self._env |= await lend_certificates(run, f"{self.folders.toolbox}/certificates.pem")
 

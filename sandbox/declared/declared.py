@@ -147,7 +147,7 @@ def _scan(files: Files, found: ScanResult) -> ScanResult:
 def _comes_along(line: str) -> bool:
     """Return whether every sandbox has this requirement already: it is part of our own pytest."""
     requirement = Requirement(line.partition(" --hash")[0])
-    ours = {canonicalize_name(name) for name in DISTRIBUTIONS.values()}
+    ours = {canonicalize_name(name) for name in DISTRIBUTIONS}
     if canonicalize_name(requirement.name) not in ours or requirement.extras:
         return False
     return requirement.specifier.contains(importlib.metadata.version(requirement.name), prereleases=True)

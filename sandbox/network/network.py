@@ -10,7 +10,6 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
 from m3agent.sandbox.network.proxy import PORT, Proxy
 from m3agent.sandbox.network.tunnel import Tunnel
@@ -33,15 +32,6 @@ BUNDLES = (
 BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT")
 
 
-class Finished(Protocol):
-    """Result type of `run` (see `lend_certificates`)."""
-
-    @property
-    def exit(self) -> int:
-        """The exit status."""
-        ...
-
-
 class Network:
     """The network connection of one sandbox."""
 
@@ -60,23 +50,21 @@ class Network:
             await self._tunnel.close()
 
 
-async def lend_certificates(
-    run: Callable[[list[str], bytes], Awaitable[Finished]], path: str
-) -> dict[str, str]:
+async def lend_certificates(run: Callable[[list[str], bytes], Awaitable[int]], path: str) -> dict[str, str]:
     """Copy this host's certificate bundle into a sandbox if its image has none.
 
     Args:
-        run: Runs a command with a standard input in the sandbox.
+        run: Runs a command with a standard input in the sandbox, and returns its exit status.
         path: Path of the bundle inside the sandbox.
 
     Returns:
         Variables that name the bundle; empty if nothing was copied.
     """
     script = f"for f in {' '.join(BUNDLES)}; do test -e $f && exit 3; done; exit 0"
-    if (await run(["sh", "-c", script], b"")).exit != 0:
+    if await run(["sh", "-c", script], b"") != 0:
         return {}
     bundle = await asyncio.to_thread(_host_bundle)
-    if bundle is None or (await run(["sh", "-c", 'cat > "$0"', path], bundle)).exit != 0:
+    if bundle is None or await run(["sh", "-c", 'cat > "$0"', path], bundle) != 0:
         return {}
     return dict.fromkeys(BUNDLE_VARIABLES, path)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from m3agent.agent.context.selection.imports import ImportMap
 from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.selection.query import Query, mentioned, read_issue
-from m3agent.agent.context.selection.store import Progress, TermStore
+from m3agent.agent.context.selection.store import Content, Progress, TermStore
 from m3agent.agent.context.selection.terms import codes, words
 
 K1, B = 1.5, 0.75
@@ -39,22 +39,17 @@ _LONGEST_EXCERPT = 16_000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Content):
     """A file that may be shown."""
 
-    path: str
     tokens: int
     """Its tokens in the context."""
-    key: bytes
-    """16 bytes that identify its path and content."""
     order: float
     """Its place in the order that does not depend on the issue."""
     touched: float | None
     """Natural logarithm of its decayed number of changes: the sum of exp(-age/100) over the commits that
     touched it, with ages in first-parent commits. None without history.
     """
-    text: Callable[[], str]
-    """Reads its text."""
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from m3agent.agent.context.selection.outline import OUTLINE_VERSION, available, outline
 from m3agent.agent.context.selection.terms import TERMS_VERSION, Terms, analyse
@@ -31,23 +32,16 @@ CREATE TABLE IF NOT EXISTS content
 """
 
 
-class Content(Protocol):
-    """A file's content: its path, a unique key and a function to read it."""
+@dataclass(frozen=True)
+class Content:
+    """A file's content."""
 
-    @property
-    def path(self) -> str:
-        """Path relative to the repository."""
-        ...
-
-    @property
-    def key(self) -> bytes:
-        """Key that is equal exactly for equal path and content."""
-        ...
-
-    @property
-    def text(self) -> Callable[[], str]:
-        """Function that reads the content."""
-        ...
+    path: str
+    """Path relative to the repository."""
+    key: bytes
+    """16 bytes that are equal exactly for equal path and content."""
+    text: Callable[[], str]
+    """Reads the content."""
 
 
 class TermStore:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.context import large
+from m3agent.agent.context import excerpt
 from m3agent.agent.context.checkout import Checkout
-from m3agent.agent.context.pack import pack, pack_files
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.rules import MAX_FILE_BYTES
 from m3agent.agent.context.selection import outline
@@ -23,6 +23,7 @@ from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
+from tests.agent.packed_files import pack_files
 from tests.agent.small_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class TestFilesThatAreTooLargeToBePacked:
     def test_of_any_size_are_read_from_their_beginning(
         self, new_repo: NewRepo, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(large, "READ_BYTES", 2 * MAX_FILE_BYTES)
+        monkeypatch.setattr(excerpt, "READ_BYTES", 2 * MAX_FILE_BYTES)
         root = new_repo(files={"a.py": b"x = 1\n"})
         with (root / "dump.csv").open("w") as file:
             file.write(HUGE)

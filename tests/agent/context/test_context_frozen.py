@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.frozen import REBASE
-from m3agent.agent.context.pack import pack, pack_files
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
+from tests.agent.packed_files import pack_files
 
 if TYPE_CHECKING:
     from tests.agent.conftest import NewRepo, RunGit

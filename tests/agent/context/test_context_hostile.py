@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from m3agent.agent.context.checkout import Checkout
-from m3agent.agent.context.pack import pack, pack_files
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
+from tests.agent.packed_files import pack_files
 from tests.agent.small_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:

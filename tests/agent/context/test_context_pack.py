@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.checkout import Checkout
-from m3agent.agent.context.pack import pack, pack_files
+from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import MAX_NAMES, PackOptions
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
+from tests.agent.packed_files import pack_files
 from tests.agent.small_tokenizer import write_tokenizer
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from m3agent.agent.context.selection.store import TermStore
 
 def candidate(path: str, text: str, order: float = 0.0, touched: float | None = None) -> Candidate:
     key = hashlib.blake2b(f"{path}\0{text}".encode(), digest_size=16).digest()
-    return Candidate(path, len(text) // 4 + 5, key, order, touched, lambda: text)
+    return Candidate(path, key, lambda: text, len(text) // 4 + 5, order, touched)
 
 
 @pytest.fixture

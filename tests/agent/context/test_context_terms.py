@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from m3agent.agent.context.selection import store as store_module
 from m3agent.agent.context.selection.imports import ImportMap
 from m3agent.agent.context.selection.kinds import FileKind, kind_of
 from m3agent.agent.context.selection.query import mentioned, read_issue
-from m3agent.agent.context.selection.store import FILE_NAME, TermStore
+from m3agent.agent.context.selection.store import FILE_NAME, Content, TermStore
 from m3agent.agent.context.selection.terms import Terms, analyse, code, defined, imports, parts, words
 
 ROOT = Path(__file__).parents[3]
@@ -33,30 +32,19 @@ folder = Path(sys.argv[1])
 texts = st.text(st.one_of(st.characters(), st.sampled_from("aB_ \n\"'(){}.:/#=")), max_size=300)
 
 
-@dataclass
-class File:
+class File(Content):
     """A file that counts how often it was read."""
 
-    path: str
     body: str
-    reads: int = field(default=0)
+    reads: int
 
-    @property
-    def key(self) -> bytes:
-        return self.path.encode().ljust(16, b"\0")[:16]
+    def __init__(self, path: str, body: str) -> None:
+        super().__init__(path, path.encode().ljust(16, b"\0")[:16], self._read)
+        vars(self).update(body=body, reads=0)
 
-    @property
-    def text(self) -> Read:
-        return Read(self)
-
-
-@dataclass
-class Read:
-    file: File
-
-    def __call__(self) -> str:
-        self.file.reads += 1
-        return self.file.body
+    def _read(self) -> str:
+        vars(self)["reads"] += 1
+        return self.body
 
 
 def some_files(number: int) -> list[File]:

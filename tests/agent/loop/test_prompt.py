@@ -8,7 +8,6 @@ import json
 
 import pytest
 
-from m3agent.agent.context.pack import pack_files
 from m3agent.agent.context.types import Context
 from m3agent.agent.issue.images import image_of
 from m3agent.agent.issue.load import Issue, load_issue
@@ -24,6 +23,7 @@ from m3agent.agent.loop.prompt import (
 )
 from m3agent.sandbox.network.allow_list import parse_hosts
 from m3agent.tools.registry import TOOLS
+from tests.agent.packed_files import pack_files
 from tests.servers.tracker import PNG
 
 HEAD = "0123456789abcdef0123456789abcdef01234567"

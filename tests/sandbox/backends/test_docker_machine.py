@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from m3agent.sandbox.backends.docker_machine import DockerMachine
+from m3agent.sandbox.backends.docker_machine import DockerMachine, explain
 from m3agent.sandbox.backends.engine import connect, engine_addresses
-from m3agent.sandbox.backends.engine_events import explain
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import FEW_INODES, INODE_COST, Sandbox, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, OutOfMemory, SandboxDied, SandboxError
