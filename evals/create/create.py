@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.evals.create.archive import pack
-from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, instance_id, row_of
+from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, instance_id, pack, row_of
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.history import CommitHistory
-from m3agent.evals.create.kind import KINDS, kind_of
 from m3agent.evals.create.mine import Bounds, MinedCommit, examine
 from m3agent.evals.create.recipe import recipe_of
-from m3agent.evals.create.statement import cleaned_message, statement_of
+from m3agent.evals.create.statement import KINDS, cleaned_message, kind_of, statement_of
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.swebench import read_row

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gzip
+import io
 import json
 import re
-from collections.abc import Iterator
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +27,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.report.write import write_page
-from m3agent.evals.create.archive import pack
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.mine import MinedCommit
 from m3agent.sandbox.store.git import TreeStore
@@ -36,6 +39,13 @@ SEEN = (
 """Fields of a row that an agent may see."""
 HIDDEN = ("test_cmd_full",)
 """Keys of `environment` that the agent must not see: the value names the test files."""
+CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
+FOLDERS = ("", "/objects", "/objects/info", "/objects/pack", "/refs", "/refs/heads", "/refs/tags")
+# For reproducible bytes: no delta of the source's packs is reused, and threads would split the work
+# differently each time.
+PACKING = (
+    *("--no-reuse-delta", "--no-reuse-object", "--threads=1", "--window=10", "--depth=50", "--compression=6"),
+)
 
 
 class ValidatedCandidate(BaseModel):
@@ -52,7 +62,7 @@ class ValidatedCandidate(BaseModel):
     seconds: float
     """Wall time of the validation."""
     kind: str = ""
-    """`m3agent.evals.create.kind.Kind`; empty if the candidate is invalid."""
+    """`m3agent.evals.create.statement.Kind`; empty if the candidate is invalid."""
 
 
 class _File(BaseModel):
@@ -226,3 +236,50 @@ def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
 
 def _lines(rows: Iterator[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def pack(store: TreeStore, refs: Mapping[str, str], name: str) -> bytes:
+    """Return the archive, a gzipped tar that contains the bare repository `name`.git: a commit for each ref, and no history.
+
+    The same commits give the same bytes, however git had packed the source repository.
+
+    Args:
+        store: The store that has the commits.
+        refs: Commit ids by ref name. The commits have no parents.
+        name: Name of the repository.
+
+    Raises:
+        GitFailed: The store lacks objects of these commits.
+    """
+    commits = sorted(set(refs.values()))
+    wanted = store.git("rev-list", "--objects", "--no-walk=unsorted", *commits)
+    files = {
+        "HEAD": b"ref: refs/heads/main\n",
+        "config": CONFIG.encode(),
+        "packed-refs": "".join(f"{sha} {ref}\n" for ref, sha in sorted(refs.items())).encode(),
+        "shallow": "".join(f"{sha}\n" for sha in commits).encode(),
+    }
+    # Git makes the pack in the store and renames it, so the folder must be in the same file system.
+    with tempfile.TemporaryDirectory(dir=store.git_dir.resolve()) as scratch:
+        store.git("pack-objects", "-q", *PACKING, f"{scratch}/pack", stdin=wanted)
+        for part in Path(scratch).glob("pack-*"):
+            if part.suffix in {".pack", ".idx"}:
+                files[f"objects/pack/{part.name}"] = part.read_bytes()
+    return _tar(f"{name}.git", files)
+
+
+def _tar(root: str, files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=buffer, mtime=0, compresslevel=6) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for folder in FOLDERS:
+            info = tarfile.TarInfo(f"{root}{folder}")
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(info)
+        for name, content in sorted(files.items()):
+            info = tarfile.TarInfo(f"{root}/{name}")
+            info.size, info.mode = len(content), 0o644
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()

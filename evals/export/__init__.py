@@ -1,4 +1,5 @@
 """Write instances in the formats of other programs.
 
-`harbor` writes tasks for Harbor, which `in_harbor` grades there; `rows` writes rows for programs that read SWE-bench.
+`harbor` writes tasks for Harbor, which `in_harbor` grades there; `export` writes these, and rows for programs that read
+SWE-bench.
 """

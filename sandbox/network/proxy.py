@@ -60,25 +60,25 @@ class Caps:
     """Longest duration of a connection in seconds."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class NetworkRequest:
-    """One finished request of a program in the sandbox."""
+    """One request of a program in the sandbox. The proxy fills it in until the request is finished."""
 
-    method: str
+    method: str = ""
     """HTTP method."""
-    host: str
+    host: str = ""
     """Host of the request; empty if the request was malformed."""
-    port: int
+    port: int = 0
     """Port of the request; 0 if the request was malformed."""
-    verdict: Literal["allowed", "refused", "failed"]
+    verdict: Literal["allowed", "refused", "failed"] = "refused"
     """Whether the proxy forwarded the request."""
-    reason: str
+    reason: str = ""
     """Why it was refused, failed or was cut off; empty if it finished normally."""
-    sent: int
+    sent: int = 0
     """Bytes sent to the host."""
-    received: int
+    received: int = 0
     """Bytes received from the host."""
-    seconds: float
+    seconds: float = 0.0
     """Duration."""
 
 
@@ -131,19 +131,6 @@ class ProxyResponse(Exception):
         self.status = status
 
 
-@dataclass
-class _Use:
-    """Statistics of one connection; see `NetworkRequest`."""
-
-    method: str = ""
-    host: str = ""
-    port: int = 0
-    verdict: Literal["allowed", "refused", "failed"] = "refused"
-    reason: str = ""
-    sent: int = 0
-    received: int = 0
-
-
 class Proxy:
     """Serve the connections of one sandbox.
 
@@ -189,7 +176,7 @@ class Proxy:
         if self._requests > self._caps.requests:
             await _answer(program, 403, f"this sandbox has made {self._caps.requests} requests, its limit")
             return
-        use = _Use()
+        use = NetworkRequest()
         started = time.monotonic()
         try:
             await self._serve(program, use)
@@ -210,9 +197,10 @@ class Proxy:
             raise
         finally:
             if use.method or use.reason:  # otherwise the connection was closed without any data
-                self._log(NetworkRequest(**vars(use), seconds=round(time.monotonic() - started, 3)))
+                use.seconds = round(time.monotonic() - started, 3)
+                self._log(use)
 
-    async def _serve(self, program: Stream, use: _Use) -> None:
+    async def _serve(self, program: Stream, use: NetworkRequest) -> None:
         try:
             async with asyncio.timeout(self._caps.head):
                 head, rest = await _read_head(program)
@@ -273,7 +261,7 @@ class Proxy:
             return []
 
     async def _relay(
-        self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: _Use
+        self, request: ProxyRequest, rest: bytes, program: Stream, host: Host, use: NetworkRequest
     ) -> None:
         """Forward bytes until both sides are done, the connection is idle too long, or a limit is reached."""
         loop = asyncio.get_running_loop()

@@ -30,7 +30,7 @@ from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.repo.repository import Repository, last_tag, open_repository, origin_url
 from m3agent.agent.repo.snapshot import workspace_of
 from m3agent.evals.code.checkout import checkout
-from m3agent.evals.create.archive import pack
+from m3agent.evals.create.folder import pack
 from m3agent.evals.create.history import open_history
 from m3agent.evals.data.instance import Source, Task
 from m3agent.sandbox.store.git_command import SUBCOMMANDS, GitCommand, for_owner_question, subcommand

@@ -257,7 +257,7 @@ def _minor(text: str | None) -> str | None:
 
 
 def _kinds(text: str | None) -> tuple[str, ...]:
-    from m3agent.evals.create.kind import KINDS
+    from m3agent.evals.create.statement import KINDS
 
     found = KINDS if text is None else tuple(part.strip() for part in text.split(","))
     if unknown := [kind for kind in found if kind not in KINDS]:

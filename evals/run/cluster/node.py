@@ -1,6 +1,7 @@
 """Code that runs on a cluster's nodes.
 
-Make one attempt in a local folder and send the folder back as a tar.
+Make one attempt in a local folder and send the folder back as a tar. The code of an instance that exists only on the machine
+of the run travels to the node as a tar of one commit, which any node can check out.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import io
 import os
 import shutil
@@ -16,17 +18,21 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from m3agent import __version__
 from m3agent.agent.settings.settings import state_dir
-from m3agent.evals.code.archive import MOST_BYTES, extract_files
-from m3agent.evals.data.instance import Instance
+from m3agent.agent.util.atomic_write import write_whole
+from m3agent.evals.code.archive import MOST_BYTES, TAKEN, extract_files
+from m3agent.evals.code.codebase import codebase
+from m3agent.evals.code.leak_proof import BRANCH
+from m3agent.evals.data.instance import Instance, Source, Task
 from m3agent.evals.data.results import AttemptRecord
 from m3agent.evals.run.attempt import EvalAttempt
-from m3agent.evals.run.cluster.sources import Parcel, arrived
 from m3agent.evals.run.parts import AttemptListener, PartsOf
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import SandboxError
+from m3agent.sandbox.images.image_build import files_as_tar
 
 AWAY, LOCK = Path("evals", "away"), "lock"
 """Folder of running attempts, below a node's state folder.
@@ -35,6 +41,9 @@ Each attempt has a lock file, which is held while any process of the attempt run
 """
 PATIENCE = 20.0
 """How long `Worker.news` waits for an event, in seconds."""
+ROOT = "code.git"
+RECEIVED = Path("evals", "received")
+"""Folder below the state folder for code from other machines; the files are named by their hash."""
 
 
 @dataclass(frozen=True)
@@ -186,3 +195,44 @@ def unpack(files: bytes, folder: Path) -> None:
     """
     with tarfile.open(fileobj=io.BytesIO(files)) as archive:
         extract_files(archive, folder, MOST_BYTES)
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A bare repository with one commit, as a tar."""
+
+    tar: bytes
+
+    @property
+    def key(self) -> str:
+        """Hash of the tar."""
+        return hashlib.sha256(self.tar).hexdigest()
+
+
+def is_local(task: Task) -> bool:
+    """Return whether a task's code exists only on this machine."""
+    return task.source.kind != "git" or urlsplit(task.source.location).scheme != "https"
+
+
+def parcel(task: Task, state: Path) -> Parcel:
+    """Return the code of a task. This function blocks; it raises the errors of `codebase`."""
+    git = codebase(task, state).path / ".git"
+    paths = sorted(path for name in TAKEN for path in [git / name, *(git / name).rglob("*")])
+    files = {str(path.relative_to(git)): path.read_bytes() for path in paths if path.is_file()}
+    # git recognises a bare repository by these folders, even if they are empty
+    return Parcel(files_as_tar(files, ROOT, folders=[f"{ROOT}/{name}" for name in TAKEN[:2]]))
+
+
+def arrived(task: Task, sent: Parcel, state: Path) -> Task:
+    """Store the received code and return the task with that code as its source.
+
+    Raises:
+        OSError: The code cannot be written.
+    """
+    folder = state / RECEIVED
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = folder / f"{sent.key}.tar"
+    if not file.exists():
+        write_whole(file, sent.tar)
+    source = Source(kind="archive", location=str(file), ref=BRANCH)
+    return task.model_copy(update={"source": source})

@@ -26,8 +26,16 @@ from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
 from m3agent.evals.run.child import GRACE_SECONDS
-from m3agent.evals.run.cluster.node import AttemptOrder, FinishedAttempt, News, Worker, fault, unpack
-from m3agent.evals.run.cluster.sources import is_local, parcel
+from m3agent.evals.run.cluster.node import (
+    AttemptOrder,
+    FinishedAttempt,
+    News,
+    Worker,
+    fault,
+    is_local,
+    parcel,
+    unpack,
+)
 from m3agent.evals.run.parts import AttemptListener, Make, PartsOf
 from m3agent.serving.client.retry import api_policy
 

@@ -13,12 +13,12 @@ import pytest
 
 from m3agent.agent.errors import UsageError
 from m3agent.evals.code.archive import MOST_BYTES, extract_files
-from m3agent.evals.create.archive import pack
 from m3agent.evals.create.folder import (
     CreatedFolder,
     ValidatedCandidate,
     folder_name,
     instance_id,
+    pack,
     row_of,
     view,
 )

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from m3agent.evals.create.kind import Kind, kind_of
 from m3agent.evals.create.mine import score
+from m3agent.evals.create.statement import Kind, kind_of
 from tests.evals.create.test_create_statement import PLAIN
 
 WRONG = "E   assert 3 == 5"

@@ -13,8 +13,7 @@ import pytest
 from m3agent.evals.create.create import CreateRequest, create
 from m3agent.evals.create.folder import CreatedFolder
 from m3agent.evals.create.graded import Validated
-from m3agent.evals.create.leaks import leaks_of
-from m3agent.evals.create.rewrite import Rewriter
+from m3agent.evals.create.rewrite import Rewriter, leaks_of
 from m3agent.evals.data.instance import Instance
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.endpoint import probe

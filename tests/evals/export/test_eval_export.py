@@ -23,9 +23,8 @@ from m3agent.agent.errors import UsageError
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.load import load
 from m3agent.evals.environments.environments import Environments
-from m3agent.evals.export.export import Exported, Exporter
+from m3agent.evals.export.export import Exported, Exporter, row_of
 from m3agent.evals.export.harbor import HarborTask, write_task
-from m3agent.evals.export.rows import row_of
 from m3agent.evals.grade.trees import grading_trees
 from m3agent.sandbox.errors import DiskFull, EngineUnavailable
 from m3agent.sandbox.store.git import TreeStore

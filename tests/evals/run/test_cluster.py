@@ -19,8 +19,7 @@ from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.data.load import load
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.cluster import ray_cluster
-from m3agent.evals.run.cluster.node import AWAY, packed, unpack
-from m3agent.evals.run.cluster.sources import RECEIVED, arrived, parcel
+from m3agent.evals.run.cluster.node import AWAY, RECEIVED, arrived, packed, parcel, unpack
 from m3agent.evals.run.parts import AttemptParts
 from tests.conftest import alone, docker_here, later
 from tests.evals.run.test_run import outcomes

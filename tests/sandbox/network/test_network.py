@@ -14,9 +14,8 @@ import pytest
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
 from m3agent.sandbox.network.allow_list import may_reach, parse_hosts
-from m3agent.sandbox.network.network import Network
+from m3agent.sandbox.network.network import MOST, Network
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy
-from m3agent.sandbox.network.tunnel import MOST
 from tests.conftest import until
 
 pytestmark = pytest.mark.supervisor
