@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
@@ -91,107 +91,82 @@ def kind_of(found: str) -> str:
     return next(kind for beginning, kind in _KINDS if found.startswith(beginning))
 
 
-class Rules(NamedTuple):
-    """The search for anchors, the group of each anchor, and regular expressions for the text around them."""
-
-    anchors: BytesAhoCorasick
-    groups: tuple[str, ...]
-    token: re.Pattern[bytes]
-    value: re.Pattern[bytes]
-    rest: re.Pattern[bytes]
-    parameter: re.Pattern[bytes]
-    word: re.Pattern[bytes]
-    harmless_start: re.Pattern[bytes]
-    harmless_end: re.Pattern[bytes]
-    web_token: re.Pattern[bytes]
-    authorization: re.Pattern[bytes]
-    userinfo: re.Pattern[bytes]
-    change: re.Pattern[bytes]
-    placeholder: re.Pattern[bytes]
-    armor: re.Pattern[bytes]
-    body: re.Pattern[bytes]
-    piece: re.Pattern[bytes]
-    escape: re.Pattern[str]
-
+ANCHORS = {
+    **dict.fromkeys(_BEGINNINGS.split(), "beginning"),
+    **dict.fromkeys(_INSIDE.split(), "inside"),
+    **dict.fromkeys((*_NAMES.split(), *PASSWORDS), "name"),
+    "basic ": "authorization",
+    "bearer ": "authorization",
+    "://": "url",
+    "private key": "private key",
+}
+"""What may begin a secret, in lower case, and its group."""
+GROUPS = tuple(ANCHORS.values())
 
 # Printable ASCII without quotes, angle brackets, braces, commas, semicolons and backslashes.
 _BARE = rb"[!#-&(-+\--:=?-\[\]^_a-z|~]"
 _HEADER = rb"[A-Z][\w-]{1,20}+:[ ][^\n\\]{0,99}+"  # as in "Proc-Type: 4,ENCRYPTED"
 
+# Every expression takes time proportional to the few hundred bytes that it examines, whatever they are.
+
+# After the prefix of a token: enough characters, and the first ones not only lower case letters.
+TOKEN = re.compile(rb"(?=[a-z_./+=~:|-]{0,48}+[A-Z0-9])[\w./+=~:|-]{12}")
+# After a part of a name: the rest of the name, an assignment in some language, a value with or
+# without quotes.
+VALUE = re.compile(
+    rb"""
+    (?P<name>[\w.-]{0,40}+) (?![\w.-]) (?: \\?["'`] | [\])] ){0,3}+ [ \t]{0,16}+
+    (?: :[ \t]{0,4}[\w.&'<>|?*\[\], ]{1,48}?= | [=!]={1,2} | [:=]?[=:] | => | [,(>] | value= )?
+    [ \t]{0,16}+ (?: \(?\r?\n[ \t]{1,40}+ )?+
+    (?: (?: [bru@]{0,2} | \\ )
+        (?: "([^"\s\\]{12,1024}+)\\?" | '([^'\s\\]{12,1024}+)\\?' | `([^`\s\\]{12,1024}+)\\?` )
+      | (?<=[\s=:>,("'`]) (?![=:>,(] | [\w.]{0,99}+[(\[]) (?P<bare>"""
+    + _BARE
+    + rb"""{16,256}+) )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+REST = re.compile(_BARE + rb"*+")
+# What follows a value in a URL; and the characters of an unquoted value that could be an expression.
+PARAMETER = re.compile(rb"[?&][\w-]{1,32}=")
+WORD = re.compile(rb"[\w+/=.~:-]*+")
+HARMLESS_START = re.compile(
+    rb"(?:continuation|csrf|cursor|next|page|sync|xsrf)[-_]?\Z",
+    re.IGNORECASE,
+)
+HARMLESS_END = re.compile(
+    rb"(?:checksum|digest|endpoint|file|fingerprint|format|hash|header|id|name|path|prefix|type|ur[il])s?\Z",
+    re.IGNORECASE,
+)
+WEB_TOKEN = re.compile(rb"eyJ[\w-]*+\.eyJ[\w-]*+\.")
+AUTHORIZATION = re.compile(rb"[ \t]{0,16}+([\w./+=~-]{12,256}+)")
+USERINFO = re.compile(rb"[\w.%+~-]{0,64}+:([^\s/@\"'`<>]{12,256}+)@")
+# Changes between lower case, upper case, digits and signs; a capital at the start of a word does not
+# count.
+CHANGE = re.compile(
+    rb"[a-z](?=[0-9!@#$%^&*]|[A-Z](?![a-z]{2}))|[A-Z](?=[0-9!@#$%^&*])|[0-9](?=[A-Za-z!@#$%^&*])"
+    rb"|[!@#$%^&*](?=[A-Za-z0-9])"
+)
+PLACEHOLDER = re.compile(
+    rb"change[-_ ]?me|deadbeef|dummy|example|insert|not[-_]?(?:a[-_]?)?real|placeholder|redacted|sample|your[-_]"
+    rb"|(.)\1{5}|01234567|12345678|98765432|abcdefgh"
+    rb"|(?:^|[-_.])(?:bar|demo|fake|foo|mock|test)(?:[-_.]|$)"
+    # an invented password; the code between two string literals
+    rb"|\A.{0,8}(?:p[a@4][s$5]{2}|s[e3]cr[e3]t).{0,8}\Z"
+    rb"|\A[+,);\]}:.&|?].*[({;]"
+    rb"|" + b"|".join(re.escape(known).encode() for known in _EXAMPLES.split()),
+    re.IGNORECASE,
+)
+ARMOR = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----")
+# The lines of a key in a separate file, in source code or in data.
+BODY = re.compile(rb"(?:\\[nrt]|" + _HEADER + rb"|[A-Za-z0-9+/=]{4,}+|[\s\"'`,+\\|#*>;/.()]|b(?=[\"']))*+")
+PIECE = re.compile(rb"\\[nrt]|" + _HEADER + rb"|([A-Za-z0-9+/=]{4,}+)")
+ESCAPE = re.compile(r"\\[nrt]")
+
 
 @functools.cache
-def rules() -> Rules:
-    """Return the rules; the first call builds them in a few milliseconds.
-
-    Every expression takes time proportional to the few hundred bytes that it examines, whatever they are.
-    """
+def anchors() -> BytesAhoCorasick:
+    """Return the search for all anchors; their order is that of `ANCHORS`. The first call takes a few milliseconds."""
     from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-    anchors = {
-        **dict.fromkeys(_BEGINNINGS.split(), "beginning"),
-        **dict.fromkeys(_INSIDE.split(), "inside"),
-        **dict.fromkeys((*_NAMES.split(), *PASSWORDS), "name"),
-        "basic ": "authorization",
-        "bearer ": "authorization",
-        "://": "url",
-        "private key": "private key",
-    }
-    return Rules(
-        anchors=BytesAhoCorasick([anchor.encode() for anchor in anchors], implementation=Implementation.DFA),
-        groups=tuple(anchors.values()),
-        # After the prefix of a token: enough characters, and the first ones not only lower case letters.
-        token=re.compile(rb"(?=[a-z_./+=~:|-]{0,48}+[A-Z0-9])[\w./+=~:|-]{12}"),
-        # After a part of a name: the rest of the name, an assignment in some language, a value with or
-        # without quotes.
-        value=re.compile(
-            rb"""
-            (?P<name>[\w.-]{0,40}+) (?![\w.-]) (?: \\?["'`] | [\])] ){0,3}+ [ \t]{0,16}+
-            (?: :[ \t]{0,4}[\w.&'<>|?*\[\], ]{1,48}?= | [=!]={1,2} | [:=]?[=:] | => | [,(>] | value= )?
-            [ \t]{0,16}+ (?: \(?\r?\n[ \t]{1,40}+ )?+
-            (?: (?: [bru@]{0,2} | \\ )
-                (?: "([^"\s\\]{12,1024}+)\\?" | '([^'\s\\]{12,1024}+)\\?' | `([^`\s\\]{12,1024}+)\\?` )
-              | (?<=[\s=:>,("'`]) (?![=:>,(] | [\w.]{0,99}+[(\[]) (?P<bare>"""
-            + _BARE
-            + rb"""{16,256}+) )
-            """,
-            re.VERBOSE | re.IGNORECASE,
-        ),
-        rest=re.compile(_BARE + rb"*+"),
-        # What follows a value in a URL; and the characters of an unquoted value that could be an expression.
-        parameter=re.compile(rb"[?&][\w-]{1,32}="),
-        word=re.compile(rb"[\w+/=.~:-]*+"),
-        harmless_start=re.compile(
-            rb"(?:continuation|csrf|cursor|next|page|sync|xsrf)[-_]?\Z",
-            re.IGNORECASE,
-        ),
-        harmless_end=re.compile(
-            rb"(?:checksum|digest|endpoint|file|fingerprint|format|hash|header|id|name|path|prefix|type|ur[il])s?\Z",
-            re.IGNORECASE,
-        ),
-        web_token=re.compile(rb"eyJ[\w-]*+\.eyJ[\w-]*+\."),
-        authorization=re.compile(rb"[ \t]{0,16}+([\w./+=~-]{12,256}+)"),
-        userinfo=re.compile(rb"[\w.%+~-]{0,64}+:([^\s/@\"'`<>]{12,256}+)@"),
-        # Changes between lower case, upper case, digits and signs; a capital at the start of a word does not
-        # count.
-        change=re.compile(
-            rb"[a-z](?=[0-9!@#$%^&*]|[A-Z](?![a-z]{2}))|[A-Z](?=[0-9!@#$%^&*])|[0-9](?=[A-Za-z!@#$%^&*])"
-            rb"|[!@#$%^&*](?=[A-Za-z0-9])"
-        ),
-        placeholder=re.compile(
-            rb"change[-_ ]?me|deadbeef|dummy|example|insert|not[-_]?(?:a[-_]?)?real|placeholder|redacted|sample|your[-_]"
-            rb"|(.)\1{5}|01234567|12345678|98765432|abcdefgh"
-            rb"|(?:^|[-_.])(?:bar|demo|fake|foo|mock|test)(?:[-_.]|$)"
-            # an invented password; the code between two string literals
-            rb"|\A.{0,8}(?:p[a@4][s$5]{2}|s[e3]cr[e3]t).{0,8}\Z"
-            rb"|\A[+,);\]}:.&|?].*[({;]"
-            rb"|" + b"|".join(re.escape(known).encode() for known in _EXAMPLES.split()),
-            re.IGNORECASE,
-        ),
-        armor=re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}?PRIVATE KEY(?: BLOCK)?-----"),
-        # The lines of a key in a separate file, in source code or in data.
-        body=re.compile(
-            rb"(?:\\[nrt]|" + _HEADER + rb"|[A-Za-z0-9+/=]{4,}+|[\s\"'`,+\\|#*>;/.()]|b(?=[\"']))*+"
-        ),
-        piece=re.compile(rb"\\[nrt]|" + _HEADER + rb"|([A-Za-z0-9+/=]{4,}+)"),
-        escape=re.compile(r"\\[nrt]"),
-    )
+    return BytesAhoCorasick([anchor.encode() for anchor in ANCHORS], implementation=Implementation.DFA)

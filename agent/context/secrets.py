@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from m3agent.agent.context import secret_rules as rules
 from m3agent.agent.context.languages import is_code
-from m3agent.agent.context.secret_rules import PASSWORDS, RULESET, kind_of, rules
 
 if TYPE_CHECKING:
     import re
@@ -134,21 +134,20 @@ def _candidates(data: bytes, code: bool) -> Iterator[_Span]:
     A candidate with a kind was found by m3agent's own rules. One without a kind must be judged by the
     library. For code there are fewer candidates, but never additional ones.
     """
-    groups = rules().groups
     known = 0  # end of the last value; names inside values are ignored
-    for index, start, end in rules().anchors.find_matches_as_indexes(data.lower(), overlapping=True):
-        group = groups[index]
+    for index, start, end in rules.anchors().find_matches_as_indexes(data.lower(), overlapping=True):
+        group = rules.GROUPS[index]
         if group == "name":
-            if start < known or not (match := rules().value.match(data, end)):
+            if start < known or not (match := rules.VALUE.match(data, end)):
                 continue
             first, known = _extent(data, match)
             if not _random(data[first:known]) or _harmless(data, start, match["name"]):
                 continue
-            if rules().web_token.match(data, first, known):
+            if rules.WEB_TOKEN.match(data, first, known):
                 yield _Span(first, known, "")  # the library decides by its content
-            elif not (code and match["bare"]) or rules().word.fullmatch(data, first, known):
+            elif not (code and match["bare"]) or rules.WORD.fullmatch(data, first, known):
                 name = data[start:end].lower().decode()
-                yield _Span(first, known, "password" if name in PASSWORDS else "secret")
+                yield _Span(first, known, "password" if name in rules.PASSWORDS else "secret")
         elif group == "private key":
             if key := _private_key(data, start):
                 yield key
@@ -166,9 +165,9 @@ def _extent(data: bytes, match: re.Match[bytes]) -> tuple[int, int]:
     first, last = match.span(match.lastindex)
     if not match["bare"] and _random(data[first:last]):
         return first, last
-    if parameter := rules().parameter.search(data, first, last):
+    if parameter := rules.PARAMETER.search(data, first, last):
         return first, parameter.start()
-    if match["bare"] and _varied(data[first:last]) and (rest := rules().rest.match(data, last)):
+    if match["bare"] and _varied(data[first:last]) and (rest := rules.REST.match(data, last)):
         return first, rest.end()
     return first, last
 
@@ -178,21 +177,21 @@ def _harmless(data: bytes, start: int, rest: bytes) -> bool:
 
     The name's anchor begins at data[start:]; `rest` is the part of the name after the anchor.
     """
-    before = rules().harmless_start.search(data, max(0, start - 16), start)
-    return before is not None or rules().harmless_end.search(rest) is not None
+    before = rules.HARMLESS_START.search(data, max(0, start - 16), start)
+    return before is not None or rules.HARMLESS_END.search(rest) is not None
 
 
 def _worth_a_look(data: bytes, start: int, end: int, group: str) -> bool:
     """Return whether the text after the anchor data[start:end] may be part of a token or a password."""
     if group in ("authorization", "url"):
-        value = (rules().userinfo if group == "url" else rules().authorization).match(data, end)
+        value = (rules.USERINFO if group == "url" else rules.AUTHORIZATION).match(data, end)
         return value is not None and _random(value[1])
     if group == "beginning":
         # At the start of a word, or after an escape such as \n.
         before = data[max(0, start - 2) : start]
         if before[-1:].isalnum() and before[:1] != b"\\":
             return False
-    return rules().token.match(data, end) is not None
+    return rules.TOKEN.match(data, end) is not None
 
 
 def _private_key(data: bytes, start: int) -> _Span | None:
@@ -200,12 +199,12 @@ def _private_key(data: bytes, start: int) -> _Span | None:
 
     The BEGIN line contains data[start:].
     """
-    armor = rules().armor.match(data, max(0, data.rfind(b"-----BEGIN ", max(0, start - 52), start)))
+    armor = rules.ARMOR.match(data, max(0, data.rfind(b"-----BEGIN ", max(0, start - 52), start)))
     if armor is None or armor.end() < start:
         return None
-    body = rules().body.match(data, armor.end())
+    body = rules.BODY.match(data, armor.end())
     assert body is not None  # the match can be empty
-    pieces = rules().piece.finditer(data, *body.span())
+    pieces = rules.PIECE.finditer(data, *body.span())
     lines = [piece for piece in pieces if piece[1] and len(piece[1]) >= _LINE]
     if not lines or not _random(lines[0][1]):
         return None
@@ -216,7 +215,7 @@ def _private_key(data: bytes, start: int) -> _Span | None:
 
 def _random(value: bytes) -> bool:
     """Return whether a value looks random, before and after decoding, and is not a placeholder."""
-    if not _varied(value) or rules().placeholder.search(value):
+    if not _varied(value) or rules.PLACEHOLDER.search(value):
         return False
     plain = _plain(value)
     return plain == value or _varied(plain)
@@ -224,7 +223,7 @@ def _random(value: bytes) -> bool:
 
 def _varied(value: bytes) -> bool:
     """Return whether a value switches between character classes as often as random values do."""
-    changes = [match.start() for match in rules().change.finditer(value, 0, _ENOUGH)]
+    changes = [match.start() for match in rules.CHANGE.finditer(value, 0, _ENOUGH)]
     return (
         len(value) >= _SHORTEST
         and len(set(value)) >= _DISTINCT
@@ -257,12 +256,12 @@ def _by_library(data: bytes, candidates: Iterable[_Span]) -> Iterator[_Span]:
         start, end = _window(data, candidate)
         seen = end if end - start < _STEP else start + _STEP
         # An escape such as \n before a token does not belong to its word.
-        text = rules().escape.sub("  ", data[start:end].decode())
-        for finding in scan(text, ruleset=RULESET):
+        text = rules.ESCAPE.sub("  ", data[start:end].decode())
+        for finding in scan(text, ruleset=rules.RULESET):
             secret = text[finding.start : finding.end].encode()
             if _accepted(finding.type, secret):
                 first = start + len(text[: finding.start].encode())
-                yield _Span(first, first + len(secret), kind_of(finding.type))
+                yield _Span(first, first + len(secret), rules.kind_of(finding.type))
 
 
 def _window(data: bytes, candidate: _Span) -> tuple[int, int]:
@@ -294,7 +293,7 @@ def _accepted(found: str, secret: bytes) -> bool:
         return False
     if found.startswith(("authorization_", "bearer_", "connection_", "otpauth_", "vendor_")):
         return _random(secret)  # the context is weaker evidence than a provider's format
-    return len(set(secret)) >= _DISTINCT and not rules().placeholder.search(secret)
+    return len(set(secret)) >= _DISTINCT and not rules.PLACEHOLDER.search(secret)
 
 
 def _alive(token: bytes) -> bool:
@@ -333,4 +332,4 @@ def _in_its_place(secret: bytes, kind: str) -> bytes:
     marker = f"<REDACTED:{kind}>".encode()
     if kind != "private-key":
         return marker
-    return rules().piece.sub(lambda piece: marker if piece[1] else piece[0], secret)
+    return rules.PIECE.sub(lambda piece: marker if piece[1] else piece[0], secret)

@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.rules import SECRETS
-from m3agent.agent.context.secret_rules import KINDS, rules
+from m3agent.agent.context.secret_rules import KINDS, anchors
 from m3agent.agent.context.secrets import NOTATION_SECRETS, Finding, redact, suspicious
 from tests.conftest import later
 
@@ -538,6 +538,6 @@ def test_threads_may_share_everything() -> None:
     rng = random.Random(9)
     texts = [f"x = 1\nkey = '{make(rng)}'\n" * 20 for _, make in TOKENS.values()]
     expected = [redact(text, "file") for text in texts]
-    rules.cache_clear()
+    anchors.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(redact, texts * 4, ["file"] * len(texts) * 4)) == expected * 4
