@@ -10,7 +10,6 @@ import hashlib
 import re
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -55,12 +54,8 @@ def checkout(task: Task, target: Path, *, cache: Path | None = None) -> LeakProo
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise EnvironmentFault(f"{target} is not empty: a checkout needs an empty folder.")
     try:
-        with (
-            _from_image(task, cache) if task.source.kind == "image" else _mirror(task.source, cache) as (
-                mirror,
-                ref,
-            )
-        ):
+        with tempfile.TemporaryDirectory() as scratch:
+            mirror, ref = _mirror(task, cache, Path(scratch))
             commit = _commit(task, mirror, ref or task.base_commit)
             _fetch_into(target, mirror, commit)
         return prove(target, task.base_commit)
@@ -123,9 +118,13 @@ def _fetch(git_dir: Path, url: str, refspec: str) -> None:
     )
 
 
-@contextlib.contextmanager
-def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
-    """Yield a local repository that has the source's commit, and the ref to fetch from it."""
+def _mirror(task: Task, cache: Path | None, scratch: Path) -> tuple[Path, str]:
+    """Return a local repository that has the task's commit, and the ref to fetch from it."""
+    source, mirror = task.source, scratch / "mirror.git"
+    if source.kind == "image":
+        image = code_image(task.environment, cache or scratch / "kept", lambda _: None, threading.Event())
+        commit_of_image(image, source.ref, TreeStore(mirror))
+        return mirror, BASE
     parts = urlsplit(source.location)
     if source.kind == "git" and parts.scheme != "https":
         path = Path(unquote(parts.path) if parts.scheme == "file" else source.location)
@@ -133,29 +132,12 @@ def _mirror(source: Source, cache: Path | None) -> Iterator[tuple[Path, str]]:
             raise EnvironmentFault(
                 f"{source.location} is neither a repository's folder nor an address that begins with https."
             )
-        with tempfile.TemporaryDirectory() as temporary:
-            yield _borrow(path, source.ref, Path(temporary) / "mirror.git")
-        return
-    ref = source.ref if source.kind == "archive" else BASE
-    key = _key(source) if cache is not None else None
-    if cache is not None and key is not None:
-        yield _kept(source, cache, key), ref
-        return
-    with tempfile.TemporaryDirectory() as temporary:
-        mirror = Path(temporary) / "mirror.git"
+        return _borrow(path, source.ref, mirror)
+    if cache is not None and (key := _key(source)) is not None:
+        mirror = _kept(source, cache, key)
+    else:
         _make(source, mirror)
-        yield mirror, ref
-
-
-@contextlib.contextmanager
-def _from_image(task: Task, cache: Path | None) -> Iterator[tuple[Path, str]]:
-    """Yield a repository with the code in the image of the task's environment, and the ref of its commit."""
-    with tempfile.TemporaryDirectory() as temporary:
-        kept = cache if cache is not None else Path(temporary) / "kept"
-        image = code_image(task.environment, kept, lambda _: None, threading.Event())
-        mirror = Path(temporary) / "mirror.git"
-        commit_of_image(image, task.source.ref, TreeStore(mirror))
-        yield mirror, BASE
+    return mirror, source.ref if source.kind == "archive" else BASE
 
 
 def _borrow(folder: Path, ref: str, mirror: Path) -> tuple[Path, str]:
@@ -211,11 +193,7 @@ def _kept(source: Source, cache: Path, key: str) -> Path:
 
 
 def _key(source: Source) -> str | None:
-    """Return a hash of everything that a mirror depends on.
-
-    Returns:
-        None if the mirror should not be cached: a folder, or a git ref that may move later.
-    """
+    """Return a hash of all that a mirror depends on; None for a folder, or for a git ref that may move later."""
     if source.kind == "archive":
         state = Path(source.location).stat()
         content = [source.location, state.st_size, state.st_mtime_ns, state.st_ino]

@@ -59,35 +59,21 @@ async def grade_all(
     """
 
     async def one(instance: Instance) -> Graded:
+        official = None
         with tempfile.TemporaryDirectory(prefix="m3agent-grade-") as temporary:
             logs = Path(temporary) if folder is None else folder / instance.id
             logs.mkdir(parents=True, exist_ok=True)
-            graded = await _grade(instance, patches[instance.id], environments, grader, validations, logs)
+            try:
+                steady = instance if validations is None else validations.applied(instance)
+                patch = patches[instance.id]
+                image = await environments.image(steady.task) if patch.strip() else ""
+                strict, official = await grader.grade(steady, patch, image, logs)
+            except (DataError, EnvironmentBuildFailed) as error:
+                strict = Grade(verdict=Verdict.INVALID, reason=str(error))
+            except FAILURES as error:
+                strict = Grade(verdict=Verdict.INFRA, reason=str(error))
+        graded = Graded(instance_id=instance.id, strict=strict, official=official)
         on_done(graded)
         return graded
 
     return await some_at_a_time(workers, one, instances)
-
-
-async def _grade(
-    instance: Instance,
-    patch: bytes,
-    environments: Environments,
-    grader: Grader,
-    validations: Validations | None,
-    logs: Path,
-) -> Graded:
-    try:
-        if validations is not None:
-            instance = validations.applied(instance)
-        if not patch.strip():
-            strict, official = await grader.grade(instance, patch, "", logs)
-        else:
-            strict, official = await grader.grade(
-                instance, patch, await environments.image(instance.task), logs
-            )
-    except (DataError, EnvironmentBuildFailed) as error:
-        return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INVALID, reason=str(error)))
-    except FAILURES as error:
-        return Graded(instance_id=instance.id, strict=Grade(verdict=Verdict.INFRA, reason=str(error)))
-    return Graded(instance_id=instance.id, strict=strict, official=official)
