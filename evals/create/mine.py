@@ -122,23 +122,6 @@ def _examined(history: CommitHistory, commit: Commit, base: str, bounds: Bounds)
         return "adds no test and changes none"
     if not history.whole(base):
         return "objects missing"
-    return _split(history, commit, base, others, tests, bounds, names)
-
-
-def _split(
-    history: CommitHistory,
-    commit: Commit,
-    base: str,
-    others: Sequence[CommitChange],
-    tests: Sequence[CommitChange],
-    bounds: Bounds,
-    names: frozenset[str],
-) -> MinedCommit | str:
-    """Split the commit into two patches, the code and the tests.
-
-    Returns:
-        A candidate, or the reason for its rejection.
-    """
     raw = history.diff(base, commit.sha, [change.path for change in others])
     raw_tests = history.diff(base, commit.sha, [change.path for change in tests])
     if changed_lines(raw) > bounds.lines or len(raw) + len(raw_tests) > MOST_PATCH:

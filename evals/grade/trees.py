@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from m3agent.agent.verify.build_changes import changed_macros
@@ -131,76 +132,70 @@ def grading_trees(store: TreeStore, base: str, answer: Answer, patch: bytes) -> 
     )
 
 
+@dataclass(frozen=True)
 class _Guard:
     """Which files of a patch count, and with which content.
 
     For Python, `is_guarded` decides, and a guarded file is the base's. For other languages, the runners decide (`TestFiles`).
     There, a file that decides how tests run counts also as the reference leaves it: a fix may need a new dependency.
-
-    Args:
-        store: Holds the files.
-        answer: The instance's answer.
-        suites: The suites of the row; none for Python.
-        base, solved: The files of the base, and those with the reference.
-        of_answer: Paths that the reference changes.
     """
 
-    def __init__(
-        self,
-        store: TreeStore,
-        answer: Answer,
-        suites: RowSuites,
-        base: dict[str, TreeEntry],
-        solved: dict[str, TreeEntry],
-        of_answer: Collection[str],
-    ) -> None:
-        self._store = store
-        self._answer = answer
-        self._base = base
-        self._solved = solved
-        self._of_answer = of_answer
-        self._files = TestFiles(suites.every) if suites.graded else None
-        self._in_c = any(RUNNERS[suite.runner].language == C for suite in suites.graded)
+    store: TreeStore
+    """Holds the files."""
+    answer: Answer
+    suites: RowSuites
+    """The suites of the row; none for Python."""
+    base: dict[str, TreeEntry]
+    """The files of the base."""
+    solved: dict[str, TreeEntry]
+    """The files of the base with the reference."""
+    of_answer: Collection[str]
+    """Paths that the reference changes."""
+
+    @cached_property
+    def files(self) -> TestFiles | None:
+        """What the suites say about files; None for Python."""
+        return TestFiles(self.suites.every) if self.suites.graded else None
 
     def has(self, path: str) -> bool:
         """Return whether a file is a test, or decides how tests run."""
-        if self._files is None:
-            return is_guarded(path, self._base, self._answer, self._of_answer)
+        if self.files is None:
+            return is_guarded(path, self.base, self.answer, self.of_answer)
         return (
-            is_fixed(path, self._answer)
-            or self._files.is_surrounding(path, self._base)
-            or (self._files.is_test(path) and path not in self._of_answer)
+            is_fixed(path, self.answer)
+            or self.files.is_surrounding(path, self.base)
+            or (self.files.is_test(path) and path not in self.of_answer)
         )
 
     def may_not_change_in_a_run(self, path: str) -> bool:
         """Return whether a file must be the same after the tests. Go and Cargo themselves write manifests and lock files."""
-        return self.has(path) and (self._files is None or not self._files.is_surrounding(path, self._base))
+        return self.has(path) and (self.files is None or not self.files.is_surrounding(path, self.base))
 
     def undoes(self, path: str, patched: TreeEntry | None) -> bool:
         """Return whether a change of a file does not count, or only a part of it."""
-        if self._files is not None and path in self._of_answer and patched == self._solved.get(path):
+        if self.files is not None and path in self.of_answer and patched == self.solved.get(path):
             return False
-        return self.has(path) and (self._files is None or self.restored(path, patched) != patched)
+        return self.has(path) and (self.files is None or self.restored(path, patched) != patched)
 
     def restored(self, path: str, patched: TreeEntry | None) -> TreeEntry | None:
         """Return what counts of a file that the patch changes; None if it must be missing."""
-        base = self._base.get(path)
-        if base is None or self._files is None or is_fixed(path, self._answer):
+        base = self.base.get(path)
+        if base is None or self.files is None or is_fixed(path, self.answer):
             return base
-        if not self._files.is_surrounding(path, self._base):
+        if not self.files.is_surrounding(path, self.base):
             return base
         old, new = self._content(base), self._content(patched)
-        content = self._files.restored(path, self._base, old, new)
+        content = self.files.restored(path, self.base, old, new)
         if content is None or content == old:
             return base if content == old else None
-        return replace(base, sha=self._store.put_blob(content))
+        return replace(base, sha=self.store.put_blob(content))
 
     def findings(self, kept: dict[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
         """Return the lines of changed C and C++ files that redefine the macros of assertions, unless the reference does."""
-        if not self._in_c:
+        if not any(RUNNERS[suite.runner].language == C for suite in self.suites.graded):
             return ()
         old = {
-            path: _text(before) + "\n" + _text(self._content(self._solved.get(path)))
+            path: _text(before) + "\n" + _text(self._content(self.solved.get(path)))
             for path, (before, _) in kept.items()
         }
         return changed_macros(
@@ -218,22 +213,22 @@ class _Guard:
             The files whose tests cannot be separated from their code.
         """
         found = []
-        for path in sorted(paths) if self._files is not None else ():
-            code, tests = patched.get(path), self._solved.get(path)
-            if self._files is None or code is None or tests is None or code == tests:
+        for path in sorted(paths) if self.files is not None else ():
+            code, tests = patched.get(path), self.solved.get(path)
+            if self.files is None or code is None or tests is None or code == tests:
                 continue
             try:
-                content = self._files.combined(path, self._blob(code), self._blob(tests))
+                content = self.files.combined(path, self._blob(code), self._blob(tests))
             except ValueError:
-                if code != self._base.get(path):
+                if code != self.base.get(path):
                     found.append(Finding(path, 1, "", "has tests that cannot be told apart from its code"))
                 continue
             if content is not None:
-                patched[path] = replace(code, sha=self._store.put_blob(content))
+                patched[path] = replace(code, sha=self.store.put_blob(content))
         return tuple(found)
 
     def _blob(self, entry: TreeEntry) -> bytes:
-        return self._store.get_blob(entry.sha)
+        return self.store.get_blob(entry.sha)
 
     def _content(self, entry: TreeEntry | None) -> bytes | None:
         return None if entry is None else self._blob(entry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,24 +69,18 @@ def _maker(
     parts: AttemptParts, parts_of: PartsOf, say: Callable[[str], None], lock: int, cluster: str | None
 ) -> Iterator[Make]:
     if cluster is None:
-        yield partial(_make_here, parts, (lock,))
+
+        async def make(
+            instance: Instance, number: int, place: Path, listener: AttemptListener
+        ) -> tuple[AttemptRecord, bytes]:
+            return await EvalAttempt(instance, number, place, parts, listener, (lock,)).make()
+
+        yield make
         return
     from m3agent.evals.run.cluster.ray_cluster import connected
 
-    with connected(cluster, parts_of, say) as make:
-        yield make
-
-
-async def _make_here(
-    parts: AttemptParts,
-    hold: tuple[int, ...],
-    instance: Instance,
-    number: int,
-    folder: Path,
-    listener: AttemptListener,
-) -> tuple[AttemptRecord, bytes]:
-    """Make an attempt on this machine. The agent's processes keep the file descriptors in `hold` open."""
-    return await EvalAttempt(instance, number, folder, parts, listener, hold).make()
+    with connected(cluster, parts_of, say) as make_there:
+        yield make_there
 
 
 async def _run_all(
