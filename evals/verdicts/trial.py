@@ -80,7 +80,8 @@ class FixTrials:
         patch = workspace.patch(variant.tree)
         base = Base(commit=fix.parent, tree=variant.base, uncommitted=0)
         change = Change(workspace, patch, patch.text, base, Source(kind="commits", commit=None))
-        found, _ = await verify_change(change, self.request, self.state, self.folder, _silent)
+        # no notes: a trial has a line of its own
+        found, _ = await verify_change(change, self.request, self.state, self.folder, lambda _: None)
         return Trial(
             commit=fix.commit,
             kind=variant.kind,
@@ -120,7 +121,3 @@ def _other_tests(history: CommitHistory, fix: Fix, shown: Shown) -> str | None:
     files = files_of_tests(history.store, fix.tested)
     paths = {file_of(ident) for ident in shown.kept} - {*fix.code, *fix.tests}
     return min((path for path in paths if files.is_test(path)), default=None)
-
-
-def _silent(_: str) -> None:
-    """Ignore a note. A trial has a line of its own."""

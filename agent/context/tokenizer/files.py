@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from hashlib import sha256
 
 from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
@@ -17,24 +18,21 @@ UNSUPPORTED = 3
 _MINUTES = 2  # enough for the largest file on a busy machine; a few seconds are usual
 
 
+@dataclass(frozen=True)
 class PreparedTokenizer:
-    """A tokenizer in kitoken's format, with the result of its check.
+    """A tokenizer in kitoken's format, with the result of its check."""
 
-    Attributes:
-        form: The tokenizer as kitoken stores it.
-        note: Why counts are not exact; empty if they are.
-        exact: Whether counts are exact and additive.
-        spaces_last: Whether its expression ends as most do, which determines how long runs of white space are
-            counted.
-    """
+    form: bytes
+    """The tokenizer as kitoken stores it."""
+    note: str
+    """Why counts are not exact; empty if they are."""
+    spaces_last: bool
+    """Whether its expression ends as most do, which determines how long runs of white space are counted."""
 
-    __slots__ = ("exact", "form", "note", "spaces_last")
-
-    def __init__(self, form: bytes, note: str, *, spaces_last: bool) -> None:
-        self.form = form
-        self.note = note
-        self.exact = not note
-        self.spaces_last = spaces_last
+    @property
+    def exact(self) -> bool:
+        """Whether counts are exact and additive."""
+        return not self.note
 
     def packed(self) -> bytes:
         """Return everything as the content of one file."""

@@ -16,8 +16,7 @@ from m3agent.evals.grade import grader as grader_module
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.matching import Outcomes, ids_of
 from m3agent.evals.grade.row_suites import suites_of_row, targets_of_row
-from m3agent.evals.grade.strict import TestRun
-from m3agent.evals.grade.strict import run_of
+from m3agent.evals.grade.strict import TestRun, run_of
 from m3agent.evals.grade.trees import Trees, grading_trees
 from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.store.git import TreeStore
