@@ -166,6 +166,7 @@ def main() -> None:
         data="made-up",
         instances=tuple(instance.id for instance in instances),
         agent="stand-in",
+        attempts=1,
         timeouts={"agent": 60.0},
     )
     parts = partial(parts_of, output.parent, options.speed, options.seed)

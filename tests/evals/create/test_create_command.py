@@ -105,6 +105,19 @@ async def test_instances_are_made_validated_and_gone_on_with(
     assert kept == {path.name: path.read_bytes() for path in out.glob("*.jsonl")}
 
 
+async def test_a_row_that_no_command_could_read_is_not_written(repo: Repo, tmp_path: Path) -> None:
+    async def validate(instance: Instance, folder: Path) -> Validated:
+        raise AssertionError("an instance was made of it")
+
+    (tmp_path / "scratch").mkdir()
+    history = open_history(repo.folder, tmp_path / "scratch", "my calc")
+    with CreatedFolder.opened(tmp_path / "out", history.name) as made:
+        await make_instances(history, made, CreateRequest(), validate, lambda _: None)
+        assert not made.rows
+    reasons = {one["reason"].partition(", ")[2] for one in tried(tmp_path / "out").values()}
+    assert reasons == {"field repo: 'my calc' is not a name such as owner/name"}
+
+
 async def test_kinds_that_are_not_asked_for_are_left_out_and_can_be_made_later(
     repo: Repo, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from m3agent.agent.report import text
 from m3agent.evals.data.results import Grade, TestCount, Verdict
 from m3agent.evals.data.run_folder import RunFolder
-from m3agent.evals.report import sessions as sessions_module
+from m3agent.evals.report import page as page_module
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.model import RunReport, report_of
@@ -156,7 +156,7 @@ def test_each_session_has_a_page_and_a_link_to_it(
     said: list[str] = []
     sessions = write_sessions(folder, report, page, said.append)
     assert said == []
-    monkeypatch.setattr(sessions_module, "_SAY_EVERY", -1.0)
+    monkeypatch.setattr(page_module, "_SAY_EVERY", -1.0)
     assert write_sessions(folder, report, page, said.append) == sessions
     assert said == ["1 of 2 sessions' pages are written", "2 of 2 sessions' pages are written"]
     found = Page(render(report, rows(folder, report, sessions)))
