@@ -17,8 +17,15 @@ from m3agent.evals.report import page as page_module
 from m3agent.evals.report.compare import compare
 from m3agent.evals.report.counting import Tally, tally_of
 from m3agent.evals.report.model import RunReport, report_of
-from m3agent.evals.report.page import MOST_FAILED, MOST_PATCH, render, rows, write_sessions
-from m3agent.evals.report.plots import histogram, verdict_bars
+from m3agent.evals.report.page import (
+    MOST_FAILED,
+    MOST_PATCH,
+    histogram,
+    render,
+    rows,
+    verdict_bars,
+    write_sessions,
+)
 from tests.agent.report.test_report_model import Write, a_fix, write
 from tests.agent.report.test_report_page import CHROMIUM, HOSTILE, Page, asked, browse
 from tests.evals.report.made import official, result, run_folder
