@@ -162,6 +162,7 @@ async def _try(
     )
     logs = made.path / "logs" / instance_id(made.repo, candidate.base)
     with tempfile.TemporaryDirectory(prefix=".trial-", dir=made.path) as scratch:
+        # a row has a statement, and a commit may have no message
         row = row_of(made.repo, candidate, recipe, (title_of(candidate) or "?", ""), Validated())
         await asyncio.to_thread(_write_base, history, row, Path(scratch, row["repo_archive"]))
         shutil.rmtree(logs, ignore_errors=True)

@@ -10,6 +10,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -302,28 +303,19 @@ async def validate_all(
     """
 
     async def one(instance: Instance) -> Validation:
-        earlier = (known or {}).get(instance.id)
-        if earlier is not None and earlier.content == _content(instance, runs, official):
-            found = earlier
-        else:
-            found = await without_fault(instance)
+        found = (known or {}).get(instance.id)
+        if found is None or found.content != _content(instance, runs, official):
+            tell = partial(on_phase, instance.id)
+            try:
+                found = await validate(
+                    instance, environments, grader, runs=runs, official=official, on_phase=tell
+                )
+            except EngineUnavailable:
+                raise
+            except (SandboxError, EnvironmentFault, OSError) as error:
+                reason = f"this machine failed: {error}"
+                found = Validation(instance_id=instance.id, valid=False, reason=reason, machine_failed=True)
         on_done(found)
         return found
-
-    async def without_fault(instance: Instance) -> Validation:
-        try:
-            return await validate(
-                instance,
-                environments,
-                grader,
-                runs=runs,
-                official=official,
-                on_phase=lambda name: on_phase(instance.id, name),
-            )
-        except EngineUnavailable:
-            raise
-        except (SandboxError, EnvironmentFault, OSError) as error:
-            reason = f"this machine failed: {error}"
-            return Validation(instance_id=instance.id, valid=False, reason=reason, machine_failed=True)
 
     return await some_at_a_time(workers, one, instances)
