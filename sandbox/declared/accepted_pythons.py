@@ -7,7 +7,7 @@ import re
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from m3agent.sandbox.declared.commands import WORKFLOW, of_tests
-from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.declared.types import Files
 
 OTHERS = (*(f"3.{minor}" for minor in (*range(15, 40), 4, 3)), "2.7")
 """Versions that count only if a project accepts none of those that a base image may have."""
@@ -26,7 +26,7 @@ def read_ci_pythons(files: Files) -> tuple[str, ...]:
     found = set[str]()
     for path in files.paths:
         if WORKFLOW.fullmatch(path) and of_tests(path.rpartition("/")[2]):
-            for match in MATRIX.finditer((files.text(path, ScanResult()) or "") + "\n"):
+            for match in MATRIX.finditer((files.text(path) or "") + "\n"):
                 found.update(MINOR.findall(match[1].partition("#")[0] + match[2]))
     return tuple(python for python in KNOWN if python in found)
 

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from m3agent.sandbox.declared.setup_files import CFG, PY, setup_arguments
-from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import Files, ScanResult, name_of, table, texts_at
 from m3agent.sandbox.store.workspace import inside_git, runs_later
 
 SOURCE = "pyproject.toml"
+SCM = ("setuptools_scm", "setuptools-scm", "vcs-versioning")
 COMPILERS = frozenset(
     {
         *("cython", "cffi", "pybind11", "nanobind", "mypy", "mypyc"),
@@ -37,6 +36,14 @@ READ_PYTHON = frozenset({"cython", "cffi", "mypy", "mypyc"})
 READS_PYTHON = re.compile(r"\b(cffi_modules|mypycify|cythonize)\b")
 """Compilers that read Python modules, as build requirements and in a setup.py."""
 TEST_FILE = re.compile(r"(test_.*|.*_test|tests?)\.py")
+VERSION_FILES = (
+    *(f"{tool}.write_to" for tool in SCM),
+    *(f"{tool}.version_file" for tool in SCM),
+    *("hatch.build.hooks.vcs.version-file", "hatch.build.targets.*.hooks.vcs.version-file"),
+    *("hatch.build.hooks.version.path", "hatch.build.targets.*.hooks.version.path"),
+    *("versioningit.write.file", "versioningit.onbuild.source-file"),
+)
+"""Places in pyproject.toml's tables of tools that name generated version files."""
 VERSION_AT_END = re.compile(
     r"(?:^|[^0-9.])(\d+(?:[._]\d+)*(?:[-_.]?(?:a|b|rc|alpha|beta|post|dev)[-_.]?\d*)*)$"
 )
@@ -49,28 +56,23 @@ PROSE = (".md", ".rst", ".pyi", ".yml", ".yaml", ".gitignore", ".gitattributes")
 
 @dataclass(frozen=True)
 class ProjectBuild:
-    """What the project's own build makes.
-
-    Attributes:
-        version_files: Paths of the files that its configuration tells it to generate and that the tree lacks.
-        extensions: Whether it compiles extension modules.
-        inputs: Paths of the files that decide the result.
-        rust: The oldest version of Rust that it accepts, if it needs Rust; empty for any version.
-    """
+    """What the project's own build makes."""
 
     version_files: tuple[str, ...]
+    """Paths of the files that its configuration tells it to generate and that the tree lacks."""
     extensions: bool
+    """Whether it compiles extension modules."""
     inputs: tuple[str, ...]
+    """Paths of the files that decide the result."""
     rust: str | None = None
+    """The oldest version of Rust that it accepts, if it needs Rust; empty for any version."""
 
 
 def read_build(files: Files) -> ProjectBuild | None:
     """Return what the project's build makes and the tree lacks; None if that is nothing."""
     found = ScanResult()  # `read_declared` reads the same files and gives the notices
     whole = files.toml(SOURCE, found)
-    _, arguments = setup_arguments(files, found)
-    named = [*_named_in_pyproject(table(whole, "tool")), *_named_in_setup_py(arguments)]
-    wanted = sorted({posixpath.normpath(path) for path in named} - files.paths)
+    wanted = sorted({posixpath.normpath(path) for path in _named(files, whole, found)} - files.paths)
     version_files = tuple(path for path in wanted if may_be_kept(path))
     extensions = _compiles(files, whole, found)
     if not version_files and not extensions:
@@ -95,31 +97,17 @@ def version_of_tag(tag: str) -> str | None:
         return None
 
 
-def _named_in_pyproject(tool: dict[str, Any]) -> Iterator[str]:
-    """Yield the paths of version files that pyproject.toml names."""
-    for name in ("setuptools_scm", "setuptools-scm", "vcs-versioning"):
-        yield from _texts(table(tool, name), "write_to", "version_file")
-    build = table(tool, "hatch", "build")
-    for one in (build, *(table(target) for target in table(build, "targets").values())):
-        yield from _texts(table(one, "hooks", "vcs"), "version-file")
-        yield from _texts(table(one, "hooks", "version"), "path")
-    pdm = table(tool, "pdm")
-    package_dir = next(_texts(table(pdm, "build"), "package-dir"), None)
-    for path in _texts(table(pdm, "version"), "write_to"):
-        # the path is relative to the packages; where no folder is named, that is src/ or the root
-        yield from (
-            posixpath.join(folder, path) for folder in ([package_dir] if package_dir else ["src", "."])
-        )
-    yield from _texts(table(tool, "versioningit", "write"), "file")
-    yield from _texts(table(tool, "versioningit", "onbuild"), "source-file")
-
-
-def _named_in_setup_py(arguments: dict[str, Any]) -> Iterator[str]:
-    yield from _texts(table(arguments.get("use_scm_version")), "write_to", "version_file")
-
-
-def _texts(source: dict[str, Any], *keys: str) -> Iterator[str]:
-    return (source[key] for key in keys if isinstance(source.get(key), str))
+def _named(files: Files, whole: dict[str, Any], found: ScanResult) -> Iterator[str]:
+    """Yield the paths of version files that pyproject.toml and setup.py name."""
+    tool = whole.get("tool")
+    yield from texts_at(tool, *VERSION_FILES)
+    yield from texts_at(
+        setup_arguments(files, found)[1], "use_scm_version.write_to", "use_scm_version.version_file"
+    )
+    # the path is relative to the packages; where no folder is named, that is src/ or the root
+    folders = list(texts_at(tool, "pdm.build.package-dir"))[:1] or ["src", "."]
+    for path in texts_at(tool, "pdm.version.write_to"):
+        yield from (posixpath.join(folder, path) for folder in folders)
 
 
 def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
@@ -140,21 +128,13 @@ def _rust(files: Files, whole: dict[str, Any], found: ScanResult) -> str | None:
     in_setup = "rust_extensions" in (files.text(PY, found) or "")
     if not RUST & (_build_requires(whole) | tool.keys()) and not in_setup:
         return None
-    manifest = next(_texts(table(tool, "maturin"), "manifest-path"), CARGO)
+    manifest = next(texts_at(tool, "maturin.manifest-path"), CARGO)
     cargo = files.toml(posixpath.normpath(manifest), found)
-    versions = (table(cargo, *keys).get("rust-version") for keys in (("package",), ("workspace", "package")))
-    return next((version for version in versions if isinstance(version, str)), "")
+    return next(texts_at(cargo, "package.rust-version", "workspace.package.rust-version"), "")
 
 
 def _build_requires(whole: dict[str, Any]) -> set[str]:
-    return {_name(line) for line in strings(table(whole, "build-system").get("requires"))}
-
-
-def _name(line: str) -> str:
-    try:
-        return canonicalize_name(Requirement(line).name)
-    except InvalidRequirement:
-        return ""
+    return {name_of(line) for line in texts_at(whole, "build-system.requires")}
 
 
 def _outside_tests(files: Files) -> Iterator[str]:
@@ -167,7 +147,7 @@ def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[s
     For extension modules, those are all files but the text of tests and documentation, and the Python modules only if the
     compiler reads such. A version file depends only on the configuration and on the code of the project's own build backend.
     """
-    backends = [posixpath.normpath(f) for f in strings(table(whole, "build-system").get("backend-path"))]
+    backends = map(posixpath.normpath, texts_at(whole, "build-system.backend-path"))
     folders = tuple(f"{folder}/" for folder in backends if folder != ".")
     configuration = {
         path
@@ -182,7 +162,7 @@ def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[s
         for path in files.paths
         if not path.endswith(PROSE) and (path in outside or posixpath.splitext(path)[1] not in TEXT)
     }
-    in_setup = READS_PYTHON.search(files.text(PY, ScanResult()) or "")
+    in_setup = READS_PYTHON.search(files.text(PY) or "")
     if not (in_setup or READ_PYTHON & _build_requires(whole) or any(p.endswith(".pyx") for p in outside)):
         decide = {path for path in decide if not path.endswith((".py", ".pyi"))}
     return tuple(sorted(decide | configuration))

@@ -10,8 +10,7 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.setup_files import TOX
-from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
-from m3agent.sandbox.python_ast import parse
+from m3agent.sandbox.declared.types import Files, strings, table
 
 NOX = "noxfile.py"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
@@ -36,22 +35,16 @@ def read_commands(files: Files) -> list[str]:
 
 def nox_calls(files: Files, method: str) -> Iterator[list[str]]:
     """Yield the literal arguments of a method of the session, for each call in noxfile.py's sessions of tests."""
-    try:
-        module = parse(files.text(NOX, ScanResult()) or "")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
-    sessions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    for session in sessions:
-        if of_tests(session.name):
-            calls = [node for node in ast.walk(session) if isinstance(node, ast.Call)]
-            for call in calls:
-                if isinstance(call.func, ast.Attribute) and call.func.attr == method:
-                    words = [word.value for word in call.args if isinstance(word, ast.Constant)]
-                    yield [word for word in words if isinstance(word, str)]
+    sessions = [node for node in files.python(NOX).body if isinstance(node, ast.FunctionDef)]
+    calls = (node for session in sessions if of_tests(session.name) for node in ast.walk(session))
+    for call in calls:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == method:
+            words = [word.value for word in call.args if isinstance(word, ast.Constant)]
+            yield strings(words)
 
 
 def _tox(files: Files) -> Iterator[str]:
-    config = files.ini(TOX, ScanResult())
+    config = files.ini(TOX)
     for key in ("commands_pre", "commands"):
         text = CONTINUED.sub(" ", config.get("testenv", key, fallback=""))
         yield from (re.sub(r"\{toxinidir\}[/\\]?", "", line) for line in text.splitlines())
@@ -59,7 +52,7 @@ def _tox(files: Files) -> Iterator[str]:
 
 def _scripts(files: Files) -> Iterator[str]:
     """Yield what pyproject.toml's tables for tox, Hatch and PDM run."""
-    tool = table(files.toml(PYPROJECT, ScanResult()), "tool")
+    tool = table(files.toml(PYPROJECT), "tool")
     commands = table(tool, "tox", "env_run_base").get("commands")
     for one in commands if isinstance(commands, list) else []:
         yield shlex.join(strings(one))
@@ -73,7 +66,7 @@ def _scripts(files: Files) -> Iterator[str]:
 def _makefile(files: Files) -> Iterator[str]:
     name = next((name for name in MAKEFILES if name in files.paths), "")
     target = ""
-    for line in CONTINUED.sub(" ", files.text(name, ScanResult()) or "").splitlines():
+    for line in CONTINUED.sub(" ", files.text(name) or "").splitlines():
         if match := TARGET.match(line):
             target = match[1]
         elif line.startswith("\t") and of_tests(target):
@@ -83,4 +76,4 @@ def _makefile(files: Files) -> Iterator[str]:
 def _workflows(files: Files) -> Iterator[str]:
     for path in sorted(files.paths):
         if WORKFLOW.fullmatch(path) and of_tests(path.rpartition("/")[2]):
-            yield from CONTINUED.sub(" ", files.text(path, ScanResult()) or "").splitlines()
+            yield from CONTINUED.sub(" ", files.text(path) or "").splitlines()

@@ -20,39 +20,37 @@ from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
 from m3agent.sandbox.declared.testing import read_test_options
-from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, ScanResult
+from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, ScanResult, name_of
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Contents of a repository's environment.
-
-    Attributes:
-        requirements: Requirement lines in pip's format.
-        optional: Those of them that only groups for development and the repository's test runs name. The environment is
-            built without those that cannot be installed.
-        constraints: Constraint lines in pip's format.
-        python: Specifier of the Python versions that it accepts.
-        python_pin: Python version that it requests (`3.11` or `3.11.4`).
-        project: The project itself.
-        notices: What was left out, as sentences for the user.
-        django_settings: Module with the settings of Django for the tests.
-        test_options: Words that pytest's command line needs beside the repository's settings.
-        import_folders: Folders with its packages, besides the root and `src`.
-        python_ci: Minor versions of Python that its workflows name, best first.
-    """
+    """Contents of a repository's environment."""
 
     requirements: tuple[str, ...]
+    """Requirement lines in pip's format."""
     optional: tuple[str, ...]
+    """Those of them that only groups for development and the repository's test runs name.
+
+    The environment is built without those that cannot be installed.
+    """
     constraints: tuple[str, ...]
+    """Constraint lines in pip's format."""
     python: str | None
+    """Specifier of the Python versions that it accepts."""
     python_pin: str | None
+    """Python version that it requests (`3.11` or `3.11.4`)."""
     project: DeclaredProject | None
     notices: tuple[str, ...]
+    """What was left out, as sentences for the user."""
     django_settings: str | None = None
+    """Module with the settings of Django for the tests."""
     test_options: tuple[str, ...] = ()
+    """Words that pytest's command line needs beside the repository's settings."""
     import_folders: tuple[str, ...] = ()
+    """Folders with its packages, besides the root and `src`."""
     python_ci: tuple[str, ...] = ()
+    """Minor versions of Python that its workflows name, best first."""
 
     @property
     def empty(self) -> bool:
@@ -120,12 +118,10 @@ def _minor(pin: str | None) -> tuple[str, ...]:
 
 def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
     """Return the contents of an environment with the requirements that a Dockerfile names; all of them are optional."""
-    known = {
-        canonicalize_name(Requirement(line.partition(" --hash")[0]).name) for line in declared.requirements
-    }
+    known = set(map(name_of, declared.requirements))
     if declared.project is not None:
         known.add(canonicalize_name(declared.project.name))
-    more = {word for word in requirements if canonicalize_name(Requirement(word).name) not in known}
+    more = {word for word in requirements if name_of(word) not in known}
     return replace(
         declared,
         requirements=tuple(sorted({*declared.requirements, *more})),

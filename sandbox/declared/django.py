@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from m3agent.sandbox.declared.setup_files import TOX
-from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.declared.types import Files, ScanResult, name_of
 
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 MANAGE = "manage.py"
@@ -28,15 +25,13 @@ def read_django(files: Files, found: ScanResult) -> str | None:
     A repository that has pytest-django, names the settings in pytest's configuration or mentions Django in a
     conftest.py has its own way to set Django up.
     """
-    required = {
-        canonicalize_name(Requirement(line.partition(" --hash")[0]).name) for line in found.requirements
-    }
+    required = set(map(name_of, found.requirements))
     if "django" not in required or PLUGIN in required:
         return None
     own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
     if any(re.search(rf"{VARIABLE}|django\.setup|settings\.configure", _text(files, path)) for path in own):
         return None
-    config = files.ini(TOX, ScanResult())
+    config = files.ini(TOX)
     if config.has_option("pytest", VARIABLE):
         return None
     for key in ("setenv", "set_env"):
@@ -52,4 +47,4 @@ def read_django(files: Files, found: ScanResult) -> str | None:
 
 
 def _text(files: Files, path: str) -> str:
-    return files.text(path, ScanResult()) or ""
+    return files.text(path) or ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
+
+from m3agent.sandbox.declared.types import words_of
 
 CONTINUED = re.compile(r"\\[ \t]*$")
 DIRECTIVE = re.compile(r"#\s*escape\s*=\s*`", re.IGNORECASE)
@@ -43,34 +45,27 @@ class Instruction:
 
 @dataclass
 class Stage:
-    """One build stage.
-
-    Attributes:
-        base: What it starts from: an image or an earlier stage.
-        name: Its name; empty without one.
-        values: The arguments that are declared before the first stage.
-        steps: Its instructions, without FROM.
-    """
+    """One build stage."""
 
     base: str
+    """What it starts from: an image or an earlier stage."""
     name: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    """The arguments that are declared before the first stage."""
     steps: list[Instruction] = field(default_factory=list)
+    """Its instructions, without FROM."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a Dockerfile names.
-
-    Attributes:
-        image: The image that its last stage starts from; None if that is no plain name.
-        requirements: Words that its `pip install` lines install from an index.
-        system_packages: Debian packages that its `apt-get install` lines install.
-    """
+    """What a Dockerfile names."""
 
     image: str | None
+    """The image that its last stage starts from; None if that is no plain name."""
     requirements: tuple[str, ...]
+    """Words that its `pip install` lines install from an index."""
     system_packages: tuple[str, ...]
+    """Debian packages that its `apt-get install` lines install."""
 
 
 def read_instructions(text: str) -> list[Instruction]:
@@ -137,7 +132,7 @@ def declared_argument(text: str, values: Mapping[str, str], args: Mapping[str, s
         args: Values that were given, which replace the defaults.
     """
     found: dict[str, str] = {}
-    for word in _words(text):
+    for word in words_of(text):
         name, has_default, default = word.partition("=")
         if name in args:
             found[name] = args[name]
@@ -188,14 +183,8 @@ def read_named(text: str, target: str | None, args: Mapping[str, str]) -> Named:
     image = chain[-1].base if re.fullmatch(r"[a-z0-9][\w.:/@-]*", chain[-1].base) else None
     return Named(
         None if image == "scratch" else image,
-        tuple(
-            dict.fromkeys(word for line in lines for word in _installed(line, "pip") if _is_requirement(word))
-        ),
-        tuple(
-            dict.fromkeys(
-                word for line in lines for word in _installed(line, "apt") if SYSTEM_PACKAGE.fullmatch(word)
-            )
-        ),
+        tuple(word for word in _installed(lines, "pip") if _is_requirement(word)),
+        tuple(word for word in _installed(lines, "apt") if SYSTEM_PACKAGE.fullmatch(word)),
     )
 
 
@@ -219,27 +208,23 @@ def _commands(step: Instruction) -> Iterator[list[str]]:
         yield words
         return
     for command in SEPARATOR.split(step.text):
-        yield _words(command)
+        yield words_of(command)
 
 
-def _installed(words: Sequence[str], by: str) -> Iterator[str]:
-    """Yield what a command installs if it is an installation by pip or apt."""
-    names = [word.rpartition("/")[2] for word in words]
+def _installed(commands: Sequence[Sequence[str]], by: str) -> list[str]:
+    """Return, each once, what the commands install that are installations by pip or apt."""
     programs = {"pip": {"pip", "pip3"}, "apt": {"apt", "apt-get"}}[by]
-    if "install" not in names or programs.isdisjoint(names[: names.index("install")]):
-        return
-    before = ""
-    for word in words[names.index("install") + 1 :]:
-        if not word.startswith("-") and before not in WITH_VALUE:
-            yield word
-        before = word
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+    found = dict[str, None]()
+    for words in commands:
+        names = [word.rpartition("/")[2] for word in words]
+        if "install" in names and not programs.isdisjoint(names[: names.index("install")]):
+            rest = words[names.index("install") :]
+            found |= {
+                word: None
+                for before, word in itertools.pairwise(rest)
+                if not word.startswith("-") and before not in WITH_VALUE
+            }
+    return list(found)
 
 
 def _is_requirement(word: str) -> bool:

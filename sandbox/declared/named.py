@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.commands import NOT_OF_TESTS, NOX, nox_calls, read_commands
@@ -17,7 +17,7 @@ from m3agent.sandbox.declared.pyproject import HATCH_ENVIRONMENTS
 from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
 from m3agent.sandbox.declared.setup_files import TOX
-from m3agent.sandbox.declared.types import WANTED_GROUPS, Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import WANTED_GROUPS, Files, ScanResult, name_of, strings, table
 
 ITSELF = re.compile(r"""(?:^|[\s"'=/}])\.\[([\w.,\s-]+)\]""")
 """The repository itself with extras, as in `-e .[cli,test]` or `{toxinidir}/.[test]`."""
@@ -47,7 +47,7 @@ def read_nox(files: Files, found: ScanResult) -> None:
     for words in nox_calls(files, "install"):
         before = ""
         for word in words:
-            if not word.startswith("-") and before not in OPTIONS_WITH_VALUE and _is_requirement(word):
+            if not word.startswith("-") and before not in OPTIONS_WITH_VALUE and name_of(word):
                 found.require(word, NOX)
             before = word
 
@@ -60,8 +60,8 @@ def read_bounds(files: Files, found: ScanResult) -> None:
     bounds: dict[str, set[str]] = {}
     for line in read_commands(files):
         for word in OF_PYTEST.findall(line) if INSTALLS.search(line) else ():
-            if _is_requirement(word) and any(one.operator in UPPER for one in Requirement(word).specifier):
-                bounds.setdefault(canonicalize_name(Requirement(word).name), set()).add(word)
+            if name_of(word) and any(one.operator in UPPER for one in Requirement(word).specifier):
+                bounds.setdefault(name_of(word), set()).add(word)
     for words in bounds.values():
         if len(words) == 1:
             found.constrain(words.pop(), COMMANDS)
@@ -75,11 +75,11 @@ def _names(lists: Iterable[str]) -> set[str]:
 
 def _requirements(files: Files) -> Iterator[str]:
     for path in requirements_files(files):
-        yield from logical_lines(files.text(path, ScanResult()) or "")
+        yield from logical_lines(files.text(path) or "")
 
 
 def _tox(files: Files) -> Iterator[str]:
-    config = files.ini(TOX, ScanResult())
+    config = files.ini(TOX)
     yield from config.get("testenv", "deps", fallback="").splitlines()
     for key in ("extras", "dependency_groups"):
         for line in config.get("testenv", key, fallback="").splitlines():
@@ -89,7 +89,7 @@ def _tox(files: Files) -> Iterator[str]:
 
 def _in_tables(files: Files) -> Iterator[str]:
     """Yield what pyproject.toml's tables for Hatch and tox name."""
-    tool = table(files.toml(PYPROJECT, ScanResult()), "tool")
+    tool = table(files.toml(PYPROJECT), "tool")
     environments: list[Any] = [
         environment
         for name, environment in table(tool, "hatch", "envs").items()
@@ -101,11 +101,3 @@ def _in_tables(files: Files) -> Iterator[str]:
             yield from strings(table(environment).get(key))
         for line in strings(table(environment).get("deps")):
             yield from ITSELF.findall(line)
-
-
-def _is_requirement(word: str) -> bool:
-    try:
-        Requirement(word)
-    except InvalidRequirement:
-        return False  # for example a folder
-    return True

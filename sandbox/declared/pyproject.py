@@ -8,7 +8,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
-from m3agent.sandbox.declared.requirements import read_requirements
+from m3agent.sandbox.declared.requirements import read_named_file
 from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
 
 SOURCE = "pyproject.toml"
@@ -116,7 +116,4 @@ def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], fou
     for one in tables:
         named = table(one).get("file")
         for path in [named] if isinstance(named, str) else strings(named):
-            if path in files.paths:
-                read_requirements(files, path, found)
-            else:
-                found.notice(SOURCE, f"names {path}, which is not a file of the repository: left out")
+            read_named_file(files, path, SOURCE, found)

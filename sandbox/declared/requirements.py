@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
-import shlex
 
-from m3agent.sandbox.declared.types import Files, ScanResult
+from m3agent.sandbox.declared.types import Files, ScanResult, words_of
 
 # The words that a file's name may contain. Other words (docs, lint, gpu) name files that tests do not need.
 WORDS = {"requirements", "requirement", "reqs", "base", "common", "core", "main", "ci"}
@@ -36,6 +35,16 @@ def requirements_files(files: Files) -> list[str]:
 def read_requirements(files: Files, path: str, found: ScanResult, *, constraint: bool = False) -> None:
     """Add the requirements, or the constraints, of a file and of the files that it names."""
     _read(files, path, found, constraint=constraint, seen=set())
+
+
+def read_named_file(
+    files: Files, path: str, source: str, found: ScanResult, *, constraint: bool = False
+) -> None:
+    """Add the requirements, or the constraints, of a file that the file `source` names; a notice if it is missing."""
+    if path in files.paths:
+        read_requirements(files, path, found, constraint=constraint)
+    else:
+        found.notice(source, f"names {path}, which is not a file of the repository: left out")
 
 
 def logical_lines(text: str) -> list[str]:
@@ -86,8 +95,5 @@ def _option(line: str) -> tuple[str | None, str]:
     match = re.match(r"(--[a-z][a-z-]*|-[a-zA-Z])(?:\s*=\s*|\s*)(.*)$", line)
     if match is None:
         return line.split()[0], ""
-    try:
-        words = shlex.split(match[2])
-    except ValueError:
-        words = match[2].split()
+    words = words_of(match[2])
     return match[1], words[0] if words else ""

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
-from m3agent.sandbox.declared.requirements import read_requirements
+from m3agent.sandbox.declared.requirements import read_named_file
 from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
 from m3agent.sandbox.python_ast import parse
 
@@ -43,14 +43,7 @@ def read_setup_cfg(files: Files, found: ScanResult) -> None:
 
 def setup_arguments(files: Files, found: ScanResult) -> tuple[set[str], dict[str, Any]]:
     """Return the names of the arguments of setup() in setup.py, and the values of those that are literals."""
-    text = files.text(PY, found)
-    if text is None:
-        return set(), {}
-    try:
-        module = parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        found.notice(PY, "not valid Python: ignored")
-        return set(), {}
+    module = files.python(PY, found)
     call = next((node for node in ast.walk(module) if _is_setup(node)), None)
     if not isinstance(call, ast.Call):
         return set(), {}
@@ -80,18 +73,13 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
         value = values.get(key)
         if key in given and value is None:
             found.notice(PY, f"{key} is computed, and m3agent does not run setup.py: left out")
-        lists = (
-            [v for n, v in table(value).items() if found.wants(n.split(":")[0])]
-            if key == "extras_require"
-            else [value]
-        )
+        lists = [value]
+        if key == "extras_require":
+            lists = [v for n, v in table(value).items() if found.wants(n.split(":")[0])]
         for one in lists:
-            for line in (
-                [one] if isinstance(one, str) else strings(list(one) if isinstance(one, tuple) else one)
-            ):
-                for part in line.splitlines():
-                    if part.strip():
-                        found.require(part.strip(), PY)
+            text = one if isinstance(one, str) else "\n".join(strings(one))
+            for line in filter(None, map(str.strip, text.splitlines())):
+                found.require(line, PY)
 
 
 def read_tox(files: Files, found: ScanResult) -> None:
@@ -104,10 +92,7 @@ def read_tox(files: Files, found: ScanResult) -> None:
         if FACTOR.match(line) or "{" in line:
             found.notice(TOX, f"'{line[:80]}' depends on tox's own settings: left out")
         elif match := re.match(r"(-r|--requirement|-c|--constraint)[\s=]*(\S+)", line):
-            if match[2] not in files.paths:
-                found.notice(TOX, f"names {match[2]}, which is not a file of the repository: left out")
-            else:
-                read_requirements(files, match[2], found, constraint="c" in match[1][:3])
+            read_named_file(files, match[2], TOX, found, constraint="c" in match[1][:3])
         elif line.startswith(("-", ".", "/")):
             if line.split("[")[0] not in {".", "-e .", "-e."}:
                 found.notice(TOX, f"'{line[:80]}' is installed from a folder or is an option: left out")
@@ -119,10 +104,7 @@ def _lines(files: Files, value: str, found: ScanResult) -> None:
     """Add requirements of setup.cfg, one per line, or those of the files that the value names."""
     if value.strip().startswith("file:"):
         for path in value.strip().removeprefix("file:").split(","):
-            if path.strip() in files.paths:
-                read_requirements(files, path.strip(), found)
-            else:
-                found.notice(CFG, f"names {path.strip()}, which is not a file of the repository: left out")
+            read_named_file(files, path.strip(), CFG, found)
         return
     for line in value.splitlines():
         if line.strip() and not line.strip().startswith("#"):

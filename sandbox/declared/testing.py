@@ -14,7 +14,7 @@ from typing import Any
 from m3agent.sandbox.declared.commands import read_commands
 from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.setup_files import CFG, TOX
-from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import Files, strings, table
 
 USUAL = ("test_*.py", "*_test.py")
 """Files in which pytest looks for tests."""
@@ -86,7 +86,7 @@ def _named(files: Files) -> _Named:
     for line in read_commands(files):
         if match := RUNNER.search(line):
             _take(files, match, _command(match["rest"]), found)
-    config = files.ini(CFG, ScanResult())
+    config = files.ini(CFG)
     for section in NOSE:
         if config.has_section(section):
             found.nose = True
@@ -124,12 +124,12 @@ def _take(files: Files, match: re.Match[str], words: list[str], found: _Named) -
 def _settings(files: Files) -> dict[str, str]:
     """Return pytest's settings in the repository, lists as lines; empty without any."""
     tables: list[dict[str, Any]] = []
-    pytest = table(files.toml(PYPROJECT, ScanResult()), "tool", "pytest")
+    pytest = table(files.toml(PYPROJECT), "tool", "pytest")
     tables += [table(pytest, "ini_options"), {k: v for k, v in pytest.items() if k != "ini_options"}]
     for path in ("pytest.toml", ".pytest.toml"):
-        tables.append(table(files.toml(path, ScanResult()), "pytest"))
+        tables.append(table(files.toml(path), "pytest"))
     for path, section in INI:
-        config = files.ini(path, ScanResult())
+        config = files.ini(path)
         tables.append(dict(config.items(section)) if config.has_section(section) else {})
     found = next(filter(None, tables), None)
     return {k: "\n".join(strings(v)) if isinstance(v, list) else str(v) for k, v in (found or {}).items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from m3agent.sandbox.declared.types import Files, ScanResult, table
+from m3agent.sandbox.declared.types import Files, table
 
 NAMES = {
     "dotnet": ".NET",
@@ -53,7 +53,7 @@ def asked_versions(files: Files, folder: str) -> list[AskedVersion]:
     while True:
         for name, read in READERS.items():
             path = f"{folder}/{name}" if folder else name
-            text = files.text(path, ScanResult())
+            text = files.text(path)
             for tool, version in read(text, files, path) if text is not None else ():
                 if match := NUMBERS.search(version):
                     found.setdefault(tool, AskedVersion(tool, match[0], path))
@@ -89,7 +89,7 @@ def _asdf(text: str, files: Files, path: str) -> Found:
 
 
 def _mise(text: str, files: Files, path: str) -> Found:
-    for name, value in table(files.toml(path, ScanResult()), "tools").items():
+    for name, value in table(files.toml(path), "tools").items():
         first: Any = value[0] if isinstance(value, list) and value else value
         version = first.get("version") if isinstance(first, dict) else first
         if name in NAMES and isinstance(version, str):
@@ -111,7 +111,7 @@ def _go_mod(text: str, files: Files, path: str) -> Found:
 
 
 def _rust(text: str, files: Files, path: str) -> Found:
-    channel = table(files.toml(path, ScanResult()), "toolchain").get("channel", text.strip())
+    channel = table(files.toml(path), "toolchain").get("channel", text.strip())
     if isinstance(channel, str) and CHANNEL.fullmatch(channel):
         yield "Rust", channel
 

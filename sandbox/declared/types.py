@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
-from collections.abc import Callable, Collection
+import shlex
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.toml_text import parse_toml
+from m3agent.sandbox.python_ast import parse
 
 TEST_GROUPS = frozenset({"test", "tests", "testing"})
 WANTED_GROUPS = TEST_GROUPS | {"dev", "develop", "development"}
@@ -29,27 +32,21 @@ class DeclaredProject:
 
 @dataclass
 class ScanResult:
-    """Results so far.
-
-    Attributes:
-        requirements: Requirement lines in pip's format, each with the file that it came from.
-        constraints: Constraint lines in pip's format, each with the file that it came from.
-        python: Specifier of the Python versions that the project accepts.
-        python_pin: The one Python version that it requests.
-        project: The project itself.
-        notices: What was left out and why.
-        named: Normalized names of the extras and groups that the repository's test runs install.
-        groups: Names of the other extras and groups that are installed.
-    """
+    """Results so far."""
 
     requirements: dict[str, str] = field(default_factory=dict)
+    """Requirement lines in pip's format, each with the file that it came from."""
     constraints: dict[str, str] = field(default_factory=dict)
+    """Constraint lines in pip's format, each with the file that it came from."""
     python: str | None = None
-    python_pin: str | None = None
+    """Specifier of the Python versions that the project accepts."""
     project: DeclaredProject | None = None
     notices: list[str] = field(default_factory=list)
+    """What was left out and why."""
     named: set[str] = field(default_factory=set)
+    """Normalized names of the extras and groups that the repository's test runs install."""
     groups: frozenset[str] = WANTED_GROUPS
+    """Names of the other extras and groups that are installed."""
 
     def wants(self, name: str) -> bool:
         """Return whether an extra or group with this name is installed."""
@@ -66,9 +63,7 @@ class ScanResult:
         requirement = self._plain(line, source, "requirement")
         if requirement is None:
             return
-        if self.project is not None and canonicalize_name(requirement.name) == canonicalize_name(
-            self.project.name
-        ):
+        if self.project and canonicalize_name(requirement.name) == canonicalize_name(self.project.name):
             return  # the project itself: its files are on PYTHONPATH
         self.requirements.setdefault(str(requirement) + options, source)
 
@@ -102,41 +97,83 @@ class Files:
         self.paths = frozenset(paths)
         self._read = read
 
-    def text(self, path: str, found: ScanResult) -> str | None:
-        """Return a file's text, or None if it is missing or not readable as text (with a notice)."""
+    def text(self, path: str, found: ScanResult | None = None) -> str | None:
+        """Return a file's text, or None if it is missing or not readable as text; `found` gets a notice then."""
         if path not in self.paths:
             return None
         content = self._read(path)
-        if len(content) > MOST_TEXT:
-            found.notice(path, f"larger than {MOST_TEXT >> 20} MiB: not read")
-            return None
         try:
-            return content.decode("utf-8-sig")
+            if len(content) <= MOST_TEXT:
+                return content.decode("utf-8-sig")
+            why = f"larger than {MOST_TEXT >> 20} MiB"
         except UnicodeDecodeError:
-            found.notice(path, "not UTF-8 text: not read")
-            return None
+            why = "not UTF-8 text"
+        _not_read(found, path, why)
+        return None
 
-    def toml(self, path: str, found: ScanResult) -> dict[str, Any]:
-        """Return a TOML file's tables; empty if it is missing or invalid (with a notice)."""
-        text = self.text(path, found)
-        if text is None:
-            return {}
+    def toml(self, path: str, found: ScanResult | None = None) -> dict[str, Any]:
+        """Return a TOML file's tables; empty if it is missing or invalid. Otherwise like `text`."""
         try:
-            return parse_toml(text)
+            return parse_toml(self.text(path, found) or "")
         except ValueError as error:
-            found.notice(path, f"not valid TOML ({error}): not read")
+            _not_read(found, path, f"not valid TOML ({error})")
             return {}
 
-    def ini(self, path: str, found: ScanResult) -> configparser.ConfigParser:
-        """Return an INI file's sections; empty if it is missing or invalid (with a notice)."""
+    def ini(self, path: str, found: ScanResult | None = None) -> configparser.ConfigParser:
+        """Return an INI file's sections; empty if it is missing or invalid. Otherwise like `text`."""
         parser = configparser.ConfigParser(interpolation=None, strict=False)
-        text = self.text(path, found)
         try:
-            parser.read_string(text or "")
+            parser.read_string(self.text(path, found) or "")
         except configparser.Error as error:
-            found.notice(path, f"not valid ({str(error).splitlines()[0]}): not read")
+            _not_read(found, path, f"not valid ({str(error).splitlines()[0]})")
             return configparser.ConfigParser(interpolation=None)
         return parser
+
+    def python(self, path: str, found: ScanResult | None = None) -> ast.Module:
+        """Return a Python file's syntax tree; empty if it is missing or invalid. Otherwise like `text`."""
+        try:
+            return parse(self.text(path, found) or "")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            if found is not None:
+                found.notice(path, "not valid Python: ignored")
+            return ast.Module([], [])
+
+
+def _not_read(found: ScanResult | None, path: str, why: str) -> None:
+    if found is not None:
+        found.notice(path, f"{why}: not read")
+
+
+def name_of(line: str) -> str:
+    """Return the normalized name in a requirement line, which may have hashes; empty if it is no requirement."""
+    try:
+        return canonicalize_name(Requirement(line.partition(" --hash")[0]).name)
+    except InvalidRequirement:
+        return ""
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a shell's command; if its quotes do not fit, the words between spaces."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def texts_at(tables: object, *places: str) -> Iterator[str]:
+    """Yield the strings, and those in lists, at dotted places in tables; `*` stands for all keys or items."""
+    for place in places:
+        values = [tables]
+        for key in place.split("."):
+            values = [inner for value in values for inner in _inside(value, key)]
+        for value in values:
+            yield from strings(value if isinstance(value, list) else [value])
+
+
+def _inside(value: object, key: str) -> list[object]:
+    if key == "*" and isinstance(value, (dict, list)):
+        return list(value.values() if isinstance(value, dict) else value)
+    return [value[key]] if isinstance(value, dict) and key in value else []
 
 
 def table(value: object, *keys: str) -> dict[str, Any]:
