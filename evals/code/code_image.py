@@ -16,13 +16,11 @@ from m3agent.evals.data.instance import DataError, DockerContext, Environment
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.declared.container import Container
-from m3agent.sandbox.declared.dockerfile import read_instructions, read_stages
 from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
-from m3agent.sandbox.images.container_build import build_context, find_named
-from m3agent.sandbox.images.dockerfile_build import DockerfileBuild
+from m3agent.sandbox.images.dockerfile_build import build_dockerfile
 from m3agent.sandbox.images.image_build import engine_failures, remove_container
-from m3agent.sandbox.images.indexes import indexes_here
-from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time
+from m3agent.sandbox.images.kept import REPOSITORY
+from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 
@@ -72,30 +70,14 @@ def _built(
     kept.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = hashlib.sha256(f"{RECIPE} {context.content}".encode()).hexdigest()[:16]
     tag = f"{REPOSITORY}:{key}"
-    with (
-        one_at_a_time(kept, tag, say, stop),
-        tempfile.TemporaryDirectory(prefix="m3agent-context-") as scratch,
-    ):
+    builder = Builder(api, kept, say, stop)
+    with builder.lock(tag), tempfile.TemporaryDirectory(prefix="m3agent-context-") as scratch:
         if local_image(api, tag) is None:
             say("building the image of a Dockerfile once (this may take minutes)")
             files = Path(context.folder)
             store = TreeStore(Path(scratch) / "context.git")
             workspace = Workspace.from_folder(store, files, files_in(files))
-            container = Container(DOCKERFILE, dockerfile=DOCKERFILE)
-            try:
-                stages = read_stages(read_instructions((files / DOCKERFILE).read_text("utf-8")), None, {})
-            except (OSError, ValueError) as error:
-                raise EnvironmentBuildFailed(f"the Dockerfile cannot be built: {error}") from None
-            DockerfileBuild(
-                api,
-                {},
-                lambda: build_context(workspace, container),
-                lambda name: find_named(api, name, say),
-                indexes_here(),
-                log=folder(kept) / f"{key}.log",
-                say=say,
-                stop=stop,
-            ).run(stages, tag, lambda _: None)
+            build_dockerfile(builder, Container(DOCKERFILE, dockerfile=DOCKERFILE), workspace, tag)
         built = local_image(api, tag)
     if built is None:
         raise EnvironmentBuildFailed(f"{tag} was removed as soon as it was built")

@@ -1,6 +1,6 @@
 """Read which files of the project only its own build makes: generated version files and extension modules.
 
-The build itself runs in a container (`images/project_build.py`). Here its configuration is read as data.
+The build itself runs in a container (`images/project_script.py`). Here its configuration is read as data.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from m3agent.sandbox.declared.setup_files import CFG, PY, setup_arguments
-from m3agent.sandbox.declared.types import Files, ScanResult, name_of, table, texts_at
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, table, texts_at
 from m3agent.sandbox.store.workspace import inside_git, runs_later
 
-SOURCE = "pyproject.toml"
 SCM = ("setuptools_scm", "setuptools-scm", "vcs-versioning")
 COMPILERS = frozenset(
     {
@@ -71,7 +70,7 @@ class ProjectBuild:
 def read_build(files: Files) -> ProjectBuild | None:
     """Return what the project's build makes and the tree lacks; None if that is nothing."""
     found = ScanResult()  # `read_declared` reads the same files and gives the notices
-    whole = files.toml(SOURCE, found)
+    whole = files.toml(PYPROJECT, found)
     wanted = sorted({posixpath.normpath(path) for path in _named(files, whole, found)} - files.paths)
     version_files = tuple(path for path in wanted if may_be_kept(path))
     extensions = _compiles(files, whole, found)
@@ -105,9 +104,9 @@ def _named(files: Files, whole: dict[str, Any], found: ScanResult) -> Iterator[s
         setup_arguments(files, found)[1], "use_scm_version.write_to", "use_scm_version.version_file"
     )
     # the path is relative to the packages; where no folder is named, that is src/ or the root
-    folders = list(texts_at(tool, "pdm.build.package-dir"))[:1] or ["src", "."]
+    folder = next(texts_at(tool, "pdm.build.package-dir"), "")
     for path in texts_at(tool, "pdm.version.write_to"):
-        yield from (posixpath.join(folder, path) for folder in folders)
+        yield from (posixpath.join(place, path) for place in ([folder] if folder else ["src", "."]))
 
 
 def _compiles(files: Files, whole: dict[str, Any], found: ScanResult) -> bool:
@@ -152,7 +151,7 @@ def _inputs(files: Files, whole: dict[str, Any], *, extensions: bool) -> tuple[s
     configuration = {
         path
         for path in files.paths
-        if path in {SOURCE, CFG} or path.startswith(folders) or ("/" not in path and path.endswith(".py"))
+        if path in {PYPROJECT, CFG} or path.startswith(folders) or ("/" not in path and path.endswith(".py"))
     }
     if not extensions:
         return tuple(sorted(configuration))

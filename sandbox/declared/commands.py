@@ -6,11 +6,9 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
-from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.setup_files import TOX
-from m3agent.sandbox.declared.types import Files, strings, table
+from m3agent.sandbox.declared.types import PYPROJECT, Files, strings, table, texts_at
 
 NOX = "noxfile.py"
 MAKEFILES = ("Makefile", "makefile", "GNUmakefile")
@@ -56,11 +54,11 @@ def _scripts(files: Files) -> Iterator[str]:
     commands = table(tool, "tox", "env_run_base").get("commands")
     for one in commands if isinstance(commands, list) else []:
         yield shlex.join(strings(one))
-    scripts: list[dict[str, Any]] = [table(tool, "pdm", "scripts")]
+    scripts = [table(tool, "pdm", "scripts")]
     scripts += [table(environment, "scripts") for environment in table(tool, "hatch", "envs").values()]
     for name, script in (item for one in scripts for item in one.items()):
         if of_tests(name):
-            yield from strings(script if isinstance(script, list) else [script, table(script).get("cmd")])
+            yield from texts_at({"script": script}, "script", "script.cmd")
 
 
 def _makefile(files: Files) -> Iterator[str]:

@@ -36,23 +36,20 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/|,(?=(?>\s+|//[^\n]*|/\
 
 @dataclass(frozen=True)
 class Container:
-    """An image by name, or the parts to build one from.
-
-    Attributes:
-        source: File that names the image, relative to the repository's root, like all paths here.
-        image: Name of the image, if it is not built.
-        dockerfile: Path of the Dockerfile.
-        context: Path of the build context; `.` is the root.
-        target: Build stage.
-        args: Build arguments.
-    """
+    """An image by name, or the parts to build one from."""
 
     source: str
+    """File that names the image, relative to the repository's root, like all paths here."""
     image: str | None = None
+    """Name of the image, if it is not built."""
     dockerfile: str | None = None
+    """Path of the Dockerfile."""
     context: str = "."
+    """Path of the build context; `.` is the root."""
     target: str | None = None
+    """Build stage."""
     args: dict[str, str] = field(default_factory=dict)
+    """Build arguments."""
 
 
 MayBuild = Callable[[Container, str], bool]

@@ -12,14 +12,12 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
-from m3agent.sandbox.declared.django import read_django
-from m3agent.sandbox.declared.import_folders import read_import_folders
 from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.named import read_bounds, read_named, read_nox
 from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
 from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.declared.testing import read_test_options
+from m3agent.sandbox.declared.testing import read_django, read_import_folders, read_test_options
 from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, ScanResult, name_of
 
 

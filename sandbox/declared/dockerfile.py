@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from m3agent.sandbox.declared.types import words_of
+from m3agent.sandbox.declared.types import plain_words, words_of
 
 CONTINUED = re.compile(r"\\[ \t]*$")
 DIRECTIVE = re.compile(r"#\s*escape\s*=\s*`", re.IGNORECASE)
@@ -218,12 +217,8 @@ def _installed(commands: Sequence[Sequence[str]], by: str) -> list[str]:
     for words in commands:
         names = [word.rpartition("/")[2] for word in words]
         if "install" in names and not programs.isdisjoint(names[: names.index("install")]):
-            rest = words[names.index("install") :]
-            found |= {
-                word: None
-                for before, word in itertools.pairwise(rest)
-                if not word.startswith("-") and before not in WITH_VALUE
-            }
+            rest = words[names.index("install") + 1 :]
+            found |= dict.fromkeys(plain_words(rest, WITH_VALUE))
     return list(found)
 
 

@@ -14,10 +14,18 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.commands import NOT_OF_TESTS, NOX, nox_calls, read_commands
 from m3agent.sandbox.declared.pyproject import HATCH_ENVIRONMENTS
-from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
 from m3agent.sandbox.declared.requirements import logical_lines, requirements_files
 from m3agent.sandbox.declared.setup_files import TOX
-from m3agent.sandbox.declared.types import WANTED_GROUPS, Files, ScanResult, name_of, strings, table
+from m3agent.sandbox.declared.types import (
+    PYPROJECT,
+    WANTED_GROUPS,
+    Files,
+    ScanResult,
+    name_of,
+    plain_words,
+    table,
+    texts_at,
+)
 
 ITSELF = re.compile(r"""(?:^|[\s"'=/}])\.\[([\w.,\s-]+)\]""")
 """The repository itself with extras, as in `-e .[cli,test]` or `{toxinidir}/.[test]`."""
@@ -45,11 +53,8 @@ def read_named(files: Files) -> set[str]:
 def read_nox(files: Files, found: ScanResult) -> None:
     """Add the requirements that the test sessions of noxfile.py install by name."""
     for words in nox_calls(files, "install"):
-        before = ""
-        for word in words:
-            if not word.startswith("-") and before not in OPTIONS_WITH_VALUE and name_of(word):
-                found.require(word, NOX)
-            before = word
+        for word in filter(name_of, plain_words(words, OPTIONS_WITH_VALUE)):
+            found.require(word, NOX)
 
 
 def read_bounds(files: Files, found: ScanResult) -> None:
@@ -97,7 +102,6 @@ def _in_tables(files: Files) -> Iterator[str]:
     ]
     environments.append(table(tool, "tox", "env_run_base"))
     for environment in environments:
-        for key in ("features", "dependency-groups", "extras", "dependency_groups"):
-            yield from strings(table(environment).get(key))
-        for line in strings(table(environment).get("deps")):
+        yield from texts_at(environment, "features", "dependency-groups", "extras", "dependency_groups")
+        for line in texts_at(environment, "deps"):
             yield from ITSELF.findall(line)

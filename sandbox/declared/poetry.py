@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from m3agent.sandbox.declared.types import ScanResult, strings, table
+from m3agent.sandbox.declared.types import PYPROJECT, ScanResult, strings, table
 
-SOURCE = "pyproject.toml"
 CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)([^\s,]*)")
 TILDE = re.compile(r"~(?!=)\s*(\d+(?:\.\d+)*)([^\s,]*)")
 BARE = re.compile(r"=?\s*(\d[^\s,]*)")
@@ -67,7 +66,7 @@ def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
         try:
             found.accept_python(specifier(python))
         except NotSimple:
-            found.notice(SOURCE, f"Python '{python}' offers alternatives: any version is used")
+            found.notice(PYPROJECT, f"Python '{python}' offers alternatives: any version is used")
     tables = [dependencies, table(poetry, "dev-dependencies")]
     tables += [
         table(group, "dependencies") for name, group in table(poetry, "group").items() if found.wants(name)
@@ -82,21 +81,21 @@ def read_poetry(poetry: dict[str, Any], found: ScanResult) -> None:
 def _dependency(name: str, wish: object, extras: set[str], found: ScanResult) -> None:
     details = {"version": wish} if isinstance(wish, str) else wish
     if not isinstance(details, dict):
-        found.notice(SOURCE, f"the dependency {name} cannot be parsed: left out")
+        found.notice(PYPROJECT, f"the dependency {name} cannot be parsed: left out")
         return
     if details.get("optional") and name not in extras:
         return
     if not isinstance(details.get("version", "*"), str) or details.keys() & {"git", "path", "url"}:
-        found.notice(SOURCE, f"{name} comes from a folder or an address, not from an index: left out")
+        found.notice(PYPROJECT, f"{name} comes from a folder or an address, not from an index: left out")
         return
     try:
         versions = specifier(details.get("version", "*"))
     except NotSimple:
-        found.notice(SOURCE, f"{name} '{details['version']}' offers alternatives: any version is used")
+        found.notice(PYPROJECT, f"{name} '{details['version']}' offers alternatives: any version is used")
         versions = ""
     chosen = f"[{','.join(strings(details.get('extras')))}]" if strings(details.get("extras")) else ""
     markers = _markers(details)
-    found.require(f"{name}{chosen}{versions}" + (f" ; {markers}" if markers else ""), SOURCE)
+    found.require(f"{name}{chosen}{versions}" + (f" ; {markers}" if markers else ""), PYPROJECT)
 
 
 def _markers(details: dict[str, Any]) -> str:

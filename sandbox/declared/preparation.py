@@ -8,46 +8,45 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Preparation:
-    """What the environment of a suite needs, as data.
-
-    Attributes:
-        system_packages: Debian packages, such as a toolchain. What the image has already is not installed.
-        commands: Commands that install the dependencies. They have a network and see only `inputs`.
-        offline_commands: Commands that finish the installation without a network and may run code of dependencies.
-        inputs: Paths of the files that the commands read: manifests and lock files.
-        keep: Folders that the commands make. A path relative to the suite's root, such as `node_modules`, is laid into
-            the work tree of each sandbox. An absolute path stays where it is in the image, and is read-only in sandboxes.
-        env: Variables of every command in the environment. Those that switch a tool's network off, such as
-            `GOPROXY=off`, have no effect on `commands`.
-        notices: What is missing or left out, as sentences for people.
-    """
+    """What the environment of a suite needs, as data."""
 
     system_packages: tuple[str, ...] = ()
+    """Debian packages, such as a toolchain. What the image has already is not installed."""
     commands: tuple[tuple[str, ...], ...] = ()
+    """Commands that install the dependencies. They have a network and see only `inputs`."""
     offline_commands: tuple[tuple[str, ...], ...] = ()
+    """Commands that finish the installation without a network and may run code of dependencies."""
     inputs: tuple[str, ...] = ()
+    """Paths of the files that the commands read: manifests and lock files."""
     keep: tuple[str, ...] = ()
+    """Folders that the commands make.
+
+    A path relative to the suite's root, such as `node_modules`, is laid into the work tree of each sandbox. An
+    absolute path stays where it is in the image, and is read-only in sandboxes.
+    """
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every command in the environment.
+
+    Those that switch a tool's network off, such as `GOPROXY=off`, have no effect on `commands`.
+    """
     notices: tuple[str, ...] = ()
+    """What is missing or left out, as sentences for people."""
 
 
 @dataclass(frozen=True)
 class SuiteNeeds:
-    """A test suite of a repository, and what its environment needs.
-
-    Attributes:
-        name: Its name: `go:tools/cli`.
-        language: Language of its tests, for people.
-        evidence: Why it exists, for people: `scripts.test in package.json`.
-        root: Folder in which its commands run; empty for the repository's root.
-        preparation: What its environment needs.
-    """
+    """A test suite of a repository, and what its environment needs."""
 
     name: str
+    """Its name: `go:tools/cli`."""
     language: str
+    """Language of its tests, for people."""
     evidence: str
+    """Why it exists, for people: `scripts.test in package.json`."""
     root: str
+    """Folder in which its commands run; empty for the repository's root."""
     preparation: Preparation
+    """What its environment needs."""
 
     @property
     def label(self) -> str:

@@ -9,48 +9,43 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.poetry import read_poetry
 from m3agent.sandbox.declared.requirements import read_named_file
-from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, strings, table, texts_at
 
-SOURCE = "pyproject.toml"
 HATCH_ENVIRONMENTS = {"default", "hatch-test"}
 UNKNOWN_VERSION = "0+unknown"
 
 
 def read_pyproject(files: Files, found: ScanResult) -> None:
     """Add the requirements of pyproject.toml."""
-    whole = files.toml(SOURCE, found)
+    whole = files.toml(PYPROJECT, found)
     project, tool = table(whole, "project"), table(whole, "tool")
-    found.project = found.project or project_of(project, table(tool, "poetry"))
+    _name_project(project, table(tool, "poetry"), found)
     if isinstance(project.get("requires-python"), str):
         found.accept_python(project["requires-python"])
-    for line in strings(project.get("dependencies")):
-        found.require(line, SOURCE)
+    for line in texts_at(whole, "project.dependencies", "tool.uv.dev-dependencies"):
+        found.require(line, PYPROJECT)
     _extras(table(project, "optional-dependencies"), found)
     _dynamic(files, project, table(tool, "setuptools", "dynamic"), found)
     groups = table(whole, "dependency-groups")
     for name in groups:
         if found.wants(name):
             _group(groups, name, found, set())
-    for line in strings(table(tool, "uv").get("dev-dependencies")):
-        found.require(line, SOURCE)
     for name, lines in table(tool, "pdm", "dev-dependencies").items():
         for line in strings(lines) if found.wants(name) else []:
             if not line.startswith("-e "):
-                found.require(line, SOURCE)
+                found.require(line, PYPROJECT)
     for name, environment in table(tool, "hatch", "envs").items():
         if found.wants(name) or name in HATCH_ENVIRONMENTS:
-            for key in ("dependencies", "extra-dependencies"):
-                for line in strings(table(environment).get(key)):
-                    found.require(line, SOURCE)
+            for line in texts_at(environment, "dependencies", "extra-dependencies"):
+                found.require(line, PYPROJECT)
     read_poetry(table(tool, "poetry"), found)
 
 
-def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> DeclaredProject | None:
-    """Return the project's name, version and entry points; None if it has no name."""
-    name = project.get("name") or poetry.get("name")
+def _name_project(project: dict[str, Any], poetry: dict[str, Any], found: ScanResult) -> None:
+    """Record the project's name, version and entry points, if it has a name."""
+    name, version = (project.get(key) or poetry.get(key) for key in ("name", "version"))
     if not isinstance(name, str):
-        return None
-    version = project.get("version") or poetry.get("version")
+        return
     entry_points = {
         "console_scripts": {**table(poetry, "scripts"), **table(project, "scripts")},
         "gui_scripts": table(project, "gui-scripts"),
@@ -61,11 +56,7 @@ def project_of(project: dict[str, Any], poetry: dict[str, Any]) -> DeclaredProje
         str(group): {str(key): value for key, value in table(points).items() if isinstance(value, str)}
         for group, points in entry_points.items()
     }
-    return DeclaredProject(
-        name,
-        version if isinstance(version, str) else UNKNOWN_VERSION,
-        {group: points for group, points in plain.items() if points},
-    )
+    found.name_project(name, version if isinstance(version, str) else UNKNOWN_VERSION, plain)
 
 
 def _extras(extras: dict[str, Any], found: ScanResult) -> None:
@@ -79,7 +70,7 @@ def _extras(extras: dict[str, Any], found: ScanResult) -> None:
             continue
         seen.add(name)
         for line in strings(extras.get(name)):
-            found.require(line, SOURCE)
+            found.require(line, PYPROJECT)
             try:
                 requirement = Requirement(line)
             except InvalidRequirement:
@@ -97,12 +88,14 @@ def _group(groups: dict[str, Any], name: str, found: ScanResult, seen: set[str])
     items = groups.get(name)
     for item in items if isinstance(items, list) else []:
         if isinstance(item, str):
-            found.require(item, SOURCE)
+            found.require(item, PYPROJECT)
         elif isinstance(include := table(item).get("include-group"), str):
             normal = canonicalize_name(include)
             matching = [other for other in groups if canonicalize_name(other) == normal]
             if not matching:
-                found.notice(SOURCE, f"the group {name} includes {include}, which does not exist: left out")
+                found.notice(
+                    PYPROJECT, f"the group {name} includes {include}, which does not exist: left out"
+                )
             for other in matching:
                 _group(groups, other, found, seen)
 
@@ -114,6 +107,5 @@ def _dynamic(files: Files, project: dict[str, Any], dynamic: dict[str, Any], fou
     if "optional-dependencies" in listed:
         tables += [t for n, t in table(dynamic, "optional-dependencies").items() if found.wants(n)]
     for one in tables:
-        named = table(one).get("file")
-        for path in [named] if isinstance(named, str) else strings(named):
-            read_named_file(files, path, SOURCE, found)
+        for path in texts_at(one, "file"):
+            read_named_file(files, path, PYPROJECT, found)

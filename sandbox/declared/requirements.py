@@ -32,9 +32,16 @@ def requirements_files(files: Files) -> list[str]:
     return sorted(named, key=lambda path: (path.count("/"), len(path), path))
 
 
-def read_requirements(files: Files, path: str, found: ScanResult, *, constraint: bool = False) -> None:
-    """Add the requirements, or the constraints, of a file and of the files that it names."""
-    _read(files, path, found, constraint=constraint, seen=set())
+def read_requirements(
+    files: Files, path: str, found: ScanResult, *, constraint: bool = False, seen: set[str] | None = None
+) -> None:
+    """Add the requirements, or the constraints, of a file and of the files that it names, without those already seen."""
+    seen = set() if seen is None else seen
+    if path in seen:
+        return  # a cycle, or named twice
+    seen.add(path)
+    for line in logical_lines(files.text(path, found) or ""):
+        _line(files, path, line, found, constraint=constraint, seen=seen)
 
 
 def read_named_file(
@@ -54,15 +61,6 @@ def logical_lines(text: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _read(files: Files, path: str, found: ScanResult, *, constraint: bool, seen: set[str]) -> None:
-    if path in seen:
-        return  # a cycle, or named twice
-    seen.add(path)
-    text = files.text(path, found)
-    for line in logical_lines(text or ""):
-        _line(files, path, line, found, constraint=constraint, seen=seen)
-
-
 def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: bool, seen: set[str]) -> None:
     name, value = _option(line)
     if name in FILE_OPTIONS:
@@ -70,7 +68,7 @@ def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: 
         if other not in files.paths:
             found.notice(path, f"names {value}, which is not a file of the repository: left out")
             return
-        _read(files, other, found, constraint=constraint or FILE_OPTIONS[name], seen=seen)
+        read_requirements(files, other, found, constraint=constraint or FILE_OPTIONS[name], seen=seen)
     elif name in {"-e", "--editable"} or line.startswith((".", "/")) or "file:" in line:
         target = (value if name else line).split("[")[0].split(";")[0].strip()
         if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) != ".":

@@ -11,7 +11,7 @@ from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_named_file
-from m3agent.sandbox.declared.types import DeclaredProject, Files, ScanResult, strings, table
+from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
 from m3agent.sandbox.python_ast import parse
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
@@ -25,14 +25,10 @@ def read_setup_cfg(files: Files, found: ScanResult) -> None:
     if config.has_section("metadata"):
         name = config.get("metadata", "name", fallback="").strip()
         version = config.get("metadata", "version", fallback="").strip()
-        points = {
-            group: _scripts(lines.splitlines()) for group, lines in _items(config, "options.entry_points")
-        }
+        points = _items(config, "options.entry_points")
         plain = version if re.fullmatch(r"\d[\w.+!-]*", version) else UNKNOWN_VERSION
         if name and not name.startswith("attr:"):
-            found.project = found.project or DeclaredProject(
-                name, plain, {g: p for g, p in points.items() if p}
-            )
+            found.name_project(name, plain, {group: _scripts(lines.splitlines()) for group, lines in points})
     found.accept_python(config.get("options", "python_requires", fallback="").strip())
     for key in ("install_requires", "tests_require"):
         _lines(files, config.get("options", key, fallback=""), found)
@@ -62,11 +58,7 @@ def read_setup_py(files: Files, found: ScanResult) -> None:
             group: _scripts(lines if isinstance(lines, list) else str(lines).splitlines())
             for group, lines in table(values.get("entry_points")).items()
         }
-        found.project = found.project or DeclaredProject(
-            name,
-            version if isinstance(version, str) else UNKNOWN_VERSION,
-            {g: p for g, p in groups.items() if p},
-        )
+        found.name_project(name, version if isinstance(version, str) else UNKNOWN_VERSION, groups)
     if isinstance(values.get("python_requires"), str):
         found.accept_python(values["python_requires"])
     for key in ("install_requires", "tests_require", "extras_require"):

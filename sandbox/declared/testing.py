@@ -1,4 +1,7 @@
-"""Read how the repository's own configuration runs its tests, where plain `pytest` would run others or none."""
+"""Read how the repository's own configuration runs its tests, where plain `pytest` would run others or none.
+
+That is pytest's options, the settings of Django, and the folders that modules are imported from.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from m3agent.sandbox.declared.commands import read_commands
-from m3agent.sandbox.declared.pyproject import SOURCE as PYPROJECT
-from m3agent.sandbox.declared.setup_files import CFG, TOX
-from m3agent.sandbox.declared.types import Files, strings, table
+from m3agent.sandbox.declared.setup_files import CFG, TOX, setup_arguments
+from m3agent.sandbox.declared.types import PYPROJECT, Files, ScanResult, name_of, strings, table, texts_at
 
 USUAL = ("test_*.py", "*_test.py")
 """Files in which pytest looks for tests."""
@@ -40,22 +42,39 @@ NO_ERROR = "default::pytest.PytestDeprecationWarning"
 """Keeps a warning what newer versions of pytest will not support. Where a repository turns all warnings into errors
 and does not bound pytest, the newest pytest would otherwise refuse its tests."""
 
+DJANGO_VARIABLE = "DJANGO_SETTINGS_MODULE"
+MANAGE = "manage.py"
+PLUGIN = "pytest-django"
+STARTS_TESTS = re.compile(r"(?:run|quick)?_?tests?\.py")
+"""Names of programs at the root that run a Django application's tests, such as `runtests.py`."""
+IN_PROGRAM = re.compile(
+    rf"""environ(?:\.setdefault\(\s*|\[)["']{DJANGO_VARIABLE}["']\]?\s*[,=]\s*["']([\w.]+)["']"""
+)
+IN_TOX = re.compile(rf"^\s*{DJANGO_VARIABLE}\s*=\s*([\w.]+)\s*$", re.MULTILINE)
+CONFIGURATION = ("pytest.ini", ".pytest.ini", "pyproject.toml", "setup.cfg")
+PLAIN_FOLDER = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
+IMPORT_FOLDERS = (
+    *("setuptools.package-dir.", "setuptools.packages.find.where"),
+    *("maturin.python-source", "pdm.build.package-dir", "uv.build-backend.module-root"),
+    *("poetry.packages.*.from", "hatch.build.sources", "hatch.build.targets.wheel.sources"),
+)
+"""Places in pyproject.toml's tables of tools that name the folders. The empty key of `package-dir` is for all packages."""
+IMPORT_PACKAGES = ("hatch.build.targets.wheel.packages", "scikit-build.wheel.packages")
+"""Places that name packages in such folders."""
+
 
 @dataclass
 class _Named:
-    """What test runs name, each in the order in which it is found.
-
-    Attributes:
-        doctests: Options of pytest about doctests.
-        places: Files and folders in which pytest looks for tests.
-        patterns: Names of test files.
-        nose: Whether nose runs the tests.
-    """
+    """What test runs name, each in the order in which it is found."""
 
     doctests: list[str] = field(default_factory=list)
+    """Options of pytest about doctests."""
     places: list[str] = field(default_factory=list)
+    """Files and folders in which pytest looks for tests."""
     patterns: list[str] = field(default_factory=list)
+    """Names of test files."""
     nose: bool = False
+    """Whether nose runs the tests."""
 
 
 def read_test_options(files: Files) -> tuple[str, ...]:
@@ -161,3 +180,51 @@ def _path(files: Files, word: str) -> str:
 
 def _fits(path: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(posixpath.basename(path), pattern) for pattern in patterns)
+
+
+def read_django(files: Files, found: ScanResult) -> str | None:
+    """Return the settings module of the tests and require pytest-django; None where pytest needs neither.
+
+    A repository that has pytest-django, names the settings in pytest's configuration or mentions Django in a
+    conftest.py has its own way to set Django up.
+    """
+    required = set(map(name_of, found.requirements))
+    if "django" not in required or PLUGIN in required:
+        return None
+    own = [path for path in files.paths if path in CONFIGURATION or path.rpartition("/")[2] == "conftest.py"]
+    if any(
+        re.search(rf"{DJANGO_VARIABLE}|django\.setup|settings\.configure", files.text(path) or "")
+        for path in own
+    ):
+        return None
+    config = files.ini(TOX)
+    if config.has_option("pytest", DJANGO_VARIABLE):
+        return None
+    for key in ("setenv", "set_env"):
+        if match := IN_TOX.search(config.get("testenv", key, fallback="")):
+            break
+    else:
+        programs = [MANAGE, *sorted(path for path in files.paths if STARTS_TESTS.fullmatch(path))]
+        match = next(filter(None, (IN_PROGRAM.search(files.text(path) or "") for path in programs)), None)
+    if match is None:
+        return None
+    found.require(PLUGIN, TOX)
+    return match[1]
+
+
+def read_import_folders(files: Files) -> tuple[str, ...]:
+    """Return the sorted folders that the build's configuration names as the place of packages, and that exist."""
+    tool = files.toml(PYPROJECT).get("tool")
+    config = files.ini(CFG)
+    named = [*texts_at(tool, *IMPORT_FOLDERS), config.get("options.packages.find", "where", fallback="")]
+    named += [posixpath.dirname(path.rstrip("/")) for path in texts_at(tool, *IMPORT_PACKAGES)]
+    for line in config.get("options", "package_dir", fallback="").splitlines():
+        package, _, folder = line.partition("=")
+        named += [] if package.strip() else [folder.strip()]
+    named += texts_at(setup_arguments(files, ScanResult())[1], "package_dir.")
+    folders = {posixpath.normpath(folder) for folder in named if folder}
+    return tuple(sorted(folder for folder in folders - {".", "src"} if _is_folder(files, folder)))
+
+
+def _is_folder(files: Files, folder: str) -> bool:
+    return bool(PLAIN_FOLDER.fullmatch(folder)) and any(path.startswith(f"{folder}/") for path in files.paths)

@@ -34,17 +34,13 @@ CHANNEL = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
 @dataclass(frozen=True)
 class AskedVersion:
-    """A version that a repository asks for.
-
-    Attributes:
-        tool: Name of the language or program, for people.
-        version: The version.
-        source: The file that says so.
-    """
+    """A version that a repository asks for."""
 
     tool: str
+    """Name of the language or program, for people."""
     version: str
     source: str
+    """The file that says so."""
 
 
 def asked_versions(files: Files, folder: str) -> list[AskedVersion]:

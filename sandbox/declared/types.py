@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import configparser
+import itertools
 import shlex
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.sandbox.python_ast import parse
 
+PYPROJECT = "pyproject.toml"
 TEST_GROUPS = frozenset({"test", "tests", "testing"})
 WANTED_GROUPS = TEST_GROUPS | {"dev", "develop", "development"}
 """Names of extras and groups that are installed in addition to a project's own dependencies."""
@@ -51,6 +53,11 @@ class ScanResult:
     def wants(self, name: str) -> bool:
         """Return whether an extra or group with this name is installed."""
         return canonicalize_name(name) in self.groups | self.named
+
+    def name_project(self, name: str, version: str, groups: dict[str, dict[str, str]]) -> None:
+        """Record the project itself, with the groups of its entry points; the first file that names it counts."""
+        points = {group: points for group, points in groups.items() if points}
+        self.project = self.project or DeclaredProject(name, version, points)
 
     def notice(self, source: str, text: str) -> None:
         """Record that something is left out."""
@@ -158,6 +165,12 @@ def words_of(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
+
+
+def plain_words(words: Iterable[str], with_value: Collection[str]) -> list[str]:
+    """Return a command's words without its options, and without the values of those that take the next word."""
+    pairs = itertools.pairwise(["", *words])
+    return [word for before, word in pairs if not word.startswith("-") and before not in with_value]
 
 
 def texts_at(tables: object, *places: str) -> Iterator[str]:

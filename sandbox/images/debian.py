@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -27,45 +27,43 @@ from m3agent.sandbox.backends.docker_machine import LABEL
 from m3agent.sandbox.backends.image import Image, local_image, pull
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.image_build import LOOK
-from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
+from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A distribution that debootstrap can install.
-
-    Attributes:
-        name: Its name.
-        options: Further options of debootstrap.
-        script: Which of debootstrap's scripts installs it; None for the one that has the name of the release. Older
-            debootstraps have none for the latest releases.
-        keys: Debian's package with the keys that sign it, the suite of Debian with this package, and the name of the file;
-            None if every Debian has the keys.
-        updates: Whether later versions of packages are in a suite of their own, which debootstrap cannot use as well.
-    """
+    """A distribution that debootstrap can install."""
 
     name: str
     options: tuple[str, ...] = ()
+    """Further options of debootstrap."""
     script: str | None = None
+    """Which of debootstrap's scripts installs it; None for the one that has the name of the release.
+
+    Older debootstraps have none for the latest releases.
+    """
     keys: tuple[str, str, str] | None = None
+    """Debian's package with the keys that sign it, the suite of Debian with this package, and the name of the file.
+
+    None if every Debian has the keys.
+    """
     updates: bool = False
+    """Whether later versions of packages are in a suite of their own, which debootstrap cannot use as well."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of a distribution; none of them gets another Python any more.
-
-    Attributes:
-        suite: Its name.
-        distribution: Whose it is.
-        packages: Packages with the Python, if that is not the release's own one.
-        official: The suite of Python's official image.
-    """
+    """A release of a distribution; none of them gets another Python any more."""
 
     suite: str
+    """Its name."""
     distribution: Distribution
+    released: date
+    """The day on which its Python's minor version was released (PEP 494 and its followers)."""
     packages: tuple[str, ...] = ()
+    """Packages with the Python, if that is not the release's own one."""
     official: str = "bookworm"
+    """The suite of Python's official image."""
 
 
 RECIPE = 1  # part of the name of every base that is made here
@@ -79,31 +77,19 @@ UBUNTU = Distribution(
     updates=True,
 )
 BASES: Mapping[str, Release] = {
-    "3.5": Release("xenial", UBUNTU, official="buster"),
-    "3.6": Release("bionic", UBUNTU, official="bullseye"),
-    "3.7": Release("bionic", UBUNTU, ("python3.7", "python3.7-dev", "python3.7-venv")),
-    "3.8": Release("focal", UBUNTU),
-    "3.9": Release("bullseye", DEBIAN),
-    "3.10": Release("jammy", UBUNTU),
-    "3.11": Release("bookworm", DEBIAN),
-    "3.12": Release("noble", UBUNTU),
-    "3.13": Release("trixie", DEBIAN),
-    "3.14": Release("resolute", UBUNTU),
+    "3.5": Release("xenial", UBUNTU, date(2015, 9, 13), official="buster"),
+    "3.6": Release("bionic", UBUNTU, date(2016, 12, 23), official="bullseye"),
+    "3.7": Release("bionic", UBUNTU, date(2018, 6, 27), ("python3.7", "python3.7-dev", "python3.7-venv")),
+    "3.8": Release("focal", UBUNTU, date(2019, 10, 14)),
+    "3.9": Release("bullseye", DEBIAN, date(2020, 10, 5)),
+    "3.10": Release("jammy", UBUNTU, date(2021, 10, 4)),
+    "3.11": Release("bookworm", DEBIAN, date(2022, 10, 24)),
+    "3.12": Release("noble", UBUNTU, date(2023, 10, 2)),
+    "3.13": Release("trixie", DEBIAN, date(2024, 10, 7)),
+    "3.14": Release("resolute", UBUNTU, date(2025, 10, 7)),
 }
-"""Python versions, each with the release that has it. The mirrors still have all of them."""
-RELEASED = {
-    "3.5": date(2015, 9, 13),
-    "3.6": date(2016, 12, 23),
-    "3.7": date(2018, 6, 27),
-    "3.8": date(2019, 10, 14),
-    "3.9": date(2020, 10, 5),
-    "3.10": date(2021, 10, 4),
-    "3.11": date(2022, 10, 24),
-    "3.12": date(2023, 10, 2),
-    "3.13": date(2024, 10, 7),
-    "3.14": date(2025, 10, 7),
-}
-"""Days on which Python's minor versions were released (PEP 494 and its followers)."""
+"""Minor versions of Python, each with the release that has it. The mirrors still have all of them."""
+RELEASED = {python: release.released for python, release in BASES.items()}
 PACKAGES = (
     *("ca-certificates", "g++", "gcc", "git", "libffi-dev", "make", "patch", "procps"),
     *("python3", "python3-dev", "python3-venv"),
@@ -122,7 +108,6 @@ apt-get -q -y --no-install-recommends install "$@"
 """
 """Shell script that runs in a new base; it installs packages in their latest versions."""
 
-Say = Callable[[str], None]
 LOCKS = Path("/run/m3agent")
 """Folder of the locks of base images, whatever the state folder: a machine never makes the same base twice at once."""
 MIRROR = re.compile(r'^DEF_MIRROR="([^"]+)"', re.MULTILINE)
@@ -280,14 +265,7 @@ def _bootstrap(api: Any, python: str, tag: str, state: Path, say: Say, stop: thr
 def _options(
     release: Release, program: str, scratch: Path, log: IO[bytes], stop: threading.Event
 ) -> list[str]:
-    """Return debootstrap's options for a release.
-
-    Args:
-        release: The release.
-        program: Path of debootstrap.
-        scratch: Folder for the keys.
-        log: Gets the output of programs.
-        stop: Ends them.
+    """Return debootstrap's options for a release. The keys are put into the folder `scratch` if they are not here.
 
     Raises:
         EnvironmentBuildFailed: The keys that sign the release cannot be had.
@@ -338,12 +316,7 @@ def _downloaded(
 ) -> Path | None:
     """Return the folder with the files of a package, which is not installed; None if it cannot be downloaded.
 
-    Args:
-        package: Its name.
-        scratch: Folder to create.
-        log: Gets the output of all programs.
-        stop: Ends them.
-        options: Further options of apt.
+    `scratch` is a folder to create, `options` are further ones of apt.
     """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return None

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import socket
 import tarfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,23 +18,27 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.sandbox.backends.docker_machine import LABEL
-from m3agent.sandbox.backends.image import Image
-from m3agent.sandbox.declared.dockerfile import Instruction, Stage, as_list, declared_argument
-from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import image_build
-from m3agent.sandbox.images.image_build import (
-    INSTALLING,
-    MEMORY,
-    MOST_DISK,
-    Build,
-    add_entry,
-    build_image,
+from m3agent.sandbox.backends.image import Image, local_image, pull
+from m3agent.sandbox.declared.container import Container
+from m3agent.sandbox.declared.dockerfile import (
+    Instruction,
+    Stage,
+    as_list,
+    declared_argument,
+    read_instructions,
+    read_stages,
 )
-from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.errors import EnvironmentBuildFailed, ImageMissing
+from m3agent.sandbox.images import image_build
+from m3agent.sandbox.images.image_build import INSTALLING, MEMORY, MOST_DISK, Build, add_entry, build_image
+from m3agent.sandbox.images.layers import Builder
+from m3agent.sandbox.network.allow_list import may_reach, split_authority
+from m3agent.sandbox.store.workspace import Workspace
 
 DOCKERFILE = ".m3agent-dockerfile"
 """Name of the Dockerfile in the files for the engine's builder."""
 SCRATCH = "scratch"
+MOST_CONTEXT = 1 << 30  # most bytes of files that the builder gets
 SHELL = ("/bin/sh", "-c")
 FOR_BUILDER = frozenset({"ADD", "COPY", "ENV", "USER", "WORKDIR"})
 """Instructions that the engine's builder executes. None of them runs a program of the image."""
@@ -47,56 +51,113 @@ NOT_NEEDED = frozenset(
 """Instructions about how containers of the image run; a sandbox decides that itself."""
 
 
-class DockerfileBuild:
-    """One build.
+def build_dockerfile(
+    builder: Builder,
+    container: Container,
+    workspace: Workspace,
+    tag: str,
+    check: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Build the image of a Dockerfile and tag it if `check` accepts it. Blocking; takes minutes.
 
     Args:
-        api: The engine's client.
-        args: Values for the Dockerfile's arguments.
-        context: Returns a tar with the files that it may copy.
-        find_base: Returns the id of an image by its name.
-        indexes: Where packages come from.
-        log: Gets the output.
-        say: Receives notes for people.
-        stop: Ends the build early.
-    """
+        builder: Has the engine's client, and receives notes.
+        container: Names the Dockerfile, the stage that is wanted, and the arguments.
+        workspace: The repository's files.
+        tag: The image's name. Whoever finds an image with this name may use it.
+        check: Gets the id of the image, before the image has a name, and raises an error if it is unfit.
 
-    def __init__(
-        self,
-        api: Any,
-        args: Mapping[str, str],
-        context: Callable[[], bytes],
-        find_base: Callable[[str], str],
-        indexes: Indexes,
-        *,
-        log: Path,
-        say: Callable[[str], None],
-        stop: threading.Event,
-    ) -> None:
-        self._api = api
-        self._args = args
-        self._context = context
-        self._find_base = find_base
-        self._indexes = indexes
+    Raises:
+        EnvironmentBuildFailed: A step failed, is not supported, or took too long or too much disk.
+        ImageMissing: No registry has an image that it names, or `check` raised it.
+    """
+    entry = workspace.entries(workspace.base).get(container.dockerfile or "")
+    if entry is None:
+        raise EnvironmentBuildFailed("it cannot be built: there is no Dockerfile")
+    text = workspace.store.get_blob(entry.sha).decode(errors="replace")
+    try:
+        stages = read_stages(read_instructions(text), container.target, container.args)
+    except ValueError as error:
+        raise EnvironmentBuildFailed(f"it cannot be built: {error}") from None
+    _Dockerfile(builder, container, workspace, builder.log(tag)).run(stages, tag, check)
+
+
+def _context(workspace: Workspace, container: Container) -> bytes:
+    """Return the builder's files as a tar: those below the context, except those that .dockerignore excludes."""
+    from docker.utils.build import PatternMatcher
+
+    assert container.dockerfile is not None
+    entries = workspace.entries(workspace.base)
+    prefix = "" if container.context == "." else f"{container.context}/"
+    ignore_file = next(
+        (p for p in (f"{container.dockerfile}.dockerignore", f"{prefix}.dockerignore") if p in entries), None
+    )
+    text = workspace.store.get_blob(entries[ignore_file].sha).decode(errors="replace") if ignore_file else ""
+    lines = (line.strip() for line in text.splitlines())
+    matcher: Any = PatternMatcher([line for line in lines if line and not line.startswith("#")])
+    chosen = [
+        entry
+        for path, entry in entries.items()
+        if path.startswith(prefix) and not matcher.matches(path[len(prefix) :])
+    ]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for start in range(0, len(chosen), 500):
+            batch = chosen[start : start + 500]
+            blobs = workspace.store.get_blobs([entry.sha for entry in batch])
+            for entry, blob in zip(batch, blobs, strict=True):
+                add_entry(archive, entry.path[len(prefix) :], entry.mode, blob)
+            if buffer.tell() > MOST_CONTEXT:
+                raise EnvironmentBuildFailed(f"its context is larger than {MOST_CONTEXT >> 30} GiB")
+    return buffer.getvalue()
+
+
+def find_named(builder: Builder, name: str) -> str:
+    """Return the id of an image that a repository names; pull it if it is not here.
+
+    The engine pulls from the host's own network. So it is not asked to if the registry is this machine or in a private
+    network.
+
+    Raises:
+        ImageMissing: No registry has it, or its registry is not a public host.
+    """
+    image = local_image(builder.api, name)
+    if image is None:
+        registry, slash, _ = name.partition("/")
+        if slash and (registry == "localhost" or set(".:") & set(registry)):
+            _check_registry(registry)
+        if not pull(name, builder.say) or (image := local_image(builder.api, name)) is None:
+            raise ImageMissing(f"no registry has {name}")
+    return image.ident
+
+
+def _check_registry(registry: str) -> None:
+    try:
+        host, port = split_authority(registry)
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, port or 443, type=socket.SOCK_STREAM)}
+    except (OSError, ValueError):
+        raise ImageMissing(f"the registry {registry} cannot be found") from None
+    for address in found:
+        if not may_reach(address):
+            raise ImageMissing(
+                f"the registry {registry} is at {address}, which is not a public address: pull the image yourself"
+            )
+
+
+class _Dockerfile:
+    """One build."""
+
+    def __init__(self, builder: Builder, container: Container, workspace: Workspace, log: Path) -> None:
+        self._builder = builder
+        self._api = builder.api
+        self._container = container
+        self._workspace = workspace
         self._log = log
-        self._say = say
-        self._stop = stop
         self._end = time.monotonic() + image_build.BUILD_SECONDS
         self._stages: dict[str, str] = {}
         self._made: list[str] = []
 
     def run(self, stages: Sequence[Stage], tag: str, check: Callable[[str], None]) -> None:
-        """Build the last stage and tag it if `check` accepts its image. Blocking; takes minutes.
-
-        Args:
-            stages: The Dockerfile's stages, in order.
-            tag: The image's name. Whoever finds an image with this name may use it.
-            check: Gets the id of the image, before the image has a name, and raises an error if it is unfit.
-
-        Raises:
-            EnvironmentBuildFailed: A step failed, is not supported, or took too long or too much disk.
-            ImageMissing: No registry has an image that it names, or `check` raised it.
-        """
         self._log.unlink(missing_ok=True)
         built = final = ""
         try:
@@ -127,7 +188,9 @@ class DockerfileBuild:
         for step in stage.steps:
             if step.name == "ARG":
                 image = flushed()
-                args |= declared_argument(step.text, {**stage.values, **args, **self._env(image)}, self._args)
+                args |= declared_argument(
+                    step.text, {**stage.values, **args, **self._env(image)}, self._container.args
+                )
             elif step.name == "SHELL":
                 shell = as_list(step.text) or shell
             elif step.name in FOR_BUILDER:
@@ -143,7 +206,7 @@ class DockerfileBuild:
     def _base(self, name: str) -> str:
         if name == SCRATCH:
             return name
-        image = self._stages.get(name.lower()) or self._find_base(name)
+        image = self._stages.get(name.lower()) or find_named(self._builder, name)
         if self._config(image).get("OnBuild"):  # the engine's builder would execute them
             raise self._failure(f"{name} has instructions ONBUILD, which are not run")
         return image
@@ -178,15 +241,17 @@ class DockerfileBuild:
             user=config.get("User") or "0:0",
             folder=config.get("WorkingDir") or "/",
             # no path of a file with certificates: the image has its own
-            env={**declared, **replace(self._indexes, certificates=None).environment("")},
+            env={**declared, **replace(self._builder.indexes, certificates=None).environment("")},
             capabilities=INSTALLING,
-            indexes=self._indexes,
+            indexes=self._builder.indexes,
             scratch=False,  # later steps may need what this one leaves in /tmp
             seconds=self._left(),
             image_env=env,
             image_command="python3",
         )
-        done = build_image(self._api, build, None, [], log=self._log, say=self._say, stop=self._stop)
+        done = build_image(
+            self._api, build, None, [], log=self._log, say=self._builder.say, stop=self._builder.stop
+        )
         self._made.append(done)
         return done
 
@@ -201,7 +266,7 @@ class DockerfileBuild:
         """Let the engine's builder execute instructions on an image; return the new image's id."""
         copies = any(step.name in {"ADD", "COPY"} for step in steps)
         lines = [f"FROM {base}", *(f"ARG {name}" for name in args), *map(str, steps)]
-        buffer = io.BytesIO(self._context() if copies else b"")
+        buffer = io.BytesIO(_context(self._workspace, self._container) if copies else b"")
         with tarfile.open(fileobj=buffer, mode="a" if copies else "w") as archive:
             add_entry(archive, DOCKERFILE, 0o100644, "\n".join(lines).encode())
         buffer.seek(0)
@@ -222,10 +287,10 @@ class DockerfileBuild:
         for line in stream:
             made = (line.get("aux") or {}).get("ID") or made
             error = line.get("error") or error
-            self._note(str(line.get("stream") or line.get("error") or line.get("status") or "").rstrip())
-            if self._stop.is_set() or not self._left():
+            self._note(line.get("stream") or line.get("error") or line.get("status"))
+            if self._builder.stop.is_set() or not self._left():
                 stream.close()
-                error = "interrupted" if self._stop.is_set() else "it took too long"
+                error = "interrupted" if self._builder.stop.is_set() else "it took too long"
         if error is not None or not made:
             raise self._failure(str(error or "the builder ended without an image").strip()[:300])
         self._made.append(made)
@@ -245,10 +310,10 @@ class DockerfileBuild:
         """Return the seconds that are left."""
         return max(0.0, self._end - time.monotonic())
 
-    def _note(self, line: str) -> None:
-        if line:
+    def _note(self, line: object) -> None:
+        if text := str(line or "").rstrip():
             with self._log.open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{line}\n")
+                file.write(f"{text}\n")
 
     def _failure(self, reason: str) -> EnvironmentBuildFailed:
         return EnvironmentBuildFailed(f"it cannot be built: {reason}; the log is {self._log}")

@@ -1,8 +1,9 @@
 """Create the virtual environment of an environment image; runs inside a build container.
 
-Uses only the standard library. Runs as a file beside `job.json`, `requirements.txt`,
-`optional.txt` and `constraints.txt`. With the argument `python`, it only installs the Python that the job names. It prints
-plain lines to standard output; after a failure, the last line is the reason. Exit status 0: done; 1: failed.
+Uses only the standard library, like all programs for build containers, whose settings are in `job.json`. Here,
+`requirements.txt`, `optional.txt` and `constraints.txt` lie beside it. With the argument `python`, it only installs the Python
+that the job names. It prints plain lines to standard output; after a failure, the last line is the reason. Exit status 0: done;
+1: failed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-HERE = Path(__file__).absolute().parent
+HERE = Path(__file__).absolute().parents[3]
+"""The folder with `job.json` and all files of a build. The programs lie below it, in the folders of their package."""
 SCRATCH = Path("/tmp")  # noqa: S108 - the container's own
 PIPS: dict[tuple[int, ...], tuple[str, str]] = {(3, 5): ("20.3.4", "50.3.2"), (3, 6): ("21.3.1", "59.6.0")}
 """The last versions of pip and setuptools for old Pythons."""
@@ -239,8 +241,13 @@ def main() -> None:
         if not install(command, env):
             fail("the dependencies could not be installed")
         describe(job)
-    for file in HERE.iterdir():  # these files are not part of the image
-        file.unlink()
+    finish()
+
+
+def finish() -> None:
+    """Remove the inputs of the build, which are not part of the image."""
+    for file in HERE.iterdir():
+        shutil.rmtree(str(file)) if file.is_dir() else file.unlink()
     say("done")
 
 
@@ -253,7 +260,3 @@ def describe(job: dict[str, Any]) -> None:
         (packages / "m3agent-project.pth").write_text(
             "".join(line + "\n" for line in job["import_folders"]), "utf-8"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -46,11 +46,8 @@ ENV = "/usr/bin/env"
 """Starts a command with variables that do not become part of the image, as those of the container would."""
 NOTICE = "notice: "
 CAUSE = re.compile("(?:error:|ERROR:|\u00d7)\\s*")  # start of an error of uv or pip
-DEEPER = re.compile(
-    "(?:\u2570\u2500\u25b6|Caused by:|cause:)\\s*"
-)  # start of the cause that uv gives for its error
-
-
+# start of the cause that uv gives for its error
+DEEPER = re.compile("(?:\u2570\u2500\u25b6|Caused by:|cause:)\\s*")
 UNREACHED = re.compile(
     r"could not (?:resolve host|transfer)|unable to access '|cannot connect to|failed to connect to|tunnel failed"
     r"|curl error \d+ while downloading|getaddrinfo (?:EAI_AGAIN|ENOTFOUND)"
@@ -62,38 +59,32 @@ UNREACHED = re.compile(
 
 @dataclass(frozen=True)
 class Build:
-    """A command to run in a container, and the configuration of the image that is made from the container.
-
-    Attributes:
-        what: Names the build in messages, as in "the repository's environment".
-        base: The image to start from.
-        command: Installs everything. An exit status other than 0 is a failure.
-        user: Runs the command.
-        folder: The command's working directory.
-        env: Variables of the command, besides those of the base image. They do not become part of the new image.
-        capabilities: Linux capabilities that the command keeps.
-        indexes: Where packages come from; the command can reach these hosts and all public ones, and nothing else. None:
-            it has no network.
-        scratch: Whether /tmp is not part of the image.
-        seconds: Most seconds that it may take; None for `BUILD_SECONDS`.
-        labels: Further labels of the image.
-        image_env: Variables of the image.
-        image_command: The command of the image.
-    """
+    """A command to run in a container, and the configuration of the image that is made from the container."""
 
     what: str
+    """Names the build in messages, as in "the repository's environment"."""
     base: Image
+    """The image to start from."""
     command: tuple[str, ...]
+    """Installs everything. An exit status other than 0 is a failure."""
     user: str
     folder: str
+    """The command's working directory."""
     image_env: Mapping[str, str]
+    """Variables of the image."""
     image_command: str
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the command, besides those of the base image. They do not become part of the new image."""
     capabilities: tuple[str, ...] = ()
+    """Linux capabilities that the command keeps."""
     indexes: Indexes | None = None
+    """Where packages come from; the command can reach these hosts and all public ones, and nothing else. None: no network."""
     scratch: bool = True
+    """Whether /tmp is not part of the image."""
     seconds: float | None = None
+    """Most seconds that it may take; None for `BUILD_SECONDS`."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Further labels of the image."""
 
 
 def build_image(
@@ -139,14 +130,7 @@ def build_files(
 ) -> dict[str, bytes]:
     """Run a build's command and return the files that it leaves directly in a folder, by name; no image is made. Blocking.
 
-    Args:
-        api: A `docker.APIClient`.
-        build: What to run.
-        archives: See `build_image`.
-        folder: The folder in the container, which the command makes.
-        log: Gets the command's output.
-        say: Takes notes for people.
-        stop: Ends the build early.
+    The command makes the folder. The other arguments are those of `build_image`.
 
     Raises:
         EnvironmentBuildFailed: The build failed, or the files have more than `MOST_FILES` bytes.
@@ -239,52 +223,15 @@ def _run(
     api: Any, build: Build, container: str, log: Path, say: Callable[[str], None], stop: threading.Event
 ) -> str | None:
     """Run a build's container until it ends. Return why the build failed; None if it succeeded."""
-
-    def too_large() -> str | None:
-        found = api.containers(all=True, size=True, filters={"id": container})
-        large = found and (found[0].get("SizeRw") or 0) > MOST_DISK
-        return f"it takes more than {MOST_DISK >> 30} GiB of disk" if large else None
-
     lines = _Lines(log, api.attach(container, stdout=True, stderr=True, stream=True))
     api.start(container)
     reader = threading.Thread(target=lines.read, daemon=True, name="m3agent-build-log")
     reader.start()
-    if problem := wait_for(
-        reader, "the environment", lambda: lines.last, say, stop, too_large, seconds=build.seconds
-    ):
-        return problem
-    status = int(api.wait(container, timeout=60)["StatusCode"])
-    for notice in lines.notices:
-        say(notice)
-    return lines.reason if status != 0 else None
-
-
-def wait_for(
-    build: threading.Thread,
-    what: str,
-    last: Callable[[], str],
-    say: Callable[[str], None],
-    stop: threading.Event,
-    too_large: Callable[[], str | None] = lambda: None,
-    *,
-    seconds: float | None = None,
-) -> str | None:
-    """Wait for a build's thread, and report progress to the user.
-
-    Args:
-        what: Name of the build in messages.
-        last: Returns the last line of the build's output.
-        too_large: Returns a reason to end the build if it uses too much disk; called regularly.
-        seconds: Most seconds that it may take; None for `BUILD_SECONDS`.
-
-    Returns:
-        Why the build must be ended; None if it ended by itself.
-    """
     started = told = measured = time.monotonic()
     pause = TELL_AFTER
-    most = BUILD_SECONDS if seconds is None else seconds
-    while build.is_alive():
-        build.join(LOOK)
+    most = BUILD_SECONDS if build.seconds is None else build.seconds
+    while reader.is_alive():
+        reader.join(LOOK)
         now = time.monotonic()
         if stop.is_set():
             return "interrupted"
@@ -292,12 +239,16 @@ def wait_for(
             return f"it took more than {BUILD_SECONDS / 60:.0f} minutes"
         if now - told > pause:
             told, pause = now, min(2 * pause, TELL_EVERY)
-            say(f"still building {what} ({now - started:.0f} s): {last()}")
+            say(f"still building the environment ({now - started:.0f} s): {lines.last}")
         if now - measured > SIZE_EVERY:
             measured = now
-            if problem := too_large():
-                return problem
-    return None
+            found = api.containers(all=True, size=True, filters={"id": container})
+            if found and (found[0].get("SizeRw") or 0) > MOST_DISK:
+                return f"it takes more than {MOST_DISK >> 30} GiB of disk"
+    status = int(api.wait(container, timeout=60)["StatusCode"])
+    for notice in lines.notices:
+        say(notice)
+    return lines.reason if status != 0 else None
 
 
 class _Lines:
@@ -370,22 +321,16 @@ def files_as_tar(
     files: Mapping[str, bytes], folder: str = "/", *, folders: Collection[str] = (), owner: int = 0
 ) -> bytes:
     """Return a tar for a container's root with these files, by name below `folder`, after these empty folders."""
+    named = {f"{folder}/{name.lstrip('/')}": content for name, content in files.items()}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
-
-        def add(name: str, content: bytes | None) -> None:
+        for name in (*folders, *named):
             info = tarfile.TarInfo(name.strip("/"))
             info.mode, info.uid, info.gid = 0o755, owner, owner
-            if content is None:
-                info.type = tarfile.DIRTYPE
-            else:
-                info.size = len(content)
-            archive.addfile(info, None if content is None else io.BytesIO(content))
-
-        for name in folders:
-            add(name, None)
-        for name, content in files.items():
-            add(f"{folder}/{name.lstrip('/')}", content)
+            content = named.get(name, b"")
+            info.type = tarfile.REGTYPE if name in named else tarfile.DIRTYPE
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
 

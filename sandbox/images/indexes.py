@@ -12,10 +12,9 @@ import os
 import re
 import ssl
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent.sandbox.images.installers import default_index_hosts
@@ -25,8 +24,8 @@ from m3agent.sandbox.network.network import VARIABLES
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 TOLD_CERTIFICATES = (
-    *("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
-    *("CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"),
+    *CERTIFICATE_VARIABLES,
+    *("GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"),
 )
 """Variables that tell programs in a build where the certificates are."""
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
@@ -43,27 +42,24 @@ STRATEGIES = {"first-index", "first-match", "unsafe-first-match", "unsafe-best-m
 
 @dataclass
 class Indexes:
-    """Settings for the installers in a build container.
-
-    Attributes:
-        default: Address of the main index.
-        extra: Addresses of further indexes.
-        strategy: uv's rule for several indexes.
-        mirrors: Addresses from which apt gets packages on this machine.
-        proxies: This machine's proxy variables.
-        certificates: File on this machine with the trusted certificate authorities.
-        registries: Registries of other package managers than uv, pip and apt.
-        left_out: Settings that were not passed on, with reasons.
-    """
+    """Settings for the installers in a build container."""
 
     default: str | None = None
+    """Address of the main index."""
     extra: list[str] = field(default_factory=list)
+    """Addresses of further indexes."""
     strategy: str | None = None
+    """uv's rule for several indexes."""
     mirrors: list[str] = field(default_factory=list)
+    """Addresses from which apt gets packages on this machine."""
     proxies: dict[str, str] = field(default_factory=dict)
+    """This machine's proxy variables."""
     certificates: Path | None = None
+    """File on this machine with the trusted certificate authorities."""
     registries: Registries = field(default_factory=Registries)
+    """Registries of other package managers than uv, pip and apt."""
     left_out: list[str] = field(default_factory=list)
+    """Settings that were not passed on, with reasons."""
 
     def environment(self, certificates_at: str) -> dict[str, str]:
         """Return variables for a build's programs; `certificates_at` is the certificates' path in the container."""
@@ -103,10 +99,10 @@ def indexes_here() -> Indexes:
 def find_indexes(env: Mapping[str, str], home: Path, system: Path = Path("/etc")) -> Indexes:
     """Read the settings of uv, pip and apt: the environment overrides files, and uv's settings override pip's."""
     found = Indexes(mirrors=_mirrors(system / "apt"))
-    uv = _merged(_uv_file(path) for path in (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
+    uv = _merged(_uv_file, (system / "uv/uv.toml", _config(env, home) / "uv/uv.toml"))
     pip_files = [system / "pip.conf", home / ".pip/pip.conf", _config(env, home) / "pip/pip.conf"]
     pip_files += [Path(env["PIP_CONFIG_FILE"])] if env.get("PIP_CONFIG_FILE") else []
-    pip = _merged(_pip_file(path) for path in pip_files)
+    pip = _merged(_pip_file, pip_files)
     default = env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or uv.get("default")
     extra = f"{env.get('UV_INDEX', '')} {env.get('UV_EXTRA_INDEX_URL', '')}".strip() or uv.get("extra", "")
     strategy = env.get("UV_INDEX_STRATEGY") or uv.get("strategy")
@@ -173,8 +169,9 @@ def _config(env: Mapping[str, str], home: Path) -> Path:
     return chosen if chosen.is_absolute() else home / ".config"
 
 
-def _merged(layers: Any) -> dict[str, str]:
-    return {key: value for layer in layers for key, value in layer.items() if value}
+def _merged(read: Callable[[Path], dict[str, str]], paths: Iterable[Path]) -> dict[str, str]:
+    """Return the settings of several files; a later one wins."""
+    return {key: value for path in paths for key, value in read(path).items() if value}
 
 
 def _pip_file(path: Path) -> dict[str, str]:

@@ -1,32 +1,24 @@
 """Build the project itself and keep what only its build makes; runs inside a build container.
 
-Uses only the standard library and Python 3.8+. Runs as a file beside `env_script.py`, `job.json` and the folder
-`tree` with the repository's files. What is kept goes into the archive that `job.json` names: version files that
-the job lists, and extension modules. Output and exit status are those of `env_script.py`.
+The folder `tree` has the repository's files. What is kept goes into the archive that `job.json` names: version files that the
+job lists, and extension modules. Output and exit status are those of `env_script.py`.
 """
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
 import re
 import shutil
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-HERE = Path(__file__).absolute().parent
-if TYPE_CHECKING or __package__:
-    from m3agent.sandbox.images import env_script
-else:  # in a container; the interpreter runs isolated, without its program's folder
-    sys.path.insert(0, str(HERE))
-    env_script = importlib.import_module("env_script")
+from m3agent.sandbox.images import env_script
 
-TREE = HERE / "tree"
+TREE = env_script.HERE / "tree"
 WHEELS = env_script.SCRATCH / "wheels"
 MODULES = (".so", ".pyd")
 BY_THEMSELVES = {"sitecustomize", "usercustomize", "conftest"}
@@ -108,7 +100,7 @@ def rust_problem(wanted: str, has: str | None) -> str | None:
 
 def main() -> None:
     """Build the wheel, then write the archive of what is kept."""
-    job = json.loads((HERE / "job.json").read_text("utf-8"))
+    job = json.loads((env_script.HERE / "job.json").read_text("utf-8"))
     env = env_script.environment(job["env"])
     version = job["version"]
     # each of these tells one or several backends the version that they would otherwise ask git for
@@ -152,10 +144,4 @@ def main() -> None:
             info.size, info.mode = len(content), 0o755 if path.endswith(MODULES) else 0o644
             archive.addfile(info, io.BytesIO(content))
             env_script.say("kept " + path)
-    for file in HERE.iterdir():  # these files are not part of the image
-        shutil.rmtree(str(file)) if file.is_dir() else file.unlink()
-    env_script.say("done")
-
-
-if __name__ == "__main__":
-    main()
+    env_script.finish()

@@ -114,18 +114,9 @@ def prune(api: Any, state: Path, *, keep_bytes: int, say: Callable[[str], None])
 
 
 def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] = ()) -> list[str]:
-    """Remove environment images, least recently used first, until all images of the engine fit.
+    """Remove environment images, least recently used first, until all images of the engine fit; return their names.
 
-    Images in use and images that others build on stay.
-
-    Args:
-        api: The engine's client.
-        state: Folder with the times of last use.
-        most_bytes: Limit for all images of the engine; shared layers are counted once.
-        keep: Names of images that stay.
-
-    Returns:
-        Names of the removed images.
+    Images in use, images that others build on, and those that `keep` names stay. Shared layers are counted once.
     """
     gone: list[str] = []
     if _fits(api, most_bytes):  # mostly so, and to list the images asks the engine about each
@@ -140,20 +131,15 @@ def make_room(api: Any, state: Path, most_bytes: int, *, keep: Collection[str] =
 
 
 def _fits(api: Any, most_bytes: int) -> bool:
-    used = _layer_bytes(api)
-    return used is None or used <= most_bytes
-
-
-def _layer_bytes(api: Any) -> int | None:
-    """Return the bytes of all layers; None while the engine counts for another process, which then makes room itself."""
+    """Return whether all layers fit, or the engine counts for another process, which then makes room itself."""
     from docker.errors import APIError
 
     try:
-        return int(api.df().get("LayersSize") or 0)
+        return int(api.df().get("LayersSize") or 0) <= most_bytes
     except APIError as error:
         if BUSY not in str(error.explanation):
             raise
-        return None
+        return True
 
 
 def _remove(api: Any, state: Path, image: EnvironmentImage) -> str:

@@ -5,23 +5,18 @@ It is one that uv installs, or a base image with that Python takes the place of 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import platform
 import re
-import threading
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from m3agent.sandbox.backends.image import Image, local_image
-from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.debian import RELEASED, base_here, best_base, exact_base, just_built
-from m3agent.sandbox.images.env_build import install_python
-from m3agent.sandbox.images.indexes import Indexes
-from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
-from m3agent.sandbox.images.probe import kept_probe
+from m3agent.sandbox.backends.image import Image
+from m3agent.sandbox.images import env_script
+from m3agent.sandbox.images.debian import RELEASED, base_here, best_base, exact_base
+from m3agent.sandbox.images.installers import installers
+from m3agent.sandbox.images.layers import Builder, Layer, Step, digest
 
+FOLDER = "/opt/m3agent-env"
+"""Folder of Pythons that uv installs, and of the virtual environment, in an image."""
 RECIPE = 1  # part of every hash; increase it if the same image must get another Python
 PROBE = r"""
 for python in python3 "$@"; do
@@ -32,81 +27,55 @@ done
 NAMES = tuple(f"python{python}" for python in RELEASED)
 
 
-def pythons_of(api: Any, image: Image, state: Path) -> tuple[str, ...]:
+def pythons_of(builder: Builder, image: Image) -> tuple[str, ...]:
     """Return the minor versions of the Pythons of an image; first, that of its python3. Blocking; the result is kept.
 
     Raises:
         EnvironmentBuildFailed: The engine failed.
     """
-    lines = kept_probe(api, image, PROBE, NAMES, "the search for Pythons", state)
+    lines = builder.ask(image, PROBE, NAMES, "the search for Pythons")
     return tuple(dict.fromkeys(line for line in lines if re.fullmatch(r"\d+\.\d+", line)))
 
 
-def with_python(
-    api: Any,
-    image: Image,
-    pythons: Sequence[str],
-    indexes: Indexes,
-    *,
-    replaceable: bool,
-    state: Path,
-    say: Say,
-    stop: threading.Event,
-) -> Image:
+def with_python(builder: Builder, image: Image, pythons: Sequence[str], *, replaceable: bool) -> Image:
     """Return an image with a Python that the project accepts; `image` itself if it has one, or if none can be had.
 
     Blocking; takes minutes if something must be made. If none can be had, a note says so.
 
     Args:
-        api: The engine's client.
+        builder: Builds what is missing.
         image: The image to start from.
         pythons: Minor versions of Python that the project accepts, best first; empty for any.
-        indexes: Where packages come from.
         replaceable: Whether another image may take its place.
-        state: Folder for logs, locks and times of last use.
-        say: Receives notes for people.
-        stop: Ends the work early.
 
     Raises:
-        EnvironmentBuildFailed: `stop` was set, or the engine failed.
+        EnvironmentBuildFailed: The work was stopped, or the engine failed.
     """
     if not pythons:
         return image
-    own = pythons_of(api, image, state)
+    own = pythons_of(builder, image)
     if not own or not {*own}.isdisjoint(pythons):
         return image
     for python in pythons if replaceable else ():
-        if base := base_here(api, python, state=state):
+        if base := base_here(builder.api, python, state=builder.state):
             return base.image
-    try:
-        return _with_uvs_python(api, image, pythons[0], indexes, state=state, say=say, stop=stop)
-    except EnvironmentBuildFailed:
-        if stop.is_set():
-            raise
+    with builder.tolerant(None):
+        return builder.image(_layer(builder, image, pythons[0]), image)
     if replaceable and (best := best_base(pythons)) is not None:
-        try:
-            return exact_base(api, best, state=state, say=say, stop=stop).image
-        except EnvironmentBuildFailed as error:
-            if stop.is_set():
-                raise
-            say(str(error))
-    say(f"Python {pythons[0]} is not available here: using {own[0]}")
+        with builder.tolerant(""):
+            return exact_base(
+                builder.api, best, state=builder.state, say=builder.say, stop=builder.stop
+            ).image
+    builder.say(f"Python {pythons[0]} is not available here: using {own[0]}")
     return image
 
 
-def _with_uvs_python(
-    api: Any, image: Image, python: str, indexes: Indexes, *, state: Path, say: Say, stop: threading.Event
-) -> Image:
-    """Return an image with a Python that uv installs. The arguments are those of `with_python`.
+def _layer(builder: Builder, image: Image, python: str) -> Layer:
+    """Return the layer with a Python that uv installs."""
 
-    Raises:
-        EnvironmentBuildFailed: uv cannot install it.
-    """
-    made_from = json.dumps([RECIPE, image.ident or image.name, python, platform.machine()])
-    tag = f"{REPOSITORY}:python-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}"
-    with one_at_a_time(state, tag, say, stop):
-        if local_image(api, tag) is None:
-            log = folder(state) / f"{tag.partition(':')[2]}.log"
-            install_python(api, python, image, tag, indexes, log=log, say=say, stop=stop)
-    touch(state, tag, api)
-    return just_built(api, tag)
+    def steps() -> list[Step]:
+        job = {"folder": FOLDER, "pythons": [python], "env": builder.env}
+        return [Step(env_script, job, ("python",), installers(), folders=(FOLDER,))]
+
+    key = f"python-{digest([RECIPE, image.ident or image.name, python, platform.machine()])}"
+    return Layer(key, f"an image with Python {python}", steps)

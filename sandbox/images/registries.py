@@ -35,24 +35,22 @@ JAVA_PROXY = " ".join(
     f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={PORT}" for scheme in ("http", "https")
 )
 
-Usable = Callable[[str], bool]
+Take = Callable[..., bool]
+"""Returns whether builds may get all of some addresses, and adds them to the registries if so."""
 
 
 @dataclass
 class Registries:
-    """Registries of package managers, for builds.
-
-    Attributes:
-        variables: Variables of the package managers.
-        files: Their configuration, by path in the home folder.
-        addresses: The registries that the user named.
-        left_out: Settings that were not passed on, with reasons.
-    """
+    """Registries of package managers, for builds."""
 
     variables: dict[str, str] = field(default_factory=dict)
+    """Variables of the package managers."""
     files: dict[str, str] = field(default_factory=dict)
+    """Their configuration, by path in the home folder."""
     addresses: list[str] = field(default_factory=list)
+    """The registries that the user named."""
     left_out: list[str] = field(default_factory=list)
+    """Settings that were not passed on, with reasons."""
 
 
 def find_registries(
@@ -66,26 +64,22 @@ def find_registries(
         system: The folder `/etc`.
         may_pass: Returns whether a build may get an address; if not, it adds the reason to the list.
     """
-    found = Registries(
-        variables={
-            "JAVA_TOOL_OPTIONS": JAVA_PROXY,
-            "YARN_HTTP_PROXY": VARIABLES["http_proxy"],
-            "YARN_HTTPS_PROXY": VARIABLES["https_proxy"],
-        }
-    )
+    proxies = {"YARN_HTTP_PROXY": VARIABLES["http_proxy"], "YARN_HTTPS_PROXY": VARIABLES["https_proxy"]}
+    found = Registries({"JAVA_TOOL_OPTIONS": JAVA_PROXY, **proxies})
 
-    def usable(url: str) -> bool:
-        return may_pass(url, found.left_out)
+    def take(*urls: str) -> bool:
+        usable = all(may_pass(url, found.left_out) for url in urls)
+        found.addresses += urls if usable else ()
+        return usable
 
-    _npm(found, env, home, system, usable)
-    _go(found, env, home, usable)
-    _cargo(found, env, home, usable)
-    _bundler(found, env, home, usable)
-    _composer(found, env, home, usable)
-    _maven(found, home, usable)
-    if (mirror := env.get("HEX_MIRROR")) and usable(mirror):
+    _npm(found, env, home, system, take)
+    _go(found, env, home, take)
+    _cargo(found, env, home, take)
+    _bundler(found, env, home, take)
+    _composer(found, env, home, take)
+    _maven(found, home, take)
+    if (mirror := env.get("HEX_MIRROR")) and take(mirror):
         found.variables["HEX_MIRROR"] = mirror
-        found.addresses.append(mirror)
     return found
 
 
@@ -101,7 +95,7 @@ def default_npm_registry() -> str | None:
     return None
 
 
-def _npm(found: Registries, env: Mapping[str, str], home: Path, system: Path, usable: Usable) -> None:
+def _npm(found: Registries, env: Mapping[str, str], home: Path, system: Path, take: Take) -> None:
     own = {name.lower(): value for name, value in env.items() if name.lower().startswith("npm_config_")}
     files = [own.get("npm_config_globalconfig"), str(system / "npmrc"), own.get("npm_config_userconfig")]
     settings: dict[str, str] = {}
@@ -110,28 +104,24 @@ def _npm(found: Registries, env: Mapping[str, str], home: Path, system: Path, us
     settings["registry"] = own.get("npm_config_registry") or settings.get("registry", "")
     lines = []
     for name, value in settings.items():
-        if (name == "registry" or NPM_SCOPE.fullmatch(name)) and ADDRESS.fullmatch(value) and usable(value):
+        if (name == "registry" or NPM_SCOPE.fullmatch(name)) and ADDRESS.fullmatch(value) and take(value):
             lines.append(f"{name}={value}\n")
-            found.addresses.append(value)
             if name == "registry":
                 found.variables |= {"npm_config_registry": value, "YARN_NPM_REGISTRY_SERVER": value}
     if lines:
         found.files[".npmrc"] = "".join(lines)
 
 
-def _go(found: Registries, env: Mapping[str, str], home: Path, usable: Usable) -> None:
+def _go(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     file = Path(env.get("GOENV") or home / ".config/go/env")
     settings = {**dict(_settings(_text(file))), **{name: env[name] for name in GO_NAMES if env.get(name)}}
     for name in GO_NAMES:
         value = settings.get(name, "")
-        addresses = ADDRESS.findall(value)
-        if not value or (name, value) == ("GOPROXY", "off") or not all(usable(url) for url in addresses):
-            continue
-        found.variables[name] = value
-        found.addresses += addresses
+        if value and (name, value) != ("GOPROXY", "off") and take(*ADDRESS.findall(value)):
+            found.variables[name] = value
 
 
-def _cargo(found: Registries, env: Mapping[str, str], home: Path, usable: Usable) -> None:
+def _cargo(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     folder = Path(env.get("CARGO_HOME") or home / ".cargo")
     sources = _toml(folder / "config.toml").get("source", {})
     lines: list[str] = []
@@ -143,25 +133,22 @@ def _cargo(found: Registries, env: Mapping[str, str], home: Path, usable: Usable
         if isinstance(replaced, str):
             lines.append(f"replace-with = {json.dumps(replaced)}\n")
         if isinstance(address, str):
-            url = address.removeprefix("sparse+")
-            if not usable(url):
+            if not take(address.removeprefix("sparse+")):
                 return
             lines.append(f"registry = {json.dumps(address)}\n")
-            found.addresses.append(url)
     if lines:
         found.files[".cargo/config.toml"] = "".join(lines)
 
 
-def _bundler(found: Registries, env: Mapping[str, str], home: Path, usable: Usable) -> None:
+def _bundler(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     mirrors = dict(BUNDLE_MIRROR.findall(_text(home / ".bundle/config")))
     mirrors |= {name: value for name, value in env.items() if name.startswith("BUNDLE_MIRROR__")}
     for name, url in mirrors.items():
-        if ADDRESS.fullmatch(url) and usable(url):
+        if ADDRESS.fullmatch(url) and take(url):
             found.variables[name] = url
-            found.addresses.append(url)
 
 
-def _composer(found: Registries, env: Mapping[str, str], home: Path, usable: Usable) -> None:
+def _composer(found: Registries, env: Mapping[str, str], home: Path, take: Take) -> None:
     own = env.get("COMPOSER_HOME")
     folders = [Path(own)] if own else [home / ".config/composer", home / ".composer"]
     for folder in folders:
@@ -177,21 +164,19 @@ def _composer(found: Registries, env: Mapping[str, str], home: Path, usable: Usa
             for entry in entries
             if isinstance(entry, dict) and isinstance(entry.get("url"), str) and "type" in entry
         ]
-        chosen = [entry for entry in chosen if usable(entry["url"])]
+        chosen = [entry for entry in chosen if take(entry["url"])]
         if chosen:
             found.files[".config/composer/config.json"] = json.dumps({"repositories": chosen})
-            found.addresses += [entry["url"] for entry in chosen]
             return
 
 
-def _maven(found: Registries, home: Path, usable: Usable) -> None:
+def _maven(found: Registries, home: Path, take: Take) -> None:
     mirrors = []
     for text in MIRROR.findall(_text(home / ".m2/settings.xml")):
         parts = {name: _element(text, name) for name in ("id", "mirrorOf", "url")}
-        if parts["url"] and usable(parts["url"]):
+        if parts["url"] and take(parts["url"]):
             inside = "".join(f"<{name}>{escape(value)}</{name}>" for name, value in parts.items())
             mirrors.append(f"<mirror>{inside}</mirror>")
-            found.addresses.append(parts["url"])
     if mirrors:
         found.files[".m2/settings.xml"] = f"<settings><mirrors>{''.join(mirrors)}</mirrors></settings>"
 

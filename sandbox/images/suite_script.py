@@ -1,26 +1,19 @@
 """Install the dependencies of one test suite and keep them; runs inside a build container.
 
-Uses only the standard library and Python 3.8+. Runs as a file beside `env_script.py`, `job.json` and the folder `home`, over
-the suite's input files in `/ws`. Output and exit status are those of `env_script.py`.
+The folder `home` has configurations of package managers, and `/ws` the suite's input files. Output and exit status are those of
+`env_script.py`.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-HERE = Path(__file__).absolute().parent
-if TYPE_CHECKING or __package__:
-    from m3agent.sandbox.images import env_script
-else:  # in a container; the interpreter runs isolated, without its program's folder
-    sys.path.insert(0, str(HERE))
-    env_script = importlib.import_module("env_script")
+from m3agent.sandbox.images import env_script
 
 REASON = re.compile(
     r"\W*(?:(?:npm|yarn) )?(?:err!|(?:error|fatal|failed|could not|cannot|unable)\b)|go: (?!downloading|finding|found|added)",
@@ -79,11 +72,11 @@ def keep(job: dict[str, Any], tree: Path) -> None:
 
 def main() -> None:
     """Run the commands; after the last ones, keep what they made."""
-    job = json.loads((HERE / "job.json").read_text("utf-8"))
+    job = json.loads((env_script.HERE / "job.json").read_text("utf-8"))
     env = job["env"] = {**env_script.environment(job["env"]), **job["env"]}
     home = Path(env["HOME"])
-    if (HERE / "home").is_dir():
-        subprocess.check_call(["cp", "-R", str(HERE / "home") + "/.", str(home)])
+    if (env_script.HERE / "home").is_dir():
+        subprocess.check_call(["cp", "-R", str(env_script.HERE / "home") + "/.", str(home)])
     if "CARGO_HOME" in env and (home / ".cargo/config.toml").exists():
         # it stays in the image: cargo finds downloaded crates by the address of their registry
         shutil.copy(str(home / ".cargo/config.toml"), env["CARGO_HOME"])
@@ -101,10 +94,4 @@ def main() -> None:
                 shutil.rmtree(str(file), ignore_errors=True)
             else:
                 file.unlink()
-    for file in HERE.iterdir():  # these files are not part of the image
-        shutil.rmtree(str(file)) if file.is_dir() else file.unlink()
-    env_script.say("done")
-
-
-if __name__ == "__main__":
-    main()
+    env_script.finish()

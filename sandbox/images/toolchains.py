@@ -1,4 +1,5 @@
-"""Find out which toolchains an image has, and add what test suites lack, from Debian's packages.
+"""Find out which programs an image has, and add what it lacks from Debian's packages: toolchains of test suites, compilers for
+the project's own build, and what a Dockerfile names.
 
 Nothing can be installed over the skeleton image, which has this machine's /usr. If that lacks something, Debian's base image
 takes its place.
@@ -8,78 +9,46 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from m3agent.sandbox.backends.image import DEFAULT_PATH, Image
-from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.sandbox.images import packages_script
 from m3agent.sandbox.images.debian import base_image, best_base
-from m3agent.sandbox.images.indexes import Indexes
-from m3agent.sandbox.images.kept import Say
-from m3agent.sandbox.images.probe import kept_probe
-from m3agent.sandbox.images.system_packages import with_system_packages
+from m3agent.sandbox.images.layers import Builder, Layer, Step, digest
 
+PACKAGES_RECIPE = 1  # part of every hash; increase it if the same names must give another image
+COMPILERS_RECIPE = 1  # the same for compilers
+SAME_NAME = (
+    *("autoconf", "automake", "bats", "cargo", "cmake", "composer", "gradle", "make", "meson"),
+    *("npm", "phpunit", "pkg-config", "rake", "ruby", "rustc", "yarnpkg"),
+)
 PROGRAMS = {
-    "autoconf": "autoconf",
-    "automake": "automake",
-    "bats": "bats",
-    "bundler": "bundle",
-    "cargo": "cargo",
+    **dict(zip(SAME_NAME, SAME_NAME, strict=True)),
+    **dict.fromkeys(("default-jdk", "default-jdk-headless", "openjdk-17-jdk-headless"), "javac"),
+    **dict.fromkeys(("bundler", "ruby-bundler"), "bundle"),
+    **dict.fromkeys(("golang", "golang-go"), "go"),
     "cargo-web": "cargo",
-    "cmake": "cmake",
-    "composer": "composer",
-    "default-jdk": "javac",
-    "default-jdk-headless": "javac",
     "dotnet-sdk-8.0": "dotnet",
     "elixir": "mix",
     "g++": "c++",
     "gcc": "cc",
-    "golang": "go",
-    "golang-go": "go",
-    "gradle": "gradle",
     "libtool": "libtoolize",
-    "make": "make",
     "maven": "mvn",
-    "meson": "meson",
     "ninja-build": "ninja",
     "nodejs": "node",
-    "npm": "npm",
-    "openjdk-17-jdk-headless": "javac",
     "perl": "prove",
     "php-cli": "php",
-    "phpunit": "phpunit",
-    "pkg-config": "pkg-config",
-    "rake": "rake",
-    "ruby": "ruby",
-    "ruby-bundler": "bundle",
     "ruby-minitest": "minitest",
     "ruby-rspec": "rspec",
-    "rustc": "rustc",
     "rustc-web": "rustc",
     "swiftlang": "swift",
-    "yarnpkg": "yarnpkg",
 }
 """Debian packages by the program that they are installed for. If the program is there, whoever installed it, so is the package.
 
 Of another package, its documentation or dpkg's record must be there.
 """
-TOOLS = {
-    "bundle": "Ruby",
-    "cargo": "Rust",
-    "dotnet": ".NET",
-    "go": "Go",
-    "javac": "Java",
-    "mix": "Elixir",
-    "node": "Node.js",
-    "php": "PHP",
-    "ruby": "Ruby",
-    "rustc": "Rust",
-    "swift": "Swift",
-}
-"""Languages by the programs of their toolchains."""
 VERSIONS = {
     ".NET": ("dotnet", "--version"),
     "Elixir": ("elixir", "--short-version"),
@@ -92,6 +61,14 @@ VERSIONS = {
     "Swift": ("swift", "--version"),
 }
 """Commands that print the version of a toolchain."""
+TOOLS = {
+    **{program: tool for tool, (program, _) in VERSIONS.items()},
+    "bundle": "Ruby",
+    "cargo": "Rust",
+    "javac": "Java",
+    "mix": "Elixir",
+}
+"""Languages by the programs of their toolchains."""
 PROBE = r"""
 while [ $# -gt 0 ]; do
   case $1 in
@@ -106,28 +83,32 @@ done
 """Shell script that gets three arguments for each question: program, package or version; a name; what is missing."""
 VERSION = re.compile(r"\d+(?:\.\d+)+")
 
+COMPILERS_PROBE = r"""
+command -v cc >/dev/null || echo 'a C compiler'
+include=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)
+[ -e "$include/Python.h" ] || echo "Python's headers"
+command -v cargo >/dev/null || echo Rust
+"""
+"""Shell script that prints what an image lacks for a project's own build, one name a line."""
+
 
 @dataclass(frozen=True)
 class Toolchains:
-    """What an image has.
-
-    Attributes:
-        missing: Debian packages that it lacks.
-        versions: Versions of the toolchains that it has, by the name of the language or program.
-    """
+    """What an image has."""
 
     missing: tuple[str, ...]
+    """Debian packages that it lacks."""
     versions: Mapping[str, str]
+    """Versions of its toolchains, by the name of the language or program."""
 
 
-def toolchains_of(api: Any, image: Image, packages: Collection[str], state: Path) -> Toolchains:
+def toolchains_of(builder: Builder, image: Image, packages: Collection[str]) -> Toolchains:
     """Return which of these packages an image lacks, and its toolchains. Blocking; the result is kept.
 
     Raises:
         EnvironmentBuildFailed: The engine failed.
     """
-    lines = kept_probe(api, image, PROBE, _questions(packages), "the search for toolchains", state)
-    return read_answers(lines)
+    return read_answers(builder.ask(image, PROBE, _questions(packages), "the search for toolchains"))
 
 
 def _questions(packages: Iterable[str]) -> list[str]:
@@ -142,7 +123,6 @@ def _questions(packages: Iterable[str]) -> list[str]:
 
 def read_answers(lines: Iterable[str]) -> Toolchains:
     """Read the output of `PROBE`."""
-    tools = {program: tool for tool, (program, _) in VERSIONS.items()}
     missing, versions = [], {}
     for line in lines:
         kind, _, rest = line.partition(" ")
@@ -150,8 +130,8 @@ def read_answers(lines: Iterable[str]) -> Toolchains:
             missing.append(rest)
         elif kind == "version":
             program, _, text = rest.partition(" ")
-            if (match := VERSION.search(text)) and program in tools:
-                versions[tools[program]] = match[0]
+            if (match := VERSION.search(text)) and program in TOOLS:
+                versions[TOOLS[program]] = match[0]
     return Toolchains(tuple(missing), versions)
 
 
@@ -175,44 +155,93 @@ def missing_on_host(packages: Iterable[str]) -> list[str]:
 
 
 def with_toolchains(
-    api: Any,
-    image: Image,
-    packages: Sequence[str],
-    pythons: Collection[str],
-    indexes: Indexes,
-    *,
-    state: Path,
-    say: Say,
-    stop: threading.Event,
+    builder: Builder, image: Image, packages: Sequence[str], pythons: Collection[str]
 ) -> Image:
     """Return an image with the packages that test suites need; `image` itself if it has them or they cannot be had.
 
     Blocking; takes minutes if something must be installed. What cannot be installed is a note.
 
     Args:
-        api: The engine's client.
+        builder: Builds what is missing.
         image: The image to start from.
         packages: Debian packages.
         pythons: Minor versions of Python that the project accepts, best first; empty for any.
-        indexes: Where packages come from.
-        state: Folder for logs, locks and times of last use.
-        say: Receives notes for people.
-        stop: Ends the work early.
 
     Raises:
-        EnvironmentBuildFailed: `stop` was set.
+        EnvironmentBuildFailed: The work was stopped. The same holds for `with_compilers` and `with_system_packages`.
     """
-    try:
-        missing = toolchains_of(api, image, packages, state).missing
-        if missing and image.binds:
-            say(f"this machine's /usr lacks {', '.join(missing)} for the tests: using Debian's base image")
-            python = best_base(pythons)
-            image = base_image(api, python, state=state, say=say, stop=stop).image
-            missing = toolchains_of(api, image, packages, state).missing
-    except EnvironmentBuildFailed as error:
-        if stop.is_set():
-            raise
-        say(f"{error}; the tests have to do without what is missing")
+    if not packages:
         return image
-    why = "which the tests need"
-    return with_system_packages(api, image, missing, indexes, why=why, state=state, say=say, stop=stop)
+    with builder.tolerant("the tests have to do without what is missing"):
+        below, missing = image, toolchains_of(builder, image, packages).missing
+        if missing and image.binds:
+            lacks = f"this machine's /usr lacks {', '.join(missing)} for the tests"
+            builder.say(f"{lacks}: using Debian's base image")
+            below = _debian(builder, pythons)
+            missing = toolchains_of(builder, below, packages).missing
+        return with_system_packages(builder, below, missing, why="which the tests need")
+    return image
+
+
+def with_compilers(builder: Builder, image: Image, pythons: Collection[str], *, rust: bool) -> Image:
+    """Return an image with a C compiler and Python's headers, and with Rust on demand. Otherwise like `with_toolchains`.
+
+    Some build backends bring their compilers themselves.
+    """
+
+    def missing() -> list[str]:
+        lines = builder.ask(image, COMPILERS_PROBE, (), "the search for compilers")
+        return [line for line in lines if rust or line != "Rust"]
+
+    key = f"compilers-{digest([COMPILERS_RECIPE, image.ident, rust])}"
+    with builder.tolerant("the project's build has to do without"):
+        if there := builder.here(key):
+            return there
+        if (lacks := missing()) and image.binds:
+            names = " and ".join(lacks)
+            builder.say(f"this machine's /usr lacks {names} for the project's build: using Debian's")
+            image = _debian(builder, pythons)
+            lacks = missing()
+        if lacks:
+            note = f"installing {' and '.join(lacks)} for the project's build once (this may take minutes)"
+            return builder.image(_layer(builder, key, "an image with compilers", note, rust=rust), image)
+    return image
+
+
+def with_system_packages(builder: Builder, image: Image, names: Sequence[str], *, why: str) -> Image:
+    """Return an image with those of these packages that can be installed. Blocking; takes minutes.
+
+    Args:
+        builder: Builds the image.
+        image: The image to start from.
+        names: Names of Debian packages.
+        why: Why they are installed, as a relative clause for people.
+    """
+    if not names:
+        return image
+    if image.binds:
+        listed = " ".join(names)
+        builder.say(f"left out, because nothing can be installed over this machine's /usr: {listed}")
+        return image
+    key = f"packages-{digest([PACKAGES_RECIPE, image.ident, sorted(names)])}"
+    note = f"installing {' '.join(names)}, {why}, once (this may take minutes)"
+    with builder.tolerant("continuing without them"):
+        return builder.image(
+            _layer(builder, key, "an image with these packages", note, packages=names), image
+        )
+    return image
+
+
+def _layer(builder: Builder, key: str, what: str, note: str, **settings: object) -> Layer:
+    """Return the layer in which `packages_script` installs something."""
+
+    def steps() -> list[Step]:
+        return [Step(packages_script, {**settings, "env": builder.env})]
+
+    return Layer(key, what, steps, as_root=True, before=(note,))
+
+
+def _debian(builder: Builder, pythons: Collection[str]) -> Image:
+    """Return Debian's base image with the best of these Pythons that a base can have."""
+    python = best_base(pythons)
+    return base_image(builder.api, python, state=builder.state, say=builder.say, stop=builder.stop).image

@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from m3agent.sandbox.declared.testing import NO_ERROR, read_test_options
+from m3agent.sandbox.declared.declared import Declared, read_declared
+from m3agent.sandbox.declared.testing import NO_ERROR, read_import_folders, read_test_options
 from m3agent.sandbox.declared.types import Files
 
 DOCTESTS = "--doctest-modules --doctest-ignore-import-errors"
@@ -122,3 +123,88 @@ def test_deprecations_of_pytest_are_no_errors(texts: dict[str, str]) -> None:
 def test_the_options_are_one_text_for_pytest() -> None:
     words = read_test_options(Files({"my tests.py"}, lambda _: b""))
     assert shlex.split(shlex.join(words)) == list(words)
+
+
+# -- Django -----------------------------------------------------------------------------------------------------------
+
+DJANGO_TOX = "[testenv]\nsetenv =\n    A = 1\n    DJANGO_SETTINGS_MODULE = tests.settings\n"
+MANAGE = "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', \"site.settings\")\n"
+
+
+def declared(texts: dict[str, str]) -> Declared:
+    texts = {"requirements.txt": "Django>=5\n", **texts}
+    return read_declared(Files(texts.keys(), lambda path: texts[path].encode()))
+
+
+@pytest.mark.parametrize(
+    ("texts", "module"),
+    [
+        ({"tox.ini": DJANGO_TOX}, "tests.settings"),
+        ({"manage.py": MANAGE}, "site.settings"),
+        ({"manage.py": MANAGE, "tox.ini": DJANGO_TOX}, "tests.settings"),
+        ({"runtests.py": "os.environ['DJANGO_SETTINGS_MODULE'] = 'tests.settings'\n"}, "tests.settings"),
+        ({"manage.py": MANAGE, "run_tests.py": MANAGE.replace("site", "other")}, "site.settings"),
+        ({"quicktest.py": MANAGE}, "site.settings"),
+    ],
+)
+def test_tox_and_programs_at_the_root_name_the_settings(texts: dict[str, str], module: str) -> None:
+    found = declared(texts)
+    assert found.django_settings == module
+    assert found.optional == ("pytest-django",)
+    assert "pytest-django" in found.requirements
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {},
+        {"example/manage.py": MANAGE},
+        {"example/runtests.py": MANAGE},
+        {"docs_tests_of.py": MANAGE},
+        {"manage.py": MANAGE, "requirements.txt": "flask\n"},
+        {"manage.py": MANAGE, "requirements.txt": "django\npytest-django\n"},
+        {"manage.py": MANAGE, "pytest.ini": "[pytest]\nDJANGO_SETTINGS_MODULE = other\n"},
+        {"manage.py": MANAGE, "tox.ini": "[pytest]\nDJANGO_SETTINGS_MODULE = other\n"},
+        {"manage.py": MANAGE, "tests/conftest.py": "settings.configure(DEBUG=True)\n"},
+        {"manage.py": "os.environ.setdefault('DJANGO_SETTINGS_MODULE', name)\n"},
+    ],
+)
+def test_a_repository_with_its_own_way_keeps_it(texts: dict[str, str]) -> None:
+    found = declared(texts)
+    assert found.django_settings is None
+    assert "pytest-django" not in found.optional
+
+
+# -- import folders ---------------------------------------------------------------------------------------------------
+
+
+def folders(texts: dict[str, str]) -> tuple[str, ...]:
+    texts = {"src/own/__init__.py": "", "lib/own/__init__.py": "", "a b/own.py": "", **texts}
+    return read_import_folders(Files(texts.keys(), lambda path: texts[path].encode()))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"pyproject.toml": "[tool.maturin]\npython-source = './lib/'"},
+        {"pyproject.toml": "[tool.setuptools]\npackage-dir = {'' = 'lib', 'x' = 'src'}"},
+        {"pyproject.toml": "[tool.setuptools.packages.find]\nwhere = ['lib', 'src']"},
+        {"pyproject.toml": "[tool.pdm.build]\npackage-dir = 'lib'"},
+        {"pyproject.toml": "[tool.uv.build-backend]\nmodule-root = 'lib'"},
+        {"pyproject.toml": "[[tool.poetry.packages]]\ninclude = 'own'\nfrom = 'lib'"},
+        {"pyproject.toml": "[tool.hatch.build]\nsources = ['lib']"},
+        {"pyproject.toml": "[tool.hatch.build.targets.wheel]\npackages = ['lib/own']"},
+        {"pyproject.toml": "[tool.scikit-build]\nwheel.packages = ['lib/own/']"},
+        {"setup.cfg": "[options]\npackage_dir =\n    = lib\n    x = src\n"},
+        {"setup.cfg": "[options.packages.find]\nwhere = lib\n"},
+        {"setup.py": "setup(package_dir={'': 'lib'})"},
+    ],
+)
+def test_the_builds_configuration_names_the_folder(texts: dict[str, str]) -> None:
+    assert folders(texts) == ("lib",)
+
+
+@pytest.mark.parametrize("value", ["''", "'.'", "'src'", "'none'", "'../lib'", "'/lib'", "'a b'", "3", "[]"])
+def test_others_do_not_count(value: str) -> None:
+    assert folders({"pyproject.toml": f"tool.maturin.python-source = {value}"}) == ()
+    assert folders({"pyproject.toml": f"tool = {value}\npoetry.packages = 3"}) == ()

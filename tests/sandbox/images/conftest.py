@@ -10,14 +10,43 @@ import tarfile
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import host_python_usable, usr_links
-from tests.servers.packages import OUR_UV
+from tests.conftest import docker_here
+from tests.servers.dockerd import wait_until_removed
+from tests.servers.packages import OUR_UV, PackageIndex, reachable_index
 
 PROGRAMS = ("env", "sh", "cat", "id", "mkdir", "touch")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def api() -> Iterator[Any]:
+    if not docker_here():
+        pytest.skip("no Docker engine answers")
+    with contextlib.closing(connect()) as client:
+        yield client
+
+
+@pytest.fixture
+def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
+    """Assert that no test leaves a container."""
+    yield
+    wait_until_removed(api)
+
+
+@pytest.fixture
+def index(own_images: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    with reachable_index(monkeypatch) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

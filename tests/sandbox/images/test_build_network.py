@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,12 @@ from m3agent.sandbox.network.allow_list import EVERY_HOST
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
 from tests.sandbox.images.reach import FORK, REACH, addresses_here, service
-from tests.servers.packages import PackageIndex, nosy_source, reachable_index
+from tests.servers.packages import PackageIndex, nosy_source
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
 needs_docker = pytest.mark.skipif(not docker_here(), reason="no Docker engine answers")
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def index(own_images: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    with reachable_index(monkeypatch) as server:
-        yield server
 
 
 @pytest.mark.slow  # quick: test_a_command_reaches_nothing_of_this_machine_and_has_limits

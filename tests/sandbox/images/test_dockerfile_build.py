@@ -43,20 +43,13 @@ def yes(*_: object) -> bool:
     return True
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
 @pytest.fixture(autouse=True)
-def nothing_stays(own_images: None) -> Iterator[None]:
+def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
     """Assert that no test leaves a container, or an image without a name."""
-    api = connect()
     unnamed = {image["Id"] for image in api.images(filters={"dangling": True})}
     yield
     wait_until_removed(api)
     assert {image["Id"] for image in api.images(filters={"dangling": True})} <= unnamed
-    api.close()
 
 
 async def contents(image: str | None, workspace: Workspace, *paths: str) -> list[str]:

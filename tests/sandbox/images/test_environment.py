@@ -10,7 +10,7 @@ import os
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -19,53 +19,26 @@ from typing import Any
 import pytest
 
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
-from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.image import Image, find_image
+from m3agent.sandbox.backends.image import find_image
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images.environment import _key, find_environment, image_of_tree
+from m3agent.sandbox.images.environment import find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
-from m3agent.sandbox.images.project_build import ProjectJob
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from tests.conftest import docker_here, later
-from tests.servers.dockerd import wait_until_removed
-from tests.servers.packages import PackageIndex, nosy_source, reachable_index, wheel
+from tests.servers.packages import PackageIndex, nosy_source, wheel
 
 pytestmark = [
     pytest.mark.docker,
     pytest.mark.skipif(not docker_here(), reason="no Docker engine answers: environment images need one"),
+    pytest.mark.usefixtures("nothing_stays"),
 ]
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
-
-
-@pytest.fixture
-def api() -> Iterator[Any]:
-    client = connect()
-    yield client
-    client.close()
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
-    """Assert that no test leaves a container."""
-    yield
-    wait_until_removed(api)
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    with reachable_index(monkeypatch) as server:
-        yield server
 
 
 def sandbox_from(image: str | None, workspace: Workspace) -> Sandbox:
@@ -363,15 +336,6 @@ async def test_what_a_build_generates_is_there_and_never_in_the_patch_or_stale(
     assert await contents(again, broken) == (b"", b"")
 
 
-@pytest.mark.slow  # quick: test_the_last_tag_is_part_of_the_name_of_the_image
-async def test_another_tag_is_another_image(
-    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
-) -> None:
-    workspace = built_by_itself(workspace_of)
-    images = [await find_environment(workspace, tmp_path, said.append, tag=tag) for tag in ("v3.4", "v3.5")]
-    assert images[0] != images[1]
-
-
 @pytest.mark.slow
 async def test_a_suites_dependencies_and_what_the_build_generates_are_both_there(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
@@ -454,11 +418,6 @@ async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_
     nosy = changed(workspace, "backend.py", backend.encode())
     unreachable = str(errno.ENETUNREACH).encode()
     assert (await contents(await image_of_tree(nosy, image, tmp_path, said.append), nosy))[1] == unreachable
-
-
-def test_the_last_tag_is_part_of_the_name_of_the_image() -> None:
-    base, job = Image("base"), ProjectJob("hash", (), extensions=True, version="3.4", tag="v3.4")
-    assert _key(job, base) == _key(replace(job), base) != _key(replace(job, tag="v3.5"), base)
 
 
 # -- the repository's own image ---------------------------------------------------------------------------------

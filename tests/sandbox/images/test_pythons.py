@@ -15,7 +15,7 @@ from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import pythons
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.environment import find_environment
-from m3agent.sandbox.images.indexes import Indexes
+from m3agent.sandbox.images.layers import Builder, Layer
 from m3agent.sandbox.images.pythons import with_python
 from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
@@ -41,16 +41,15 @@ class Machine:
                 raise EnvironmentBuildFailed("no mirror")
             return BaseImage(Image(f"made-{python}"), python)
 
-        def install(_: object, python: str, image: Image, tag: str, *__: object, **___: object) -> None:
-            if python not in self.uv:
+        def image(_: Builder, layer: Layer, below: Image) -> Image:
+            if layer.what.rpartition(" ")[2] not in self.uv:
                 raise EnvironmentBuildFailed("no Python")
+            return Image("of uv")
 
         monkeypatch.setattr(pythons, "pythons_of", lambda *_: self.own)
         monkeypatch.setattr(pythons, "base_here", base_here)
         monkeypatch.setattr(pythons, "exact_base", exact_base)
-        monkeypatch.setattr(pythons, "install_python", install)
-        monkeypatch.setattr(pythons, "local_image", lambda *_: None)
-        monkeypatch.setattr(pythons, "just_built", lambda *_: Image("of uv"))
+        monkeypatch.setattr(Builder, "image", image)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +98,8 @@ def test_an_image_gets_a_python_that_the_project_accepts(
 ) -> None:
     machine.fake(monkeypatch)
     told: list[str] = []
-    image = with_python(
-        None,
-        Image("start"),
-        accepted,
-        Indexes(),
-        replaceable=replaceable,
-        state=tmp_path,
-        say=told.append,
-        stop=threading.Event(),
-    )
+    builder = Builder(None, tmp_path, told.append)
+    image = with_python(builder, Image("start"), accepted, replaceable=replaceable)
     assert (image.name, told) == (name, notes)
 
 
@@ -117,9 +108,7 @@ def test_a_stop_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     stop = threading.Event()
     stop.set()
     with pytest.raises(EnvironmentBuildFailed):
-        with_python(
-            None, Image("start"), ("3.12",), Indexes(), replaceable=True, state=tmp_path, say=print, stop=stop
-        )
+        with_python(Builder(None, tmp_path, print, stop), Image("start"), ("3.12",), replaceable=True)
 
 
 @pytest.mark.docker
@@ -136,6 +125,6 @@ async def test_a_repository_that_excludes_the_default_python_gets_a_base_with_an
     api = connect()
     try:
         there = local_image(api, image)
-        assert there is not None and pythons.pythons_of(api, there, tmp_path) == ("3.9",)
+        assert there is not None and pythons.pythons_of(Builder(api, tmp_path, print), there) == ("3.9",)
     finally:
         api.close()

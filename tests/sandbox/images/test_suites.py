@@ -13,21 +13,18 @@ from typing import Any, NoReturn
 import pytest
 
 from m3agent.agent.cli.sandbox import _build
-from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import DEFAULT_PATH
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import DiskFull, EnvironmentBuildFailed
 from m3agent.sandbox.images import toolchains
-from m3agent.sandbox.images.environment import find_environment, suite_job
-from m3agent.sandbox.images.indexes import Indexes
-from m3agent.sandbox.images.suite_build import usable_folder
+from m3agent.sandbox.images.environment import find_environment
+from m3agent.sandbox.images.repository_layers import suite_job, usable_folder
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
 from tests.fakes.runner import use_own_runner
 from tests.sandbox.images.reach import REACH, addresses_here, service
-from tests.servers.dockerd import wait_until_removed
 from tests.servers.npm_registry import NpmRegistry
 from tests.servers.packages import bridge_address
 
@@ -45,20 +42,6 @@ def on_engine(function: Any) -> Any:
     for mark in (*engine, needs_docker):
         function = mark(function)
     return function
-
-
-@pytest.fixture
-def nothing_stays(own_images: None) -> Iterator[None]:
-    """Assert that no test leaves a container."""
-    yield
-    api = connect()
-    wait_until_removed(api)
-    api.close()
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
 
 
 @pytest.fixture
@@ -101,10 +84,10 @@ def test_the_hash_has_the_inputs_and_nothing_else_of_the_tree(workspace_of: Work
         keep=("deps", "kept", "/opt/cache", "../out"),
         commands=(("x",),),
     )
-    job = suite_job(suite, workspace.entries(workspace.base), Indexes())
-    assert job.inputs == (("web/lock", workspace.entries(workspace.base)["web/lock"].sha),)
-    assert job.keep == ("web/deps", "web/kept", "/opt/cache")
-    assert job.untracked == ("web/deps", "/opt/cache")
+    job = suite_job(suite, workspace.entries(workspace.base))
+    assert job["inputs"] == [("web/lock", workspace.entries(workspace.base)["web/lock"].sha)]
+    assert job["keep"] == ["web/deps", "web/kept", "/opt/cache"]
+    assert job["untracked"] == ["web/deps", "/opt/cache"]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,29 @@
-"""Toolchains of images: what is missing, which versions are there, and what is installed."""
+"""Toolchains and compilers of images: what is missing, where it comes from, and what people are told."""
 
 from __future__ import annotations
 
-import threading
+import textwrap
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from m3agent.sandbox.backends.image import Image
-from m3agent.sandbox.images import probe as probing
+from m3agent.sandbox.backends.image import Image, find_image, local_image
+from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images import toolchains
 from m3agent.sandbox.images.debian import BaseImage
-from m3agent.sandbox.images.indexes import Indexes
-from m3agent.sandbox.images.toolchains import read_answers, toolchains_of, tools_of, with_toolchains
+from m3agent.sandbox.images.layers import Builder
+from m3agent.sandbox.images.packages_script import newest_rust, updates_of, version_of
+from m3agent.sandbox.images.toolchains import (
+    read_answers,
+    toolchains_of,
+    tools_of,
+    with_compilers,
+    with_system_packages,
+    with_toolchains,
+)
 
 HOST = Image("skeleton", ("/usr",), {}, "sha256:host")
 DEBIAN_BASE = Image("base", (), {}, "sha256:base")
@@ -26,8 +36,9 @@ class Probe:
         self.missing = missing
         self.asked: list[str] = []
 
-    def __call__(self, api: Any, image: Image, script: str, arguments: list[str], what: str) -> list[str]:
+    def __call__(self, image: Image, command: tuple[str, ...], what: str) -> list[str]:
         self.asked.append(image.name)
+        arguments = command[4:]
         wanted = [arguments[at + 2] for at in range(0, len(arguments), 3) if arguments[at] != "version"]
         lines = [f"missing {name}" for name in wanted if name in self.missing[image.name]]
         return [*lines, "version go go version go1.19.8 linux/amd64"]
@@ -38,7 +49,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...
     """Record what is installed instead of installing it; Debian's base image is there."""
     calls: list[tuple[str, tuple[str, ...]]] = []
 
-    def install(api: Any, image: Image, names: Any, *_: Any, **__: Any) -> Image:
+    def install(builder: Builder, image: Image, names: Any, **_: Any) -> Image:
         calls.append((image.name, tuple(names)))
         return image
 
@@ -48,16 +59,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...
 
 
 def equip(image: Image, state: Path, said: list[str], *packages: str) -> Image:
-    return with_toolchains(
-        None, image, packages, (), Indexes(), state=state, say=said.append, stop=threading.Event()
-    )
+    return with_toolchains(Builder(None, state, said.append), image, packages, ())
 
 
 def test_what_is_there_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     probe = Probe({"skeleton": set()})
-    monkeypatch.setattr(probing, "probe", probe)
+    monkeypatch.setattr(Builder, "_asked", probe)
     said: list[str] = []
     assert equip(HOST, tmp_path, said, "golang", "own-package") == HOST
     assert (said, installed) == ([], [("skeleton", ())])
@@ -68,7 +77,9 @@ def test_what_is_there_is_not_installed(
 def test_nothing_is_installed_over_this_machines_usr(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    monkeypatch.setattr(probing, "probe", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}}))
+    monkeypatch.setattr(
+        Builder, "_asked", Probe({"skeleton": {"cargo-web"}, "base": {"golang", "cargo-web"}})
+    )
     said: list[str] = []
     assert equip(HOST, tmp_path, said, "golang", "cargo-web") == DEBIAN_BASE
     assert said == ["this machine's /usr lacks cargo-web for the tests: using Debian's base image"]
@@ -87,5 +98,144 @@ def test_answers_name_packages_and_versions(tmp_path: Path, monkeypatch: pytest.
     assert found.missing == ("php-cli",)
     assert found.versions == {"Node.js": "20.20.2", "Java": "17.0.15"}
     assert tools_of(["golang", "libx-dev", "cargo-web", "npm"]) == {"Go", "Rust"}
-    monkeypatch.setattr(probing, "probe", Probe({"base": set()}))
-    assert toolchains_of(None, DEBIAN_BASE, (), tmp_path).versions == {"Go": "1.19.8"}
+    monkeypatch.setattr(Builder, "_asked", Probe({"base": set()}))
+    assert toolchains_of(Builder(None, tmp_path, print), DEBIAN_BASE, ()).versions == {"Go": "1.19.8"}
+
+
+# -- compilers and packages by name ----------------------------------------------------------------------------------
+
+POLICY = """\
+cargo:
+  Installed: (none)
+  Candidate: 0.66.0+ds1-1
+  Version table:
+cargo-web:
+  Installed: (none)
+  Candidate: 1.85.0+dfsg3-1~deb12u3
+"""
+
+
+def test_the_newest_rust_of_debian_counts() -> None:
+    assert newest_rust(POLICY) == ("-web", "1.85.0+dfsg3-1~deb12u3")
+    assert newest_rust(POLICY.partition("cargo-web")[0]) == ("", "0.66.0+ds1-1")
+    assert newest_rust("cargo:\n  Installed: (none)\n  Candidate: (none)\n") == ("", "")
+    assert version_of("1.100") > version_of("1.85.0+dfsg3") >= version_of("1.85") > version_of("")
+
+
+@pytest.mark.parametrize(
+    ("sources", "line"),
+    [
+        ("deb http://mirror.test/debian bookworm main\n", "deb http://mirror.test/debian-security bookworm-security main\n"),
+        ("URIs: https://mirror.test/x/debian/\nSuites: a\n", "deb https://mirror.test/x/debian-security bookworm-security main\n"),
+        ("deb http://mirror.test/debian a main\ndeb http://mirror.test/debian-security a-security main\n", None),
+        ("deb http://mirror.test/other a main\n", None),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_the_security_updates_come_from_the_same_mirror(sources: str, line: str | None) -> None:
+    release = {"ID": "debian", "VERSION_CODENAME": "bookworm"}
+    assert updates_of(sources, release) == line
+    assert updates_of(sources, {**release, "ID": "ubuntu"}) is None
+
+
+@pytest.fixture
+def image(api: Any, own_images: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    """The default image. What is made from it has another name than outside of tests."""
+    monkeypatch.setattr(toolchains, "COMPILERS_RECIPE", str(tmp_path))
+    return find_image(api, None, lambda _: None)
+
+
+def able_to(api: Any, image: Image, said: list[str], state: Path, rust: bool = False) -> Image:
+    return with_compilers(Builder(api, state, said.append), image, (), rust=rust)
+
+
+def lacks(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    monkeypatch.setattr(
+        toolchains, "COMPILERS_PROBE", "\n".join(f'echo "{name}"' for name in names) or "true"
+    )
+
+
+def fake_program(monkeypatch: pytest.MonkeyPatch, folder: Path, lines: str) -> None:
+    """Let containers run these lines, which know the settings as `job`, instead of the program that installs packages."""
+    script = folder / "packages_script.py"
+    read = "import json, sys\ndef main():\n    job = json.load(open('/opt/m3agent-build/job.json'))\n"
+    script.write_text(read + textwrap.indent(lines, "    "))
+    monkeypatch.setattr(toolchains, "packages_script", SimpleNamespace(__file__=str(script)))
+
+
+@pytest.mark.docker
+@pytest.mark.integration
+def test_an_image_that_has_all_is_asked_once(
+    api: Any, image: Image, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks(monkeypatch, "Rust")
+    assert able_to(api, image, said, tmp_path) is image
+    monkeypatch.setattr(Builder, "_asked", None)  # nothing is asked again
+    assert able_to(api, image, said, tmp_path) is image
+    assert said == []
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.integration
+def test_what_is_missing_is_installed_once(
+    api: Any, image: Image, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks(monkeypatch, "Rust")
+    fake_program(monkeypatch, tmp_path, "print('notice: asked for rust', job['rust'])\n")
+    monkeypatch.setattr(toolchains, "base_image", lambda *_, **__: BaseImage(image, "3.11"))
+    made = able_to(api, image, said, tmp_path, True)
+    assert made.name.startswith("m3agent-env:compilers-")
+    assert said[-1] == "asked for rust True"
+    count = len(said)
+    assert able_to(api, image, said, tmp_path, True) == made
+    assert len(said) == count
+
+
+@pytest.mark.slow
+@pytest.mark.docker
+@pytest.mark.integration
+def test_packages_that_a_dockerfile_names_are_installed_once(
+    api: Any,
+    own_images: None,
+    python_image: str,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def with_packages(image: Image, *names: str) -> Image:
+        return with_system_packages(builder, image, names, why="which a test names")
+
+    builder = Builder(api, tmp_path, said.append)
+    ask = "print('notice: asked for', *job['packages'])\nsys.exit('gone' in job['packages'])\n"
+    fake_program(monkeypatch, tmp_path, ask)
+    base = local_image(api, python_image)
+    assert base is not None
+    assert with_packages(base) is base
+    made = with_packages(base, "gcc", "libpq-dev")
+    assert made.name.startswith("m3agent-env:packages-")
+    assert said[-1] == "asked for gcc libpq-dev"
+    count = len(said)
+    assert with_packages(base, "libpq-dev", "gcc") == made
+    assert len(said) == count
+    assert with_packages(base, "gone") is base
+    assert "; continuing without them" in said[-1]
+    assert with_packages(replace(base, binds=("/usr",)), "gcc").binds == ("/usr",)
+    assert said[-1] == "left out, because nothing can be installed over this machine's /usr: gcc"
+
+
+@pytest.mark.docker
+@pytest.mark.integration
+def test_compilers_that_cannot_be_had_are_one_sentence(
+    api: Any, image: Image, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def base_image(*_: object, **__: object) -> BaseImage:
+        raise EnvironmentBuildFailed("only root can make a base image")
+
+    lacks(monkeypatch, "a C compiler", "Python's headers")
+    monkeypatch.setattr(toolchains, "base_image", base_image)
+    assert able_to(api, image, said, tmp_path) is image
+    first = (
+        "this machine's /usr lacks a C compiler and Python's headers for the project's build: using Debian's"
+    )
+    assert said == [first, "only root can make a base image; the project's build has to do without"]

@@ -1,18 +1,18 @@
 """Install compilers or other packages with apt; runs as root inside a build container.
 
-Uses only the standard library and Python 3.8+. The argument `rust`, if it is there, asks for the newest Rust too. After the
-argument `packages`, names of packages follow, which are installed instead of compilers. Output and exit status are those of
-`env_script.py`.
+Output and exit status are those of `env_script.py`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from m3agent.sandbox.images import env_script
 
 APT = ("apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=2")
 RUSTS = ("", "-web")
@@ -37,17 +37,9 @@ def newest_rust(policy: str) -> tuple[str, str]:
     return max(found, key=lambda one: version_of(one[1]))
 
 
-def say(line: str) -> None:
-    """Print one line for the log."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
-def run(*argv: str) -> bool:
-    """Run a program with its output in the log; return whether it succeeded."""
-    say("$ " + " ".join(argv))
-    env = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
-    return subprocess.call(argv, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT) == 0
+def apt(*arguments: str) -> bool:
+    """Run apt-get with its output in the log; return whether it succeeded."""
+    return env_script.run([*APT, *arguments], dict(os.environ))
 
 
 def updates_of(sources: str, release: dict[str, str]) -> str | None:
@@ -70,8 +62,8 @@ def add_updates() -> None:
         (SOURCES / "m3agent-security.list").write_text(line, "utf-8")
 
 
-def compilers(rust: bool) -> bool:
-    """Install compilers; return whether they are there."""
+def install_compilers(rust: bool) -> None:
+    """Install compilers, with the newest Rust on demand."""
     packages = ["gcc", "g++", "libc6-dev", "make", "pkg-config"]
     if (shutil.which("python3") or "").startswith("/usr/bin/"):
         packages.append("python3-dev")
@@ -83,46 +75,39 @@ def compilers(rust: bool) -> bool:
         end, version = newest_rust(policy)
         packages += ["cargo" + end, "rustc" + end] if version else []
     if not install(packages):
-        say("apt-get cannot install the compilers")
-        return False
-    return True
+        env_script.fail("apt-get cannot install the compilers")
 
 
-def named(packages: list[str]) -> bool:
-    """Install those of the packages that can be installed; return whether any is there."""
+def install_named(packages: list[str]) -> None:
+    """Install those of the packages that can be installed."""
     if install(packages):
-        return True
+        return
     there = [name for name in packages if install([name])]
     for name in packages:
         if name not in there:
-            say("notice: without " + name + ", which cannot be installed here")
+            env_script.say("notice: without " + name + ", which cannot be installed here")
     if not there:
-        say("apt-get can install none of them")
-    return bool(there)
+        env_script.fail("apt-get can install none of them")
 
 
 def install(packages: list[str]) -> bool:
     """Install packages; return whether all are there."""
-    return run(*APT, "install", "-y", "--no-install-recommends", "--", *packages)
+    return apt("install", "-y", "--no-install-recommends", "--", *packages)
 
 
-def main() -> int:
-    """Install what is wanted; return the exit status."""
+def main() -> None:
+    """Install what `job.json` names."""
+    job = json.loads((env_script.HERE / "job.json").read_text("utf-8"))
+    os.environ.update(job["env"], DEBIAN_FRONTEND="noninteractive")
     if shutil.which("apt-get") is None:
-        say("the image has no apt-get to install packages with")
-        return 1
+        env_script.fail("the image has no apt-get to install packages with")
     add_updates()
-    if not run(*APT, "update"):
-        say("apt-get cannot read the lists of Debian's packages")
-        return 1
-    wanted = sys.argv[1:]
-    if not (named(wanted[1:]) if wanted[:1] == ["packages"] else compilers("rust" in wanted)):
-        return 1
-    run(*APT, "clean")
+    if not apt("update"):
+        env_script.fail("apt-get cannot read the lists of Debian's packages")
+    if "packages" in job:
+        install_named(job["packages"])
+    else:
+        install_compilers(job["rust"])
+    apt("clean")
     shutil.rmtree("/var/lib/apt/lists", ignore_errors=True)
-    shutil.rmtree(str(Path(__file__).parent))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    shutil.rmtree(str(env_script.HERE))
