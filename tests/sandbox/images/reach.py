@@ -1,4 +1,4 @@
-"""What a build can reach and start: a service on this machine, and programs that try."""
+"""Sandboxes from images, and what a build can reach and start: a service on this machine, and programs that try."""
 
 from __future__ import annotations
 
@@ -6,8 +6,25 @@ import contextlib
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.store.workspace import Workspace
+
+WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+
+
+def sandbox_from(image: str | None, workspace: Workspace, memory: int = 1 << 30) -> Sandbox:
+    spec = SandboxSpec("docker", image, SandboxLimits(memory=memory))
+    return new_sandbox("docker", spec, workspace, lambda _: None)
+
+
+def yes(*_: object) -> bool:
+    """Agree to the build of a Dockerfile."""
+    return True
+
 
 REACH = """
 import os, socket, urllib.request

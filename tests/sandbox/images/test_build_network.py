@@ -5,23 +5,17 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.images.indexes import find_indexes
 from m3agent.sandbox.network.allow_list import EVERY_HOST
-from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
-from tests.sandbox.images.reach import FORK, REACH, addresses_here, service
+from tests.sandbox.images.reach import FORK, REACH, WorkspaceOf, addresses_here, sandbox_from, service
 from tests.servers.packages import PackageIndex, nosy_source
-
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
 needs_docker = pytest.mark.skipif(not docker_here(), reason="no Docker engine answers")
 pytestmark = pytest.mark.integration
@@ -42,8 +36,7 @@ async def test_a_source_distribution_reaches_nothing_of_this_machine_and_has_lim
         )
         workspace = workspace_of({"requirements.txt": "nosy\n"})
         image = await find_environment(workspace, tmp_path, said.append)
-        spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
-        async with new_sandbox("docker", spec, workspace, lambda _: None) as sandbox:
+        async with sandbox_from(image, workspace) as sandbox:
             done = await sandbox.exec(["python3", "-c", "import json, nosy; print(json.dumps(nosy.SEEN))"])
             variables = await sandbox.exec(["env"])
         answers, processes = json.loads(done.stdout)

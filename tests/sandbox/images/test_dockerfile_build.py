@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
-from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.images import container_build
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.image_build import PIDS
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here, later
-from tests.sandbox.images.reach import FORK, REACH, addresses_here, service
+from tests.sandbox.images.reach import FORK, REACH, WorkspaceOf, addresses_here, sandbox_from, service, yes
 from tests.servers.dockerd import wait_until_removed
 from tests.servers.packages import reachable_index, wheel
-
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
 pytestmark = [
     pytest.mark.docker,
@@ -39,10 +35,6 @@ pathlib.Path("/runs-as.json").write_text(json.dumps(found))
 )
 
 
-def yes(*_: object) -> bool:
-    return True
-
-
 @pytest.fixture(autouse=True)
 def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
     """Assert that no test leaves a container, or an image without a name."""
@@ -54,8 +46,7 @@ def nothing_stays(own_images: None, api: Any) -> Iterator[None]:
 
 async def contents(image: str | None, workspace: Workspace, *paths: str) -> list[str]:
     """Return what files of an image contain."""
-    spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
-    async with new_sandbox("docker", spec, workspace, lambda _: None) as sandbox:
+    async with sandbox_from(image, workspace) as sandbox:
         return [(await sandbox.exec(["cat", path])).stdout.decode() for path in paths]
 
 
@@ -216,8 +207,7 @@ async def test_without_consent_its_packages_are_installed(
         index.add(wheel("alpha", "1.0"), wheel("alpha", "1.1"), wheel("beta", "1.0"))
         workspace = workspace_of({"Dockerfile": dockerfile, "requirements.txt": "beta\n"})
         image = await find_environment(workspace, tmp_path, said.append)
-    spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
-    async with new_sandbox("docker", spec, workspace, lambda _: None) as sandbox:
+    async with sandbox_from(image, workspace) as sandbox:
         done = await sandbox.exec(["python3", "-c", "import alpha, beta; print(alpha.VERSION)"])
         assert done.stdout == b"1.0\n", done.stderr
         assert (await sandbox.exec(["cat", "/made"])).exit != 0

@@ -10,7 +10,7 @@ import os
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -21,7 +21,7 @@ import pytest
 from m3agent.sandbox.backends.docker_machine import LABEL, PROCESS_LABEL, describe_process
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import find_image
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
+from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import find_environment, image_of_tree
@@ -30,6 +30,7 @@ from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.run_tests import run_in_sandbox
 from tests.conftest import docker_here, later
+from tests.sandbox.images.reach import WorkspaceOf, sandbox_from, yes
 from tests.servers.packages import PackageIndex, nosy_source, wheel
 
 pytestmark = [
@@ -37,13 +38,6 @@ pytestmark = [
     pytest.mark.skipif(not docker_here(), reason="no Docker engine answers: environment images need one"),
     pytest.mark.usefixtures("nothing_stays"),
 ]
-
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
-
-
-def sandbox_from(image: str | None, workspace: Workspace) -> Sandbox:
-    spec = SandboxSpec("docker", image, SandboxLimits(memory=1 << 30))
-    return new_sandbox("docker", spec, workspace, lambda _: None)
 
 
 PROJECT = """
@@ -421,10 +415,6 @@ async def test_a_tree_that_changes_what_the_build_reads_is_built_anew_without_a_
 
 
 # -- the repository's own image ---------------------------------------------------------------------------------
-
-
-def yes(*_: object) -> bool:
-    return True
 
 
 @pytest.mark.slow

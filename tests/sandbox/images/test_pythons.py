@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +16,8 @@ from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.environment import find_environment
 from m3agent.sandbox.images.layers import Builder, Layer
 from m3agent.sandbox.images.pythons import with_python
-from m3agent.sandbox.store.workspace import Workspace
 from tests.evals.bases import needs_base, needs_docker
-
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
+from tests.sandbox.images.reach import WorkspaceOf
 
 
 @dataclass

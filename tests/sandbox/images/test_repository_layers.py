@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from m3agent.sandbox.images.repository_layers import (
     suite_layer,
 )
 from m3agent.sandbox.store.git import TreeEntry
-from m3agent.sandbox.store.workspace import Workspace
+from tests.sandbox.images.reach import WorkspaceOf
 
 DECLARED = Declared(
     requirements=("a>=1", "b"),
@@ -67,7 +66,7 @@ SKELETON = Image("skeleton", ("/usr",), {}, "sha256:2")
 def test_an_image_that_was_built_keeps_its_name(
     below: Image,
     keys: list[str],
-    workspace_of: Callable[[dict[str, str | bytes]], Workspace],
+    workspace_of: WorkspaceOf,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -13,9 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from m3agent.agent.cli.sandbox import _build
-from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.image import DEFAULT_PATH
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import DiskFull, EnvironmentBuildFailed
 from m3agent.sandbox.images import toolchains
@@ -24,11 +22,9 @@ from m3agent.sandbox.images.repository_layers import suite_job, usable_folder
 from m3agent.sandbox.store.workspace import Workspace
 from tests.conftest import docker_here
 from tests.fakes.runner import use_own_runner
-from tests.sandbox.images.reach import REACH, addresses_here, service
+from tests.sandbox.images.reach import REACH, WorkspaceOf, addresses_here, sandbox_from, service
 from tests.servers.npm_registry import NpmRegistry
 from tests.servers.packages import bridge_address
-
-WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
 
 engine = [
     pytest.mark.docker,
@@ -64,12 +60,6 @@ def needs(root: str = "", name: str = "", **fields: Any) -> SuiteNeeds:
 
 def shell(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
-
-
-def sandbox_from(image: str | None, workspace: Workspace, memory: int = 1 << 30) -> Sandbox:
-    return new_sandbox(
-        "docker", SandboxSpec("docker", image, SandboxLimits(memory=memory)), workspace, lambda _: None
-    )
 
 
 # -- what goes into an image --------------------------------------------------------------------------------------

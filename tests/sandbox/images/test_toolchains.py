@@ -12,7 +12,7 @@ import pytest
 
 from m3agent.sandbox.backends.image import Image, find_image, local_image
 from m3agent.sandbox.errors import EnvironmentBuildFailed
-from m3agent.sandbox.images import toolchains
+from m3agent.sandbox.images import layers, toolchains
 from m3agent.sandbox.images.debian import BaseImage
 from m3agent.sandbox.images.layers import Builder
 from m3agent.sandbox.images.packages_script import newest_rust, updates_of, version_of
@@ -173,6 +173,25 @@ def test_an_image_that_has_all_is_asked_once(
     monkeypatch.setattr(Builder, "_asked", None)  # nothing is asked again
     assert able_to(api, image, said, tmp_path) is image
     assert said == []
+
+
+def test_compilers_of_this_machine_are_looked_for_again_after_its_usr_changed(
+    said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = "compilers"
+
+    def asked(*_: object) -> list[str]:
+        return [] if installed == "compilers" else ["a C compiler"]
+
+    monkeypatch.setattr(layers, "installed_on_host", lambda: installed)
+    monkeypatch.setattr(layers, "local_image", lambda *_: None)
+    monkeypatch.setattr(Builder, "_asked", asked)
+    assert able_to(None, HOST, said, tmp_path) is HOST
+    installed = "nothing"
+    monkeypatch.setattr(toolchains, "base_image", lambda *_, **__: BaseImage(DEBIAN_BASE, "3.11"))
+    monkeypatch.setattr(Builder, "image", lambda _, layer, below: below)
+    assert able_to(None, HOST, said, tmp_path) is DEBIAN_BASE
+    assert said == ["this machine's /usr lacks a C compiler for the project's build: using Debian's"]
 
 
 @pytest.mark.slow
