@@ -15,11 +15,11 @@ MARK = "M3-REPAIR "
 """Start of the program's only result line; JSON follows."""
 
 _PARTS = {
-    "spectrum": ("tree", "session", "tracing", "spectrum"),
-    "judge": ("tree", "session", "swap", "jobs", "judge"),
+    "spectrum": ("tree", "processes", "session", "tracing", "spectrum"),
+    "judge": ("tree", "processes", "session", "swap", "judge"),
     "read": ("tree", "reading"),
-    "profile": ("tree", "commands"),
-    "try": ("tree", "commands"),
+    "profile": ("tree", "processes", "commands"),
+    "try": ("tree", "processes", "commands"),
 }
 _PURPOSES = {
     "spectrum": "find the lines that the failing tests run",

@@ -19,7 +19,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,16 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from m3agent.serving.embedded.probe.tree import Tree, pack, processors, too_big_to_copy
+from m3agent.serving.embedded.probe.processes import Verdicts
+from m3agent.serving.embedded.probe.tree import (
+    Tree,
+    pack,
+    processors,
+    scratch,
+    spliced,
+    suspected,
+    too_big_to_copy,
+)
 
 GO_CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment for Go."""
@@ -60,6 +68,15 @@ LOADING = re.compile(
     r"-r|-c|-u|-C|--(?:require|import|loader|experimental-loader|config|ui|extension|conditions)"
 )
 """Options of a test script, each with a value, that decide how files are loaded."""
+
+
+WORDS: dict[str, tuple[list[str], list[str], str, list[str]]] = {
+    "jest": ([], ["--ci", "--json"], "-t", ["--runTestsByPath"]),
+    "vitest": (["run"], ["--reporter=tap-flat"], "-t", []),
+    "mocha": ([], ["--reporter", "tap"], "--grep", []),
+    "ava": ([], ["--tap"], "", []),
+}
+"""How runners are called: the first words, the words for the report, for tests by name, and for files."""
 
 
 def is_code(rel: str) -> bool:
@@ -116,9 +133,8 @@ class Bench:
             )
             status: int | None = None
             try:
-                status = process.wait(max(0.1, seconds))
-            except subprocess.TimeoutExpired:
-                pass
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(max(0.1, seconds))
             finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
@@ -135,21 +151,13 @@ class Bench:
         options = self._options()
         if self.runner == "node-test":
             only = ["--test-name-pattern=" + pattern] if names else []
-            several = (
-                ["--test"] if len(units) > 1 else []
-            )  # a process for each file, which one file does not need
+            # A process for each file, which one file does not need.
+            several = ["--test"] if len(units) > 1 else []
             return ["node", *options, *several, "--test-reporter=tap", *only, *units]
-        start = ["node", self._program(self.runner)]
-        if self.runner == "jest":
-            only = ["-t", pattern] if names else []
-            return [*start, *options, "--ci", "--json", *only, "--runTestsByPath", *units]
-        if self.runner == "vitest":
-            only = ["-t", pattern] if names else []
-            return [*start, "run", *options, "--reporter=tap-flat", *only, *units]
-        if self.runner == "ava":
-            return [*start, *options, "--tap", *units]
-        only = ["--grep", pattern] if names else []
-        return [*start, *options, "--reporter", "tap", *only, *units]
+        first, report, by_name, by_path = WORDS[self.runner]
+        only = [by_name, pattern] if names and by_name else []
+        start = ["node", self._program(self.runner), *first]
+        return [*start, *options, *report, *only, *by_path, *units]
 
     def _program(self, name: str) -> str:
         """Return the installed program of a package, from the suite's folder upwards."""
@@ -206,12 +214,8 @@ class Bench:
                 program = self.go_program(unit)
                 profile = os.path.join(folder, "profile")
                 if program:
-                    only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
-                    self.run(
-                        [program, *only, "-test.coverprofile=" + profile],
-                        seconds,
-                        os.path.join(self.folder, unit),
-                    )
+                    command = [program, *only_tests(names), "-test.coverprofile=" + profile]
+                    self.run(command, seconds, os.path.join(self.folder, unit))
                 return self._go_lines(profile)
             self.run(self.command([unit], names), seconds, NODE_V8_COVERAGE=folder)
             found: dict[str, set[int]] = {}
@@ -300,6 +304,11 @@ class Bench:
         return found
 
 
+def only_tests(names: Sequence[str]) -> list[str]:
+    """Return the options of a Go test program that select tests."""
+    return ["-test.run=^(%s)$" % "|".join(names)] if names else []
+
+
 def read_report(runner: str, output: str) -> tuple[dict[str, str], str]:
     """Read a runner's report.
 
@@ -377,11 +386,8 @@ def profile(asked: dict[str, Any]) -> dict[str, Any]:
     root = os.path.abspath(asked["root"])
     if too_big_to_copy(root):
         return {"mode": "profile", "problem": "the repository is too big for a private copy.", "seconds": 0.0}
-    work = tempfile.mkdtemp(prefix="m3-probe-")
-    try:
+    with scratch() as work:
         result = measured(Bench(asked, os.path.join(work, "w")), asked)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     seconds = round(time.monotonic() - started, 2)
     return {"mode": "profile", "private": True, "seconds": seconds, "packed": pack(result, asked["room"])}
 
@@ -408,7 +414,6 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
     fine = [name for name in fine if name in here]
     step = max(1, len(fine) // PASSING)
     runs = [(name, True) for name in bad] + [([name], False) for name in fine[::step][:PASSING] if by_name]
-    counts: dict[str, dict[int, list[int]]] = {}
     until = time.monotonic() + PROFILE_SECONDS
     for unit in first if bench.runner == "go" else ():
         bench.go_program(unit)
@@ -422,10 +427,6 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         recorded = [pair for pairs in pool.map(record, runs) for pair in pairs if pair[1]]
     if not any(failing for failing, _ in recorded):
         recorded.append((True, bench.named(names)))  # a test that panics writes no profile
-    for failing, lines in recorded:
-        for rel, numbers in lines.items():
-            for number in numbers:
-                counts.setdefault(rel, {}).setdefault(number, [0, 0])[0 if failing else 1] += 1
     said = [line.strip() for line in output.split("\n") if SAID.search(line)]
     return {
         "passed": len(good),
@@ -437,23 +438,12 @@ def measured(bench: Bench, asked: dict[str, Any]) -> dict[str, Any]:
         "traced": [sum(failing for failing, _ in recorded), sum(not failing for failing, _ in recorded)],
         "suite_seconds": round(took, 3),
         "first_seconds": round(first_seconds, 3),
-        "lines": {
-            rel: [[number, *pair, []] for number, pair in sorted(table.items()) if pair[0]]
-            for rel, table in counts.items()
-            if any(pair[0] for pair in table.values())
-        },
+        "lines": suspected(recorded, {}),
         "said": "\n".join(said)[:2000].replace('\\"', "'").replace('"', "'"),
         "watching": [],
         "imported": {},
         "kinds": {},
     }
-
-
-def changed(text: str, edits: list[Any]) -> str:
-    """Return `text` with edits, each a start, an end and a new text."""
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text
 
 
 class Programs:
@@ -491,11 +481,12 @@ class Programs:
             for _ in range(ROUNDS_OF_BUILDS):
                 places = {}
                 for path, text in originals.items():
-                    own = {
-                        index: one
-                        for index, one in candidates.items()
-                        if index in self.held and os.path.join(bench.tree.place, files[one[0]]) == path
-                    }
+                    here = (
+                        i
+                        for i in self.held
+                        if os.path.join(bench.tree.place, files[candidates[i][0]]) == path
+                    )
+                    own = {index: candidates[index] for index in here}
                     joined, places[path] = side_by_side(text, own)
                     with open(path, "w", encoding="utf-8", newline="") as file:
                         file.write(joined)
@@ -537,11 +528,10 @@ class Programs:
     ) -> tuple[dict[str, str], str]:
         """Run a candidate's tests in a private copy, as `Bench.outcomes` does."""
         found = {STATUS: "passed"}
-        only = ["-test.run=^(%s)$" % "|".join(names)] if names else []
         for unit in units:
-            path = self._programs[unit]
+            command = [self._programs[unit], "-test.v", *only_tests(names)]
             cwd = os.path.join(bench.folder, unit)
-            status, output = bench.run([path, "-test.v", *only], seconds, cwd, **{self.VARIABLE: str(index)})
+            status, output = bench.run(command, seconds, cwd, **{self.VARIABLE: str(index)})
             for outcome, name in re.findall(r"--- (PASS|FAIL|SKIP): (\S+) \(", output):
                 known = {"PASS": "passed", "FAIL": "failed", "SKIP": "skipped"}[outcome]
                 found[self._packages[unit] + " " + name] = known
@@ -569,7 +559,7 @@ def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list
         joined += text[at : start + 1]
         for index in indexes:
             edits = [[first - start, last - start, new] for first, last, new in candidates[index][1]]
-            body = changed(text[start:end], edits)
+            body = spliced(text[start:end], edits)
             call = "return func() %s %s()" % (result, body) if result else "func() %s()\nreturn" % body
             joined += "\nif m3Candidate == %d {\n" % index
             first = joined.count("\n")
@@ -580,67 +570,33 @@ def side_by_side(text: str, candidates: dict[int, list[Any]]) -> tuple[str, list
 
 
 class Trial:
-    """Try candidates in private copies, one for each processor."""
+    """The candidates, and how tests judge each of them."""
 
-    def __init__(self, asked: dict[str, Any], work: str) -> None:
+    def __init__(self, asked: dict[str, Any], programs: Programs | None) -> None:
         self.asked = asked
-        self.candidates: list[list[Any]] = asked["candidates"]
+        self.programs = programs
         self.red, self.green = set(asked["failing"]), set(asked["green"])
-        self.deadline = time.monotonic() + asked["seconds"]
-        self.cutoff = len(self.candidates)
-        self.verdicts = ["-"] * len(self.candidates)
-        self.found: list[dict[str, Any]] = []
-        self.benches = [
-            Bench(asked, os.path.join(work, "w%d" % number))
-            for number in range(min(processors(), max(1, len(self.candidates))))
-        ]
-        self._lock = threading.Lock()
 
-    def run(self) -> None:
-        """Try until the candidates or the time run out, or enough candidates pass."""
-        step = TOGETHER if self.benches[0].runner == "go" else len(self.candidates)
-        for first in range(0, len(self.candidates), max(1, step)):
-            if first >= self.cutoff or time.monotonic() > self.deadline:
-                break
-            numbers = range(first, min(first + step, len(self.candidates)))
-            framed = {
-                number: self.candidates[number] for number in numbers if len(self.candidates[number]) > 2
-            }
-            programs = Programs(self.benches[0], self.asked["files"], framed) if framed else None
-            waiting = iter(numbers)
-            with ThreadPoolExecutor(len(self.benches)) as pool:
-                for done in [pool.submit(self._work, bench, waiting, programs) for bench in self.benches]:
-                    done.result()
-
-    def _work(self, bench: Bench, waiting: Iterator[int], programs: Programs | None) -> None:
-        while time.monotonic() < self.deadline:
-            with self._lock:
-                index = next(waiting, self.cutoff)
-            if index >= self.cutoff:
-                return
-            if programs is not None and index in programs.broken:
-                verdict, fixed = "x", 0
-            elif programs is not None and index in programs.held:
-                verdict, fixed = self._judge(partial(programs.outcomes, bench, index))
+    def work(self, bench: Bench, numbers: Iterator[int]) -> Iterator[tuple[str, int]]:
+        """Judge candidates in a private copy."""
+        for index in numbers:
+            if self.programs is not None and index in self.programs.broken:
+                yield "x", 0
+            elif self.programs is not None and index in self.programs.held:
+                yield self._judge(partial(self.programs.outcomes, bench, index))
             else:
-                verdict, fixed = self._changed(bench, index)
+                yield self._changed(bench, index)
             if bench.tree.small:
                 bench.tree.restore()
-            with self._lock:
-                self.verdicts[index] = verdict
-                if verdict in "Pp":
-                    self.found.append({"index": index, "fixed": fixed})
-                if verdict == "P":
-                    self.cutoff = min(self.cutoff, self.asked["stops"][index])
 
     def _changed(self, bench: Bench, index: int) -> tuple[str, int]:
         """Judge a candidate by changing its file."""
-        number, edits = self.candidates[index][:2]
+        number, edits = self.asked["candidates"][index][:2]
         path = os.path.join(bench.tree.place, self.asked["files"][number])
         with open(path, "rb") as file:
             original = file.read()
         with open(path, "wb") as file:
-            file.write(changed(original.decode("utf-8"), edits).encode())
+            file.write(spliced(original.decode("utf-8"), edits).encode())
         found = self._judge(bench.outcomes)
         with open(path, "wb") as file:
             file.write(original)
@@ -666,17 +622,17 @@ class Trial:
 
 def attempt(asked: dict[str, Any]) -> dict[str, Any]:
     """Try the candidates of `asked`; report one letter for each, as the mode ``judge`` does."""
-    started = time.monotonic()
-    work = tempfile.mkdtemp(prefix="m3-probe-")
-    try:
-        trial = Trial(asked, work)
-        trial.run()
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    for index in range(trial.cutoff, len(trial.verdicts)):
-        trial.verdicts[index] = "-"
-    found = sorted(
-        (each for each in trial.found if each["index"] < trial.cutoff), key=lambda each: each["index"]
-    )
-    seconds = round(time.monotonic() - started, 2)
-    return {"mode": "try", "verdicts": "".join(trial.verdicts), "found": found, "seconds": seconds}
+    verdicts = Verdicts(asked)
+    candidates: list[list[Any]] = asked["candidates"]
+    with scratch() as folder:
+        count = min(processors(), max(1, len(candidates)))
+        benches = [Bench(asked, os.path.join(folder, "w%d" % number)) for number in range(count)]
+        step = TOGETHER if asked["runner"] == "go" else max(1, len(candidates))
+        for first in range(0, len(candidates), step):
+            if first >= verdicts.cutoff or time.monotonic() > verdicts.deadline:
+                break
+            numbers = range(first, min(first + step, len(candidates)))
+            framed = {number: candidates[number] for number in numbers if len(candidates[number]) > 2}
+            trial = Trial(asked, Programs(benches[0], asked["files"], framed) if framed else None)
+            verdicts.share(numbers, [partial(trial.work, bench) for bench in benches])
+    return verdicts.result("try")

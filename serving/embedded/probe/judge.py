@@ -9,27 +9,23 @@ import contextlib
 import gc
 import importlib.machinery
 import os
-import shutil
 import sys
-import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-from m3agent.serving.embedded.probe.jobs import Jobs, ProbeJob
-from m3agent.serving.embedded.probe.session import (
+from m3agent.serving.embedded.probe.processes import (
     Channel,
-    Clock,
+    Verdicts,
     end_with_parent,
-    fork,
+    forked,
     messages,
-    only,
     reap,
-    recorder,
-    run_pytest,
-    warm_up,
 )
-from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_functions, spliced
-from m3agent.serving.embedded.probe.tree import Tree, processors
+from m3agent.serving.embedded.probe.session import Clock, fork, only, recorder, run_pytest, warm_up
+from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_functions
+from m3agent.serving.embedded.probe.tree import Tree, processors, scratch, spliced
 
 OTHERS_SECONDS = 4.0
 """Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
@@ -98,40 +94,6 @@ class Task:
             and node not in self.doubted
             for node, outcome in ended.items()
         )
-
-
-class Slot:
-    """A work place that tries candidates one after the other."""
-
-    def __init__(self, task: Task, tree: Tree, jobs: Jobs) -> None:
-        self.task = task
-        self.tree = tree
-        self.jobs = jobs
-        self.busy = False
-        self.current = -1
-        self.server: ProbeJob | None = None
-        self.requests = -1
-        self.ready = False
-        self.swapping = True
-
-    def start_server(self, heard: Any, ended: Any) -> None:
-        """Start the process that has collected the tests and that swaps candidates in."""
-        reader, self.requests = os.pipe()
-
-        def body(channel: Channel) -> None:
-            os.close(self.requests)
-            serve(channel, self.task, self.tree, reader)
-
-        pid, fd = fork(self.tree, body)
-        os.close(reader)
-        self.server = ProbeJob(pid, fd, time.monotonic() + 60, heard, ended)
-        self.jobs.add(self.server)
-
-    def drop_server(self) -> None:
-        """Clean up after a server that ended."""
-        if self.requests >= 0:
-            os.close(self.requests)
-        self.server, self.requests, self.ready = None, -1, False
 
 
 def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
@@ -213,34 +175,33 @@ def swapped_in(
     If one of them passes (or with `anyway`), `others` run too, for a few seconds or until one fails.
     """
     reader, writer = os.pipe()
-    pid = os.fork()
-    if not pid:
-        try:
-            os.setsid()
-            end_with_parent()
-            os.close(reader)
-            plugin.channel = Channel(writer)
-            for function, code in pairs:
-                function.__code__ = code
-            passed = anyway
-            for number, item in enumerate(items):
-                if number and not passed and item.nodeid in task.hung:
-                    break  # tests that hung before take longest, and cheaper ones still fail
-                following = items[number + 1] if number + 1 < len(items) else None
-                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                passed = passed or plugin.outcome == "passed"
-                if plugin.timed_out:
-                    break
-            over = time.monotonic() + OTHERS_SECONDS
-            clock.allow(task.limit)
-            for number, item in enumerate(others if passed and not plugin.timed_out else ()):
-                following = others[number + 1] if number + 1 < len(others) else None
-                session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if plugin.outcome not in ("passed", "skipped") or time.monotonic() > over:
-                    break
-            plugin.channel.send(t="done")
-        finally:
-            os._exit(0)
+
+    def body() -> None:
+        os.setsid()
+        end_with_parent()
+        os.close(reader)
+        plugin.channel = Channel(writer)
+        for function, code in pairs:
+            function.__code__ = code
+        passed = anyway
+        for number, item in enumerate(items):
+            if number and not passed and item.nodeid in task.hung:
+                break  # tests that hung before take longest, and cheaper ones still fail
+            following = items[number + 1] if number + 1 < len(items) else None
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            passed = passed or plugin.outcome == "passed"
+            if plugin.timed_out:
+                break
+        over = time.monotonic() + OTHERS_SECONDS
+        clock.allow(task.limit)
+        for number, item in enumerate(others if passed and not plugin.timed_out else ()):
+            following = others[number + 1] if number + 1 < len(others) else None
+            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if plugin.outcome not in ("passed", "skipped") or time.monotonic() > over:
+                break
+        plugin.channel.send(t="done")
+
+    pid = forked(body)
     os.close(writer)
     ended: dict[str, str] = {}
     until = [time.monotonic() + 4 * task.first_limit + 1]
@@ -275,91 +236,74 @@ def put(tree: Tree, rel: str, text: str) -> None:
     sys.dont_write_bytecode = True
 
 
-class Judge:
-    """Assign candidates to slots: first the cheapest failing tests run, then all tests for the survivors."""
+class Slot:
+    """A work place that tries candidates one after the other.
 
-    def __init__(self, task: Task, slots: list[Slot], jobs: Jobs, seconds: float, stops: list[int]) -> None:
+    First the cheapest failing tests run, in a process that has collected them and swaps candidates in. If
+    that is not possible, they run after a fresh import. All tests run afresh for the candidates that pass these.
+    """
+
+    def __init__(self, task: Task, tree: Tree, deadline: float) -> None:
         self.task = task
-        self.slots = slots
-        self.jobs = jobs
-        self.deadline = time.monotonic() + seconds
-        self.stops = stops  # per candidate: where to stop once it passes
-        self.cutoff = len(task.candidates)
-        self.verdicts = ["-"] * len(task.candidates)
-        self.found: list[dict[str, Any]] = []
-        self.next = 0
-        self.fresh: list[tuple[int, bool]] = []  # (candidate, whether all tests run)
+        self.tree = tree
+        self.deadline = deadline
+        self._until = time.monotonic() + 60
+        requests, self._requests = os.pipe()
 
-    def run(self) -> None:
-        """Judge until the candidates or the time run out, or enough candidates pass."""
-        for slot in self.slots:
-            self._start(slot)
-        while time.monotonic() < self.deadline:
-            for slot in self.slots:
-                self._feed(slot)
-            if not any(slot.busy for slot in self.slots) and not self.fresh and self.next >= self.cutoff:
-                break
-            self.jobs.wait(self.deadline)
-        self.jobs.stop_all()
+        def body(channel: Channel) -> None:
+            os.close(self._requests)
+            serve(channel, task, tree, requests)
 
-    def _start(self, slot: Slot) -> None:
-        def heard(message: dict[str, Any]) -> None:
-            if message["t"] == "ready":
-                slot.ready = True
-                slot.swapping = set(message["ids"]) == set(self.task.first)
-            elif message["t"] == "verdict":
-                slot.busy = False
-                self._screened(message["index"], message["ended"], message["swapped"])
-            if slot.server is not None:
-                slot.server.deadline = time.monotonic() + 1e6
+        self._server, self._answers = fork(tree, body)
+        os.close(requests)
+        self._messages = messages(self._answers, lambda: min(self._until, deadline))
+        ready = self._answer("ready")
+        self._swapping = ready is not None and set(ready["ids"]) == set(task.first)
 
-        def ended() -> None:
-            slot.drop_server()
-            slot.swapping = (
-                False  # there is no server, or a candidate crashed it: from here on, import afresh
-            )
-            if slot.busy:
-                slot.busy = False
-                self.fresh.append((slot.current, False))
+    def _answer(self, kind: str) -> dict[str, Any] | None:
+        """Return the server's next message of a kind; None if it ended or is late."""
+        return next((message for message in self._messages if message["t"] == kind), None)
 
-        slot.start_server(heard, ended)
+    def close(self) -> None:
+        """End the server."""
+        os.close(self._requests)
+        os.close(self._answers)
+        reap(self._server)
 
-    def _feed(self, slot: Slot) -> None:
-        if slot.busy:
-            return
-        if self.fresh:
-            index, everything = self.fresh.pop(0)
-            self._run_fresh(slot, index, everything)
-        elif self.next < self.cutoff and (slot.ready or not slot.swapping):
-            index = self.next
-            self.next += 1
-            if slot.swapping and slot.server is not None:
-                slot.busy = True
-                slot.current = index
-                patience = 4 * self.task.limit + 1
-                beside = 2 * (OTHERS_SECONDS + patience)  # with the candidate and, if that fails, without it
-                slot.server.deadline = time.monotonic() + patience * (len(self.task.first) + 1) + beside
-                # A dead server does not answer: its end is noticed later, and the candidate is tried afresh.
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(slot.requests, b"%d\n" % index)
-            else:
-                self._run_fresh(slot, index, False)
+    def judged(self, index: int) -> tuple[str, int]:
+        """Return the verdict on a candidate, and the number of failing tests that it fixes."""
+        verdict = self._screened(index)
+        found = (verdict, 0) if verdict else self._decided(index)
+        return ("-", 0) if time.monotonic() > self.deadline else found
 
-    def _screened(self, index: int, ended: dict[str, str] | None, swapped: bool) -> None:
+    def _screened(self, index: int) -> str:
+        """Return the verdict of the first tests; empty if all tests have to run."""
+        answer = self._swapped(index) if self._swapping else None
+        if answer is None or (answer["ended"] is None and not answer["swapped"]):
+            ended, done = self._run(index, False)
+            return "" if "passed" in ended.values() else "f" if done else "t"
+        ended = answer["ended"]
         if ended is None:
-            if swapped:
-                self.verdicts[index] = "x"  # does not compile, or changes nothing
-            else:
-                self.fresh.append((index, False))
-        elif self.task.first and "passed" not in ended.values():
-            self.verdicts[index] = "t" if "timeout" in ended.values() else "f"
-        elif self.task.regressed(ended):
-            self.verdicts[index] = "r"
-        else:
-            self.fresh.append((index, True))
+            return "x"  # it does not compile, or changes nothing
+        if self.task.first and "passed" not in ended.values():
+            return "t" if "timeout" in ended.values() else "f"
+        return "r" if self.task.regressed(ended) else ""
 
-    def _run_fresh(self, slot: Slot, index: int, everything: bool) -> None:
-        task = self.task
+    def _swapped(self, index: int) -> dict[str, Any] | None:
+        """Let the server try a candidate; None if it does not answer, and then never again."""
+        patience = 4 * self.task.limit + 1
+        beside = 2 * (OTHERS_SECONDS + patience)  # with the candidate and, if that fails, without it
+        self._until = time.monotonic() + patience * (len(self.task.first) + 1) + beside
+        answer = None
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._requests, b"%d\n" % index)
+            answer = self._answer("verdict")
+        self._swapping = answer is not None
+        return answer
+
+    def _run(self, index: int, everything: bool) -> tuple[dict[str, str], bool]:
+        """Run the first or all tests after a fresh import; return the outcomes, and whether all of them ran."""
+        task, tree = self.task, self.tree
         rel, text = task.text(index)
         files = sorted({node.split("::")[0] for node in (task.failing if everything else task.first)})
         targets = task.targets if everything and task.whole else files
@@ -367,85 +311,56 @@ class Judge:
         choose = task.all_tests if by_file else only(set(task.first))
 
         def body(channel: Channel) -> None:
-            put(slot.tree, rel, text)
-            plugin = recorder(channel, slot.tree, choose, Clock(task.limit), None, None)
-            run_pytest(channel, slot.tree, targets, task.extra, plugin)
+            put(tree, rel, text)
+            plugin = recorder(channel, tree, choose, Clock(task.limit), None, None)
+            run_pytest(channel, tree, targets, task.extra, plugin)
 
         ended: dict[str, str] = {}
-        state = {"done": False, "over": False}
-        pid, fd = fork(slot.tree, body)
+        until = [time.monotonic() + 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)]
+        pid, fd = fork(tree, body)
+        try:
+            for message in messages(fd, lambda: min(until[0], self.deadline)):
+                if message["t"] == "end":
+                    ended[message["id"]] = message["o"]
+                    until[0] = max(until[0], time.monotonic() + 4 * task.limit + 2)
+                    if everything and task.regressed({message["id"]: message["o"]}):
+                        break
+                elif message["t"] == "done":
+                    return ended, True
+            return ended, False
+        finally:
+            os.close(fd)
+            reap(pid)
+            tree.restore()
 
-        def heard(message: dict[str, Any]) -> None:
-            if state["over"]:
-                return
-            if message["t"] == "end":
-                ended[message["id"]] = message["o"]
-                job.deadline = max(job.deadline, time.monotonic() + 4 * task.limit + 2)
-                if everything and task.regressed({message["id"]: message["o"]}):
-                    state["over"] = True
-                    self.jobs.stop(job)
-                    finish()
-            elif message["t"] == "done":
-                state["done"] = True
-
-        def finish() -> None:
-            slot.busy = False
-            slot.tree.restore()
-            if everything:
-                self._decide(index, ended, state["done"])
-            elif any(outcome == "passed" for outcome in ended.values()):
-                self.fresh.append((index, True))
-            else:
-                self.verdicts[index] = "f" if state["done"] else "t"
-
-        slot.busy = True
-        allowed = 4 * task.limit + 10 + (4 * task.suite_seconds if everything else 0)
-        job = ProbeJob(pid, fd, time.monotonic() + allowed, heard, finish)
-        self.jobs.add(job)
-
-    def _decide(self, index: int, ended: dict[str, str], done: bool) -> None:
-        fixed = self.task.fixed(ended)
+    def _decided(self, index: int) -> tuple[str, int]:
+        """Return the verdict of all tests."""
+        task = self.task
+        ended, done = self._run(index, True)
+        fixed = task.fixed(ended)
         passed = sum(outcome == "passed" for outcome in ended.values())
-        lost = self.task.whole and passed < self.task.passed + len([node for node in fixed if "::" in node])
-        if not done or not fixed or lost or self.task.regressed(ended):
-            self.verdicts[index] = "r" if fixed or not done else "f"
-            return
-        full = len(fixed) == len(self.task.failing)
-        self.verdicts[index] = "P" if full else "p"
-        self.found.append({"index": index, "fixed": len(fixed)})
-        if full:
-            self.cutoff = min(self.cutoff, self.stops[index])
+        lost = task.whole and passed < task.passed + len([node for node in fixed if "::" in node])
+        if not done or not fixed or lost or task.regressed(ended):
+            return ("r" if fixed or not done else "f"), 0
+        return ("P" if len(fixed) == len(task.failing) else "p"), len(fixed)
 
 
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
-    """Try the candidates of `asked`; report one letter for each, and those that pass.
-
-    The letters are: ``P`` fixes all failing tests, ``p`` a part of them, ``r`` breaks another test, ``f``
-    fixes nothing, ``t`` ran into a time limit, ``x`` does not compile or changes nothing, ``-`` was not
-    tried.
-    """
-    started = time.monotonic()
+    """Try the candidates of `asked`; report one letter for each, and those that pass (see `Verdicts`)."""
+    verdicts = Verdicts(asked)
     warm_up()
     task = Task(asked)
-    folder = tempfile.mkdtemp(prefix="m3-probe-")
-    jobs = Jobs()
-    try:
+
+    def work(place: str | None, numbers: Iterator[int]) -> Iterator[tuple[str, int]]:
+        slot = Slot(task, Tree(task.root, place), verdicts.deadline)
+        try:
+            for index in numbers:
+                yield slot.judged(index)
+        finally:
+            slot.close()
+
+    with scratch() as folder:
         count = min(processors(), max(1, len(task.candidates))) if asked["private"] else 1
         places = [os.path.join(folder, f"w{number}") if asked["private"] else None for number in range(count)]
-        slots = [Slot(task, Tree(task.root, place), jobs) for place in places]
-        judging = Judge(task, slots, jobs, asked["seconds"], asked["stops"])
-        judging.run()
-    finally:
-        jobs.stop_all()
-        shutil.rmtree(folder, ignore_errors=True)
-    for index in range(judging.cutoff, len(judging.verdicts)):
-        judging.verdicts[index] = "-"
-    return {
-        "mode": "judge",
-        "verdicts": "".join(judging.verdicts),
-        "found": sorted(
-            (found for found in judging.found if found["index"] < judging.cutoff),
-            key=lambda found: found["index"],
-        ),
-        "seconds": round(time.monotonic() - started, 2),
-    }
+        verdicts.share(range(len(task.candidates)), [partial(work, place) for place in places])
+    return verdicts.result("judge")

@@ -6,11 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
 import resource
-import select
 import shutil
 import signal
 import sys
@@ -18,13 +15,18 @@ import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
+from m3agent.serving.embedded.probe.processes import Channel, end_with_parent, forked
 from m3agent.serving.embedded.probe.tree import Tree
 
 MEMORY = 1024 * 1024 * 1024
 """Bytes of address space that a child may add to its parent's."""
 
+OPTIONS = """
+    -q -s --tb=no --no-header --continue-on-collection-errors --maxfail=0 -o console_output_style=classic
+    -p no:randomly -p no:unraisableexception -p no:cacheprovider
+"""
 FRAMES = 60
 """Most frames of one traceback."""
 
@@ -33,22 +35,10 @@ class TestTimeout(BaseException):
     """A test ran past its limit. It is no Exception, so the tested code does not catch it."""
 
 
-class Channel:
-    """JSON lines over a pipe that only parent and child have."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def send(self, **message: Any) -> None:
-        """Write one message."""
-        data = json.dumps(message).encode() + b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
-
-
 def contain(tree: Tree) -> None:
     """Prepare a fresh fork: own process group, no output, resource limits, imports from `tree`."""
     os.setsid()
+    end_with_parent()
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -71,33 +61,15 @@ def contain(tree: Tree) -> None:
 def fork(tree: Tree, body: Callable[[Channel], None]) -> tuple[int, int]:
     """Run ``body(channel)`` in a contained child; return its process id and the pipe to read from."""
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        return pid, reader
-    leave: Callable[[int], NoReturn] = os._exit
-    try:
+
+    def child() -> None:
         os.close(reader)
         contain(tree)
         body(Channel(writer))
-    finally:
-        leave(0)
 
-
-def reap(pid: int) -> None:
-    """Kill the child's whole process group and reap the child."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-
-
-def end_with_parent() -> None:
-    """Make the kernel kill this process when its parent dies.
-
-    It has its own process group, so it does not end with the parent's.
-    """
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+    pid = forked(child)
+    os.close(writer)
+    return pid, reader
 
 
 def arm(cpu: float, wall: float) -> None:
@@ -284,17 +256,7 @@ def options() -> list[str]:
     """Return pytest options that keep the repository's own configuration from affecting the probe."""
     import importlib.util
 
-    chosen = [
-        "-q",
-        "-s",
-        "--tb=no",
-        "--no-header",
-        "--continue-on-collection-errors",
-        "--maxfail=0",
-        "-o",
-        "console_output_style=classic",
-    ]
-    chosen += ["-p", "no:randomly", "-p", "no:unraisableexception", "-p", "no:cacheprovider"]
+    chosen = OPTIONS.split()
     if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # otherwise pytest does not know their options
         if importlib.util.find_spec("pytest_cov") is not None:
             chosen.append("--no-cov")
@@ -318,36 +280,15 @@ def warm_up() -> None:
     import pytest
 
     folder = tempfile.mkdtemp(prefix="m3-warm-")
-    saved = [os.dup(fd) for fd in (1, 2)]
-    null = os.open(os.devnull, os.O_RDWR)
-    sys.stdout.flush()
     try:
         with open(os.path.join(folder, "test_warm.py"), "w") as file:
             file.write("def test_warm():\n    assert [1] != [2]\n")
-        os.dup2(null, 1)
-        os.dup2(null, 2)
-        pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", folder, folder])
+        with (
+            open(os.devnull, "w") as null,
+            contextlib.redirect_stdout(null),
+            contextlib.redirect_stderr(null),
+        ):
+            pytest.main(["-q", "-s", "-p", "no:cacheprovider", "--rootdir", folder, folder])
     finally:
-        sys.stdout.flush()
-        for fd, copy in ((1, saved[0]), (2, saved[1])):
-            os.dup2(copy, fd)
-            os.close(copy)
-        os.close(null)
         sys.modules.pop("test_warm", None)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def messages(fd: int, deadline: Callable[[], float]) -> Iterator[dict[str, Any]]:
-    """Yield the messages from `fd` until it ends or ``deadline()`` (monotonic seconds) passes."""
-    buffer = b""
-    while True:
-        left = deadline() - time.monotonic()
-        if left <= 0 or not select.select([fd], [], [], left)[0]:
-            yield {"t": "late"}
-            return
-        data = os.read(fd, 1 << 16)
-        if not data:
-            return
-        *lines, buffer = (buffer + data).split(b"\n")
-        for line in lines:
-            yield json.loads(line)

@@ -7,24 +7,13 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 import time
 from typing import Any
 
-from m3agent.serving.embedded.probe.session import (
-    Channel,
-    Clock,
-    fork,
-    messages,
-    only,
-    reap,
-    recorder,
-    run_pytest,
-    warm_up,
-)
+from m3agent.serving.embedded.probe.processes import Channel, messages, reap
+from m3agent.serving.embedded.probe.session import Clock, fork, only, recorder, run_pytest, warm_up
 from m3agent.serving.embedded.probe.tracing import Tracer
-from m3agent.serving.embedded.probe.tree import Tree, is_test, pack, too_big_to_copy
+from m3agent.serving.embedded.probe.tree import Tree, is_test, pack, scratch, suspected, too_big_to_copy
 
 FAILING = 40
 HUNG = 4
@@ -67,19 +56,10 @@ class Suite:
             if complete:
                 return ended, True
             if current is not None:
-                ended[current] = {
-                    "id": current,
-                    "o": "timeout",
-                    "s": limit,
-                    "frames": [],
-                    "error": "did not end",
-                }
-                limit = min(
-                    limit,
-                    max(
-                        1.0, 10 * max((end["s"] for end in ended.values() if end["o"] == "passed"), default=0)
-                    ),
-                )
+                hung = {"id": current, "o": "timeout", "s": limit, "frames": [], "error": "did not end"}
+                ended[current] = hung
+                slowest = max((end["s"] for end in ended.values() if end["o"] == "passed"), default=0)
+                limit = min(limit, max(1.0, 10 * slowest))
             if collected is None or time.monotonic() > deadline:
                 break
             wanted = set(collected) - ended.keys()
@@ -141,17 +121,6 @@ class Suite:
                 table[name] = sorted({*table.get(name, []), *seen})
 
 
-def count(ended: dict[str, dict[str, Any]], bad: set[str]) -> dict[str, dict[int, list[int]]]:
-    """Count the failing and the passing tests that ran each line, by file and line."""
-    counts: dict[str, dict[int, list[int]]] = {}
-    for node, end in ended.items():
-        for rel, lines in (end.get("lines") or {}).items():
-            table = counts.setdefault(rel, {})
-            for line in lines:
-                table.setdefault(line, [0, 0])[0 if node in bad else 1] += 1
-    return counts
-
-
 def watchers(
     ended: dict[str, dict[str, Any]], bad: set[str]
 ) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
@@ -200,19 +169,14 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
     started = time.monotonic()
     root = os.path.abspath(asked["root"])
     warm_up()
-    folder = tempfile.mkdtemp(prefix="m3-probe-")
-    try:
+    with scratch() as folder:
         private = not too_big_to_copy(root)
-        tree = Tree(root, os.path.join(folder, "w") if private else None)
-        result = measure(tree, asked)
+        result = measure(Tree(root, os.path.join(folder, "w") if private else None), asked)
         if private and result["failed"] and not result["lines"]:
             # Nothing in the copy ran: perhaps the project is installed from its own folder.
-            outside = Tree(root, None)
-            second = measure(outside, asked)
+            second = measure(Tree(root, None), asked)
             if second["lines"]:
                 result, private = second, False
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     seconds = round(time.monotonic() - started, 2)
     return {"mode": "spectrum", "private": private, "seconds": seconds, "packed": pack(result, asked["room"])}
 
@@ -226,7 +190,8 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
     bad = {node: end for node, end in ended.items() if end["o"] not in ("passed", "skipped")}
     # A test that fails here but not in the repository itself fails because of the copy or the limits: no
     # evidence.
-    doubted = set(bad).difference(asked["red"] or ()) if set(bad).intersection(asked["red"] or ()) else set()
+    red = set(asked["red"] or ())
+    doubted = set(bad) - red if red.intersection(bad) else set()
     bad = {node: end for node, end in bad.items() if node not in doubted}
     good = {node: end for node, end in ended.items() if end["o"] == "passed"}
     slowest = max((end["s"] for end in good.values()), default=0.0)
@@ -245,8 +210,8 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
         limit = max(1.0, 10 * slowest)
         traced, _ = suite.run({*cheap_bad, *cheap_good}, limit, asked["seconds"] / 2, True)
     failing = list(bad.values())
-    counts = count(traced, set(bad))
     watching, watched = watchers(traced, set(bad))
+    beside = [end["s"] for node, end in good.items() if node.rpartition("::")[0] in around]
     return {
         "passed": len(good),
         "failed": [[end["id"], end["o"], end["s"], end["error"], end["frames"]] for end in failing[:FAILING]],
@@ -257,20 +222,8 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
         "whole": whole,
         "suite_seconds": round(suite_seconds, 3),
         "slowest": round(slowest, 4),
-        "beside": round(
-            max(
-                (end["s"] for node, end in good.items() if node.rpartition("::")[0] in around),
-                default=slowest,
-            ),
-            4,
-        ),
-        "lines": {
-            rel: [
-                [line, *pair, watched.get((rel, line), [])] for line, pair in sorted(table.items()) if pair[0]
-            ]
-            for rel, table in counts.items()
-            if any(pair[0] for pair in table.values())
-        },
+        "beside": round(max(beside, default=slowest), 4),
+        "lines": suspected(((node in bad, end.get("lines") or {}) for node, end in traced.items()), watched),
         "watching": watching,
         "imported": suite.imported,
         "kinds": suite.kinds,

@@ -16,6 +16,8 @@ import sys
 import types
 from typing import Any
 
+from m3agent.serving.embedded.probe.tree import spliced
+
 FUTURES = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 )
@@ -54,13 +56,6 @@ def live_functions() -> dict[tuple[str, int, str], list[types.FunctionType]]:
         if isinstance(thing, types.FunctionType):
             found.setdefault(key_of(thing.__code__), []).append(thing)
     return found
-
-
-def spliced(source: str, edits: list[list[Any]]) -> str:
-    """Apply ``[start, end, text]`` edits, in characters, to `source`."""
-    for start, end, text in sorted(edits, reverse=True):
-        source = source[:start] + text + source[end:]
-    return source
 
 
 class Original:

@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
 import sys
+import tempfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 SKIPPED = frozenset(
-    (
+    [
         ".git",
         ".hg",
         ".svn",
@@ -29,7 +32,7 @@ SKIPPED = frozenset(
         ".ruff_cache",
         ".hypothesis",
         ".eggs",
-    )
+    ]
 )
 """Folders that no test needs in a private copy."""
 
@@ -107,6 +110,49 @@ def listing(root: str) -> dict[str, tuple[int, int]]:
                 stat = entry.stat(follow_symlinks=False)
                 found[os.path.relpath(entry.path, root)] = (stat.st_mtime_ns, stat.st_size)
     return found
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[str]:
+    """Give a temporary folder for private copies."""
+    folder = tempfile.mkdtemp(prefix="m3-probe-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def suspected(
+    runs: Iterable[tuple[bool, Mapping[str, Iterable[int]]]], watched: dict[tuple[str, int], list[int]]
+) -> dict[str, list[list[Any]]]:
+    """Return the lines that failing tests ran, by file.
+
+    Args:
+        runs: Whether a test failed, and the lines that it ran, by file.
+        watched: The tests that notice first when a line breaks, by file and line.
+
+    Returns:
+        For each line its number, the failing and the passing tests that ran it, and the tests that notice.
+    """
+    counts: dict[str, dict[int, list[int]]] = {}
+    for failed, files in runs:
+        for rel, lines in files.items():
+            table = counts.setdefault(rel, {})
+            for line in lines:
+                table.setdefault(line, [0, 0])[0 if failed else 1] += 1
+    found: dict[str, list[list[Any]]] = {}
+    for rel, table in counts.items():
+        for line, pair in sorted(table.items()):
+            if pair[0]:
+                found.setdefault(rel, []).append([line, *pair, watched.get((rel, line), [])])
+    return found
+
+
+def spliced(source: str, edits: list[list[Any]]) -> str:
+    """Apply ``[start, end, text]`` edits, in characters, to `source`."""
+    for start, end, text in sorted(edits, reverse=True):
+        source = source[:start] + text + source[end:]
+    return source
 
 
 class Tree:
