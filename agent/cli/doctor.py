@@ -163,11 +163,10 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
 
 def _parsers(runners: Collection[str]) -> list[Check]:
     """Check what the embedded engine needs to change code whose tests run with these runners."""
-    from m3agent.serving.embedded.languages import FAMILIES
-    from m3agent.serving.embedded.syntax import available
+    from m3agent.serving.embedded.languages import unchangeable
 
-    languages = sorted({FAMILIES[name] for name in runners if name in FAMILIES})
-    if not languages or available():
+    languages = unchangeable(runners)
+    if not languages:
         return []
     detail = f"not installed: without it, the embedded engine cannot change {' and '.join(languages)}"
     return [Check("extra outlines", None, detail, "make install EXTRAS=outlines (docs/install.md)")]

@@ -109,11 +109,10 @@ async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
     if isinstance(choice, ModelServer):
         yield choice
         return
-    from m3agent.serving.embedded.repair import Budget
-    from m3agent.serving.embedded.server import EmbeddedServer
+    from m3agent.serving.embedded.server import embedded_server
 
-    async with EmbeddedServer(budget=Budget.chosen(choice.candidates, choice.seed)) as server:
-        yield ModelServer(server.url, None, "embedded", choice.description)
+    async with embedded_server(candidates=choice.candidates, seed=choice.seed) as url:
+        yield ModelServer(url, None, "embedded", choice.description)
 
 
 def _choose(settings: Settings, running: Sequence[_Running]) -> EndpointChoice:

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.client.daemon_thread import in_background
 from m3agent.serving.embedded.http_app import served
@@ -30,24 +29,24 @@ MAX_MODEL_LEN = 1_048_576
 
 The engine reads only the issue and the results of its own calls.
 """
+ROLES = ("system", "developer", "user", "assistant", "tool")
 CHUNK = 4000
 """Characters of wire text per call of the parser, as a model's output would arrive."""
 
 
 class BadRequest(Exception):
-    """A request that cannot be answered.
+    """A request that cannot be answered."""
 
-    Attributes:
-        status: HTTP status.
-        param: The field with the error, if any.
-        code: OpenAI's error code, if any.
-    """
-
-    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = None, status: int = 400
+    ) -> None:
         super().__init__(message)
-        self.status = status
         self.param = param
+        """The field with the error, if any."""
         self.code = code
+        """OpenAI's error code, if any."""
+        self.status = status
+        """HTTP status."""
 
 
 def estimate(value: object) -> int:
@@ -62,44 +61,32 @@ def check(body: object) -> Mapping[str, Any]:
         BadRequest: It is not.
     """
     if not isinstance(body, Mapping):
-        raise BadRequest(400, "the request body is not a JSON object")
+        raise BadRequest("the request body is not a JSON object")
     if body.get("model") != MODEL:
-        raise BadRequest(
-            404, f"there is no model {body.get('model')!r} here, only {MODEL!r}", "model", "model_not_found"
-        )
+        reason = f"there is no model {body.get('model')!r} here, only {MODEL!r}"
+        raise BadRequest(reason, "model", "model_not_found", 404)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise BadRequest(400, "messages is missing or not a list with at least one message", "messages")
+        raise BadRequest("messages is missing or not a list with at least one message", "messages")
     for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or message.get("role") not in (
-            "system",
-            "developer",
-            "user",
-            "assistant",
-            "tool",
-        ):
-            raise BadRequest(
-                400, f"messages[{number}] is not an object with a known role", f"messages[{number}]"
-            )
+        place = f"messages[{number}]"
+        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
+            raise BadRequest(f"{place} is not an object with a known role", place)
         calls = message.get("tool_calls") or []
         if not isinstance(calls, list) or not all(
             isinstance(call, Mapping) and isinstance(call.get("function"), Mapping) for call in calls
         ):
-            raise BadRequest(
-                400, f"messages[{number}].tool_calls is malformed", f"messages[{number}].tool_calls"
-            )
+            raise BadRequest(f"{place}.tool_calls is malformed", f"{place}.tool_calls")
     if not isinstance(body.get("tools") or [], list):
-        raise BadRequest(400, "tools is not a list", "tools")
+        raise BadRequest("tools is not a list", "tools")
     if not isinstance(body.get("seed"), int | None):
-        raise BadRequest(400, "seed is not a whole number", "seed")
+        raise BadRequest("seed is not a whole number", "seed")
     prompt = estimate(messages)
     if prompt > MAX_MODEL_LEN:
-        raise BadRequest(
-            400,
-            f"This model's maximum context length is {MAX_MODEL_LEN} tokens, the request has about {prompt}.",
-            "messages",
-            "context_length_exceeded",
+        reason = (
+            f"This model's maximum context length is {MAX_MODEL_LEN} tokens, the request has about {prompt}."
         )
+        raise BadRequest(reason, "messages", "context_length_exceeded")
     return body
 
 
@@ -132,17 +119,12 @@ class RepairService:
 
     def metrics(self) -> str:
         """Return the statistics in Prometheus' text format."""
-        names = ("requests", "turns", "tool_calls", "finished", "errors", "candidates")
         lines = []
-        for name in names:
-            lines += [
-                f"# TYPE m3agent_embedded_{name}_total counter",
-                f"m3agent_embedded_{name}_total {self.counts[name]}",
-            ]
-        lines += [
-            "# TYPE m3agent_embedded_start_time_seconds gauge",
-            f"m3agent_embedded_start_time_seconds {self.started:.3f}",
-        ]
+        for name in ("requests", "turns", "tool_calls", "finished", "errors", "candidates"):
+            metric = f"m3agent_embedded_{name}_total"
+            lines += [f"# TYPE {metric} counter", f"{metric} {self.counts[name]}"]
+        metric = "m3agent_embedded_start_time_seconds"
+        lines += [f"# TYPE {metric} gauge", f"{metric} {self.started:.3f}"]
         return "\n".join(lines) + "\n"
 
 
@@ -158,12 +140,8 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
                 found.append({"content": text})
             case CallFinished(call):
                 function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
-                entry = {
-                    "index": next(number),
-                    "id": f"call_{uuid.uuid4().hex[:24]}",
-                    "type": "function",
-                    "function": function,
-                }
+                ident = f"call_{uuid.uuid4().hex[:24]}"
+                entry = {"index": next(number), "id": ident, "type": "function", "function": function}
                 found.append({"tool_calls": [entry]})
             case _:
                 pass
@@ -172,20 +150,14 @@ def deltas(events: list[WireEvent]) -> list[dict[str, Any]]:
 
 def message_of(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     """Combine deltas into the message of an answer that is not streamed."""
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": "".join(piece.get("content", "") for piece in pieces),
-    }
-    reasoning = "".join(piece.get("reasoning", "") for piece in pieces)
-    if reasoning:
-        message["reasoning"] = reasoning
-    calls = [
-        {key: value for key, value in call.items() if key != "index"}
-        for piece in pieces
-        for call in piece.get("tool_calls", ())
-    ]
-    if calls:
-        message["tool_calls"] = calls
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    for piece in pieces:
+        for key, value in piece.items():
+            if key == "tool_calls":
+                calls = message.setdefault(key, [])
+                calls += [{name: part for name, part in call.items() if name != "index"} for call in value]
+            else:
+                message[key] = message.get(key, "") + value
     return message
 
 
@@ -200,29 +172,15 @@ def application(engine: RepairService) -> "Starlette":
     def refused(error: BadRequest) -> JSONResponse:
         engine.counts["errors"] += 1
         kind = "NotFoundError" if error.status == 404 else "BadRequestError"
-        content = {
-            "message": str(error),
-            "type": kind,
-            "param": error.param,
-            "code": error.code or error.status,
-        }
+        code = error.code or error.status
+        content = {"message": str(error), "type": kind, "param": error.param, "code": code}
         return JSONResponse({"error": content}, status_code=error.status)
 
-    async def health(request: "Request") -> "Response":
-        return JSONResponse({"status": "ok"})
+    def fixed(path: str, **content: object) -> Route:
+        async def answer(request: "Request") -> "Response":
+            return JSONResponse(content)
 
-    async def version(request: "Request") -> "Response":
-        return JSONResponse({"version": __version__})
-
-    async def models(request: "Request") -> "Response":
-        entry = {
-            "id": MODEL,
-            "object": "model",
-            "created": int(engine.started),
-            "owned_by": "m3agent",
-            "max_model_len": MAX_MODEL_LEN,
-        }
-        return JSONResponse({"object": "list", "data": [entry]})
+        return Route(path, answer)
 
     async def metrics(request: "Request") -> "Response":
         return PlainTextResponse(engine.metrics(), media_type="text/plain; version=0.0.4")
@@ -233,7 +191,7 @@ def application(engine: RepairService) -> "Starlette":
             try:
                 body = check(json.loads(await request.body()))
             except ValueError:
-                raise BadRequest(400, "the request body is not valid JSON") from None
+                raise BadRequest("the request body is not valid JSON") from None
             events, text = await engine.events(body)
         except BadRequest as error:
             return refused(error)
@@ -243,11 +201,8 @@ def application(engine: RepairService) -> "Starlette":
         finish = "tool_calls" if any("tool_calls" in piece for piece in pieces) else "stop"
         base = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": MODEL}
         prompt, completion = estimate(body["messages"]), max(1, len(text.encode()) // 4)
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        total = prompt + completion
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
         if not body.get("stream"):
             choice = {"index": 0, "message": message_of(pieces), "finish_reason": finish, "logprobs": None}
             return JSONResponse({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
@@ -256,15 +211,22 @@ def application(engine: RepairService) -> "Starlette":
         lines = stream(base, pieces, finish, usage if counted else None)
         return StreamingResponse(lines, media_type="text/event-stream")
 
-    return Starlette(
-        routes=[
-            Route("/health", health),
-            Route("/version", version),
-            Route("/metrics", metrics),
-            Route("/v1/models", models),
-            Route("/v1/chat/completions", completions, methods=["POST"]),
-        ]
-    )
+    created, length = int(engine.started), MAX_MODEL_LEN
+    model = {
+        "id": MODEL,
+        "object": "model",
+        "created": created,
+        "owned_by": "m3agent",
+        "max_model_len": length,
+    }
+    routes = [
+        fixed("/health", status="ok"),
+        fixed("/version", version=__version__),
+        fixed("/v1/models", object="list", data=[model]),
+        Route("/metrics", metrics),
+        Route("/v1/chat/completions", completions, methods=["POST"]),
+    ]
+    return Starlette(routes=routes)
 
 
 async def stream(
@@ -285,32 +247,23 @@ async def stream(
     yield "data: [DONE]\n\n"
 
 
-class EmbeddedServer:
-    """The engine as a server that runs while the context is open.
+@contextlib.asynccontextmanager
+async def embedded_server(
+    *, host: str = "127.0.0.1", port: int = 0, candidates: int | None = None, seed: int = 0
+) -> AsyncIterator[str]:
+    """Run the engine while the context is open, and yield its address, which ends in ``/v1``.
 
-    The policy works in a thread, so the caller's event loop stays free. `url` ends in ``/v1``. Entering
-    raises OSError if the address is not available.
+    The policy works in a thread, so the caller's event loop stays free.
 
     Args:
         host: Address to listen on; loopback by default.
         port: Port to listen on; 0 for a free one.
-        budget: Limits of the search; None for the defaults.
+        candidates: Most candidates to try; None for the default limits (see `Budget.chosen`).
+        seed: Decides the order of equal ranks.
+
+    Raises:
+        OSError: The address is not available.
     """
-
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 0, budget: Budget | None = None) -> None:
-        self._host = host
-        self._port = port
-        self.engine = RepairService(budget or Budget())
-        self.url = ""
-        self._serving: contextlib.AbstractAsyncContextManager[str] | None = None
-
-    async def __aenter__(self) -> Self:
-        self._serving = served(application(self.engine), self._host, self._port)
-        self.url = f"{await self._serving.__aenter__()}/v1"
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._serving is not None
-        await self._serving.__aexit__(kind, error, trace)
+    engine = RepairService(Budget.chosen(candidates, seed))
+    async with served(application(engine), host, port) as url:
+        yield f"{url}/v1"

@@ -20,8 +20,7 @@ import pytest
 
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.images.debian import base_image
-from m3agent.serving.embedded.repair import Budget
-from m3agent.serving.embedded.server import MODEL, EmbeddedServer
+from m3agent.serving.embedded.server import MODEL, embedded_server
 from tests import command_line
 from tests.conftest import backend_here, write_files
 from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
@@ -96,8 +95,8 @@ def embedded_engine(host: str = "127.0.0.1") -> Iterator[str]:
     urls: list[str] = []
 
     async def serve() -> None:
-        async with EmbeddedServer(host=host, budget=Budget.chosen(200, 0)) as server:
-            urls.append(server.url)
+        async with embedded_server(host=host, candidates=200) as url:
+            urls.append(url)
             ready.set()
             await asyncio.to_thread(end.wait)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from m3agent.agent.cli.serve.options import ServeRequest
-    from m3agent.serving.embedded.repair import Budget
 
 _LAUNCH = "Launching M3"
 _EMBEDDED = "The embedded engine"
@@ -223,8 +222,6 @@ def serve(
 
             raise typer.Exit(detached(sys.argv, state))
         if why is not None:
-            from m3agent.serving.embedded.repair import Budget
-
             _refuse_other_machines(host)
             if dry_run:
                 given = {"--seed": seed, "--candidates": candidates}
@@ -232,7 +229,7 @@ def serve(
 
                 _print_script(dry_run_embedded(asked, why, given))
                 return
-            run(_embedded(host, port, Budget.chosen(candidates, seed or 0), state))
+            run(_embedded(host, port, candidates, seed or 0, state))
         elif dry_run:
             from m3agent.agent.cli.serve.dry_run import dry_run as script_of
 
@@ -306,21 +303,21 @@ def _refuse_other_machines(host: str) -> None:
         )
 
 
-async def _embedded(host: str, port: int, budget: Budget, state: Path) -> None:
+async def _embedded(host: str, port: int, candidates: int | None, seed: int, state: Path) -> None:
     import asyncio
 
     from m3agent.agent.ui.serve_display import how_to_end
-    from m3agent.serving.embedded.server import EmbeddedServer
+    from m3agent.serving.embedded.server import embedded_server
     from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
 
     try:
-        async with EmbeddedServer(host=host, port=port, budget=budget) as server:
+        async with embedded_server(host=host, port=port, candidates=candidates, seed=seed) as url:
             folder = new_folder(state)
             pid = os.getpid()
-            write_record(folder, ServerRecord(url=server.url, engine="embedded", pid=pid, born=born(pid)))
+            write_record(folder, ServerRecord(url=url, engine="embedded", pid=pid, born=born(pid)))
             try:
                 print_note(
-                    f"serving the embedded engine, a search for small repairs and not M3, at {server.url}; "
+                    f"serving the embedded engine, a search for small repairs and not M3, at {url}; "
                     f"`m3agent fix ISSUE` in a repository then finds it ({how_to_end()})"
                 )
                 await asyncio.Event().wait()

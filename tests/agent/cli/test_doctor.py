@@ -397,7 +397,7 @@ def test_the_suite_of_the_whole_repository_has_the_runner_s_name(
 def test_the_embedded_engine_needs_parsers_for_other_languages(
     there: bool, machine: Machine, new_repo: NewRepo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("m3agent.serving.embedded.syntax.available", lambda: there)
+    monkeypatch.setattr("m3agent.serving.embedded.languages.available", lambda: there)
     machine.repo = new_repo(files={"go.mod": b"module a\n", "a_test.go": b"package a\n"})
     checks = machine.look()
     assert ("extra outlines" in checks) == (not there)

@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from m3agent.serving.embedded.server import MODEL, EmbeddedServer
+from m3agent.serving.embedded.server import MODEL, embedded_server
 from tests.serving.embedded.workbench import TOOLS
 
 pytestmark = pytest.mark.integration
@@ -29,14 +29,14 @@ MESSAGES: Any = [{"role": "user", "content": "<issue>\nIt is broken.\n</issue>"}
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[EmbeddedServer]:
-    async with EmbeddedServer() as running:
+async def server() -> AsyncIterator[str]:
+    async with embedded_server() as running:
         yield running
 
 
 @pytest.fixture
-async def client(server: EmbeddedServer) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as opened:
+async def client(server: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(base_url=server, api_key="none", max_retries=0) as opened:
         yield opened
 
 
@@ -70,10 +70,10 @@ async def test_streaming(client: openai.AsyncOpenAI) -> None:
     assert chunks[-1].choices == [] and chunks[-1].usage.total_tokens > 0
 
 
-async def test_stream_without_usage_ends_as_it_should(server: EmbeddedServer) -> None:
+async def test_stream_without_usage_ends_as_it_should(server: str) -> None:
     async with httpx2.AsyncClient() as http:
         body = {"model": MODEL, "messages": MESSAGES, "stream": True}
-        answer = await http.post(f"{server.url}/chat/completions", json=body)
+        answer = await http.post(f"{server}/chat/completions", json=body)
     lines = [line for line in answer.text.split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     assert all(json.loads(line[6:]).get("usage") is None for line in lines[:-1])
@@ -113,26 +113,26 @@ async def test_unknown_model(client: openai.AsyncOpenAI) -> None:
         ),
     ],
 )
-async def test_bad_requests(server: EmbeddedServer, content: bytes, said: str) -> None:
+async def test_bad_requests(server: str, content: bytes, said: str) -> None:
     async with httpx2.AsyncClient() as http:
-        answer = await http.post(f"{server.url}/chat/completions", content=content)
+        answer = await http.post(f"{server}/chat/completions", content=content)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert said in error["message"]
     assert error["type"] == "BadRequestError"
 
 
-async def test_too_long(server: EmbeddedServer) -> None:
+async def test_too_long(server: str) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 5_000_000}]}
     async with httpx2.AsyncClient() as http:
-        answer = await http.post(f"{server.url}/chat/completions", json=body)
+        answer = await http.post(f"{server}/chat/completions", json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
-async def test_health_metrics_and_version(server: EmbeddedServer, client: openai.AsyncOpenAI) -> None:
+async def test_health_metrics_and_version(server: str, client: openai.AsyncOpenAI) -> None:
     await complete(client)
-    root = server.url.removesuffix("/v1")
+    root = server.removesuffix("/v1")
     async with httpx2.AsyncClient() as http:
         assert (await http.get(f"{root}/health")).status_code == 200
         assert (await http.get(f"{root}/version")).json()["version"]
@@ -142,8 +142,8 @@ async def test_health_metrics_and_version(server: EmbeddedServer, client: openai
 
 async def test_it_ends_promptly_with_an_open_connection_and_leaves_no_thread() -> None:
     before = threading.active_count()
-    async with EmbeddedServer() as server:
-        host, port = server.url.removeprefix("http://").removesuffix("/v1").split(":")
+    async with embedded_server() as server:
+        host, port = server.removeprefix("http://").removesuffix("/v1").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
         await writer.drain()
@@ -159,8 +159,8 @@ async def test_it_ends_when_cancelled() -> None:
     urls = []
 
     async def hold() -> None:
-        async with EmbeddedServer() as server:
-            urls.append(server.url)
+        async with embedded_server() as server:
+            urls.append(server)
             entered.set()
             await asyncio.Event().wait()
 
@@ -174,8 +174,8 @@ async def test_it_ends_when_cancelled() -> None:
             await http.get(f"{urls[0]}/models")
 
 
-async def test_a_taken_port_is_an_os_error(server: EmbeddedServer) -> None:
-    port = int(server.url.rsplit(":", 1)[1].removesuffix("/v1"))
+async def test_a_taken_port_is_an_os_error(server: str) -> None:
+    port = int(server.rsplit(":", 1)[1].removesuffix("/v1"))
     with pytest.raises(OSError, match=r"."):
-        async with EmbeddedServer(port=port):
+        async with embedded_server(port=port):
             pass
