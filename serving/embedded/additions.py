@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from m3agent.serving.embedded.code_file import (
@@ -17,41 +17,24 @@ from m3agent.serving.embedded.code_file import (
     STRINGS,
     Change,
     File,
+    Rewrite,
     identifiers,
     logical_sign,
     operands_of,
 )
-from m3agent.serving.embedded.syntax import FUNCTIONS, NAMES, is_condition, is_field, line_of
+from m3agent.serving.embedded.syntax import FUNCTIONS, NAMES, is_condition, is_field, line_of, types
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-OPPOSITES = {
-    "==": "!=",
-    "!=": "==",
-    "===": "!==",
-    "!==": "===",
-    "<": ">=",
-    ">=": "<",
-    ">": "<=",
-    "<=": ">",
-}
-BLOCKS = frozenset(
-    {
-        "block",
-        "statement_block",
-        "statement_list",
-        "switch_case",
-        "switch_default",
-        "expression_case",
-        "default_case",
-    }
-)
+OPPOSITES = {"==": "!=", "!=": "==", "===": "!==", "!==": "===", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+BLOCKS = types("block statement_block statement_list switch_case switch_default expression_case default_case")
 """Nodes whose children are statements."""
-VALUES = frozenset(
-    {*NAMES, "member_expression", "selector_expression", "call_expression", "subscript_expression"}
-) | {"index_expression"}
+VALUES = NAMES | types(
+    "member_expression selector_expression call_expression subscript_expression index_expression"
+)
 """Nodes that may lack a call around them."""
+NUMBER = r"(?<![\w.])\d+(?![\w.])"
 MOST_CONDITIONS = 60
 """Most conditions that are added to one."""
 MOST_ENDS = 12
@@ -101,9 +84,7 @@ def statements(file: File, node: Node) -> Iterator[Change]:
                 changed[renamed(text, old, new)] = None
         if len(same) >= 3 * MOST_NAMES and len(changed) >= 2 * MOST_NAMES:
             break
-    others = dict.fromkeys(
-        [*itertools.islice(same, 3 * MOST_NAMES), *itertools.islice(changed, 2 * MOST_NAMES)]
-    )
+    others = dict.fromkeys([*list(same)[: 3 * MOST_NAMES], *list(changed)[: 2 * MOST_NAMES]])
     is_first = node.prev_named_sibling is None or is_field(node.prev_named_sibling, "value")
     for place, other in enumerate(others):
         cost = 2.2 + 0.03 * place
@@ -160,12 +141,10 @@ def conditions(file: File, node: Node) -> Iterator[Change]:
                 changed = renamed(other, old, new)
                 for one, more in ((changed, 0.0), (opposite(changed), 0.1)):
                     others.setdefault(one, 2.2 + more)
-                    for number in re.findall(r"(?<![\w.])\d+(?![\w.])", one):
-                        near = {int(number) + 1, abs(int(number) - 1)}
-                        for value in sorted(near):
-                            others.setdefault(
-                                re.sub(rf"(?<![\w.]){number}(?![\w.])", str(value), one), 2.5 + more
-                            )
+                    for number in re.findall(NUMBER, one):
+                        for value in sorted({int(number) + 1, abs(int(number) - 1)}):
+                            other_number = re.sub(NUMBER.replace(r"\d+", number), str(value), one)
+                            others.setdefault(other_number, 2.5 + more)
     shown = sorted((cost, len(other), other) for other, cost in others.items() if other not in text)
     for cost, _, other in shown[:MOST_CONDITIONS]:
         for sign, more in (("&&", 0.0), ("||", 0.2)):
@@ -186,9 +165,4 @@ def ends_of_texts(file: File, node: Node) -> Iterator[Change]:
         yield end - 1, end - 1, last, "constant", 2.1 + 0.04 * place
 
 
-ADDITIONS: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
-    statements,
-    calls,
-    conditions,
-    ends_of_texts,
-)
+ADDITIONS: tuple[Rewrite, ...] = (statements, calls, conditions, ends_of_texts)

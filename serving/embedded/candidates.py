@@ -1,21 +1,17 @@
 """Order the candidates for trial, and rank those that pass."""
 
+import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from m3agent.serving.embedded.localise import Scores
-from m3agent.serving.embedded.mutants import SUSPICION, rank
+from m3agent.serving.embedded.mutants import SUSPICION, propose, rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
+from m3agent.serving.embedded.rewrites import propose_plain
 from m3agent.serving.embedded.scope import Kinds
 from m3agent.serving.embedded.source import splice
-
-Propose = Callable[[str, str, Mapping[int, float], Kinds, Hints, int], list[tuple[float, Mutation]]]
-"""Propose changes of a file, best first, with the suspicion of their lines.
-
-The arguments are path, text, suspected lines, types of values at run time, hints, and the number of changes.
-"""
 
 DOUBTFUL: Mapping[str, float] = {
     "statement deleted": 1.6,
@@ -39,17 +35,12 @@ The value is added to the cost in the final choice.
 
 @dataclass(frozen=True)
 class PatchCandidate:
-    """A mutation of one file.
-
-    Attributes:
-        path: Path of the file.
-        mutation: The change.
-        suspicion: Suspicion of the changed line, from 0 to 1.
-    """
+    """A mutation of one file."""
 
     path: str
     mutation: Mutation
     suspicion: float
+    """Suspicion of the changed line, from 0 to 1."""
 
     @property
     def order(self) -> float:
@@ -68,28 +59,15 @@ class PatchCandidate:
 
 
 @lru_cache(maxsize=32)
-def _proposed(
-    propose: Propose,
-    path: str,
-    text: str,
-    lines: tuple[tuple[int, float], ...],
-    kinds: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...],
-    hints: Hints,
-    most: int,
-) -> tuple[tuple[float, Mutation], ...]:
-    held = {where: {name: list(seen) for name, seen in names} for where, names in kinds}
-    return tuple(propose(path, text, dict(lines), held, hints, most))
-
-
-def _frozen(kinds: Kinds) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
-    return tuple(
-        (where, tuple((name, tuple(seen)) for name, seen in sorted(names.items())))
-        for where, names in sorted(kinds.items())
-    )
+def _proposed(path: str, text: str, known: str, hints: Hints, most: int) -> list[tuple[float, Mutation]]:
+    """Propose changes, once for equal arguments; `known` is JSON of the suspected lines and the types."""
+    lines, kinds = json.loads(known)
+    if path.endswith(".py"):
+        return propose(path, text, dict(lines), kinds, hints, most)
+    return propose_plain(path, text, dict(lines), hints, most)
 
 
 def candidates(
-    propose: Propose,
     texts: Mapping[str, str],
     scores: Scores,
     kinds: Kinds,
@@ -100,7 +78,6 @@ def candidates(
     """Return the best candidates, in order of trial.
 
     Args:
-        propose: Proposes changes of a file.
         texts: The files by path.
         scores: Suspicion by file and line.
         kinds: Types of values seen at run time.
@@ -112,8 +89,8 @@ def candidates(
     position = {path: number for number, path in enumerate(texts)}
     for path, lines in scores.items():
         own = {where: names for where, names in kinds.items() if where.rsplit(":", 1)[0] == path}
-        suspects = tuple(sorted(lines.items()))
-        proposals = _proposed(propose, path, texts[path], suspects, _frozen(own), hints, most)
+        known = json.dumps([sorted(lines.items()), own], sort_keys=True)
+        proposals = _proposed(path, texts[path], known, hints, most)
         found += [PatchCandidate(path, mutation, suspicion) for suspicion, mutation in proposals]
 
     def key(candidate: PatchCandidate) -> tuple[float, int, int, tuple[object, ...]]:
@@ -124,6 +101,14 @@ def candidates(
     return sorted(found, key=key)[:most]
 
 
+def _shared(old: list[str], new: list[str]) -> int:
+    """Return the number of lines with which both texts begin."""
+    return next(
+        (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other),
+        min(len(old), len(new)),
+    )
+
+
 def minimal_edit(before: str, after: str) -> tuple[str, str]:
     """Return the smallest replacement of whole lines that turns `before` into `after`.
 
@@ -131,12 +116,8 @@ def minimal_edit(before: str, after: str) -> tuple[str, str]:
         A passage that is unique in `before`, and the text that replaces it.
     """
     old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start = _shared(old, new)
+    end = _shared(old[start:][::-1], new[start:][::-1])
     while True:
         passage = "".join(old[start : len(old) - end])
         if passage and before.count(passage) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ from m3agent.serving.embedded.syntax import (
     FUNCTIONS,
     NAMES,
     SyntaxTree,
+    before_dot,
     field,
     function_of,
     is_condition,
     is_field,
     line_of,
+    types,
 )
 
 if TYPE_CHECKING:
@@ -25,23 +28,15 @@ if TYPE_CHECKING:
 NUMBERS = frozenset({"number", "int_literal", "float_literal"})
 STRINGS = frozenset({"string", "interpreted_string_literal", "raw_string_literal"})
 FIELDS = frozenset({"property_identifier", "field_identifier"})
-STATEMENTS = frozenset(
-    {
-        "expression_statement",
-        "assignment_statement",
-        "inc_statement",
-        "dec_statement",
-        "return_statement",
-        "continue_statement",
-        "break_statement",
-    }
+STATEMENTS = types(
+    "expression_statement assignment_statement inc_statement dec_statement return_statement "
+    "continue_statement break_statement"
 )
 MOST_NAMES = 8
 """Most other names that are tried in place of one."""
 
 Change = tuple[int, int, str, str, float]
 """Start and end in the text, new text, kind of change, cost."""
-
 
 BUILT_IN_GO = ("len", "string", "int")
 BUILT_IN_JAVASCRIPT = ("Boolean", "String", "Number")
@@ -154,19 +149,17 @@ class File:
 
     def _called_with(self, number: int) -> dict[str, frozenset[str]]:
         found = defaultdict[str, list[str]](list)
-        found.update(
-            {name: [] for name in (BUILT_IN_GO if self.tree.is_go else BUILT_IN_JAVASCRIPT) if number}
-        )
+        built_in = BUILT_IN_GO if self.tree.is_go else BUILT_IN_JAVASCRIPT
+        found.update({name: [] for name in built_in if number})
         for node in self.tree.nodes():
-            function, given = (field(node, name) for name in ("function", "arguments"))
-            name = field(node, "name")
+            function, given, name = (field(node, name) for name in ("function", "arguments", "name"))
             if number and name is not None and takes_one(field(node, "value") or node):
                 found[self.tree.text_of(name)] += ()
             if node.type != "call_expression" or function is None or given is None:
                 continue
             if len(given.named_children) != number:
                 continue
-            before = field(function, "object") or field(function, "operand")
+            before = before_dot(function)
             method = field(function, "property") or field(function, "field")
             if number:
                 found[self.tree.text_of(function)].append(self.tree.text_of(given.named_children[0]))
@@ -221,7 +214,7 @@ class File:
         found: dict[str, dict[str, None]] = defaultdict(dict)
         for node in self.tree.nodes():
             if node.type in FIELDS and node.parent is not None:
-                before = field(node.parent, "object") or field(node.parent, "operand")
+                before = before_dot(node.parent)
                 if before is not None:
                     found[self.tree.text_of(before)][self.tree.text_of(node)] = None
                     found[""][self.tree.text_of(node)] = None
@@ -232,3 +225,7 @@ class File:
         """The texts of the file's short string literals, in order."""
         texts = (self.tree.text_of(node) for node in self.tree.nodes() if node.type in STRINGS)
         return list(dict.fromkeys(text for text in texts if len(text) <= 40))
+
+
+Rewrite = Callable[[File, "Node"], Iterator[Change]]
+"""An operator for one node of a file."""

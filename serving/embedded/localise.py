@@ -69,7 +69,9 @@ def localise(spectrum: Mapping[str, Any], sources: Mapping[str, SourceFile], iss
     return _normalised(scores)
 
 
-def localise_plain(spectrum: Mapping[str, Any], sources: Mapping[str, PlainSource], issue: str) -> Scores:
+def localise_plain(
+    spectrum: Mapping[str, Any], sources: Mapping[str, PlainSource | SourceFile], issue: str
+) -> Scores:
     """Score the lines of `sources`, which are not Python, as `localise` does.
 
     Functions are those that tree-sitter finds. A constant outside of functions is scored by the lines that name it.
@@ -161,16 +163,9 @@ def _names_used(sources: Mapping[str, SourceFile], scores: Scores) -> dict[str, 
     used: dict[str, float] = {}
     for path, source in sources.items():
         for node in ast.walk(source.tree):
-            name = (
-                node.id
-                if isinstance(node, ast.Name)
-                else node.attr
-                if isinstance(node, ast.Attribute)
-                else None
-            )
-            line = getattr(node, "lineno", 0)
-            if name is not None and line in scores[path]:
-                used[name] = max(used.get(name, 0.0), scores[path][line])
+            if isinstance(node, ast.Name | ast.Attribute) and node.lineno in scores[path]:
+                name = node.id if isinstance(node, ast.Name) else node.attr
+                used[name] = max(used.get(name, 0.0), scores[path][node.lineno])
     return used
 
 
@@ -187,12 +182,9 @@ def _definitions(
             if statement.name in used and first not in lines:
                 lines[first] = DEFINITION * used[statement.name]
             continue
-        defined = {
-            node.id
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        value = max((used.get(name, 0.0) for name in defined), default=0.0) * DEFINITION
+        names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+        defined = (used.get(node.id, 0.0) for node in names if isinstance(node.ctx, ast.Store))
+        value = max(defined, default=0.0) * DEFINITION
         if value or known.intersection(range(first, last + 1)):
             lines[first] = max(lines.get(first, 0.0), value or IMPORTED)
 
@@ -201,11 +193,8 @@ def _normalised(scores: Scores) -> Scores:
     highest = max((score for lines in scores.values() for score in lines.values()), default=0.0)
     if not highest:
         return {}
-    ranked = sorted(
-        ((score / highest, path, line) for path, lines in scores.items() for line, score in lines.items()),
-        key=lambda item: (-item[0], item[1], item[2]),
-    )
+    every = ((score, path, line) for path, lines in scores.items() for line, score in lines.items())
     found: Scores = {}
-    for score, path, line in ranked[:LINES]:
-        found.setdefault(path, {})[line] = score
+    for score, path, line in sorted(every, key=lambda item: (-item[0] / highest, item[1:]))[:LINES]:
+        found.setdefault(path, {})[line] = score / highest
     return found

@@ -88,39 +88,32 @@ It is the difference in rank between the most suspected line and an unsuspected 
 
 
 def propose(
-    source: SourceFile, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
+    path: str, text: str, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int | None = None
 ) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for the best distinct, well-formed mutations, best first.
 
     The best have the smallest `rank`. If two operators propose the same change, the lower cost counts.
 
     Args:
-        source: The file.
+        path: Path of the module.
+        text: Its text.
         suspects: Lines and their suspicion; a statement without such a line of its own is not changed.
         kinds: Types of values seen at run time.
         hints: Facts from the issue and the tests.
         most: Number of mutations to return; None for all.
     """
-    found: list[tuple[float, Mutation]] = []
+    source = SourceFile(path, text)
     checked = Checker(source)
     proposed = (
         (score, _preferred(source, mutation, hints), statement, inside)
         for score, mutation, statement, inside in _proposed(source, suspects, kinds, hints)
     )
-    for score, mutation, statement, inside in sorted(proposed, key=lambda one: rank(one[1].cost, one[0])):
-        if most is not None and len(found) >= most:
-            break
-        accepts = checked.accepts_inside if inside else checked.accepts
-        if accepts(mutation, statement):
-            found.append((score, mutation))
-    return found
-
-
-def propose_python(
-    path: str, text: str, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int
-) -> list[tuple[float, Mutation]]:
-    """Parse a module, and return what `propose` returns."""
-    return propose(SourceFile(path, text), suspects, kinds, hints, most)
+    found = (
+        (score, mutation)
+        for score, mutation, statement, inside in sorted(proposed, key=lambda one: rank(one[1].cost, one[0]))
+        if (checked.accepts_inside if inside else checked.accepts)(mutation, statement)
+    )
+    return list(itertools.islice(found, most))
 
 
 def _preferred(source: SourceFile, mutation: Mutation, hints: Hints) -> Mutation:
@@ -156,15 +149,15 @@ def _proposed(
         place = Place(source, module, scopes[function], statement, hints)
         inside = list(_of_expressions(place))
         yield from ((score, mutation, statement, True) for mutation in (*inside, *_pairs(inside)))
-        yield from ((score, mutation, statement, False) for mutation in _of_statement(place))
+        whole = itertools.chain.from_iterable(operator(place) for operator in ON_STATEMENTS)
+        yield from ((score, mutation, statement, False) for mutation in whole)
 
 
 def _of_expressions(place: Place) -> Iterator[Mutation]:
     for node in place.source.expressions(place.statement):
         for operator in ON_EXPRESSIONS:
-            for other in operator(place, node):
-                edit = _edit(place, node, other.text)
-                yield Mutation((edit,), node.lineno, other.operator, other.cost)
+            for text, kind, cost in operator(place, node):
+                yield place.change(kind, cost, _edit(place, node, text), line=node.lineno)
 
 
 def _edit(place: Place, node: ast.expr, text: str) -> Edit:
@@ -184,27 +177,14 @@ def _edit(place: Place, node: ast.expr, text: str) -> Edit:
 
 def _without(node: ast.expr, text: str, parent: ast.AST | None) -> ast.expr | None:
     """Return the other operand if an operation gives just that once `text` is in the place of the constant `node`."""
-    if not isinstance(node, ast.Constant):
+    if not isinstance(node, ast.Constant) or not isinstance(parent, ast.BinOp | ast.BoolOp):
         return None
-    if isinstance(parent, ast.BinOp):
-        is_right = parent.right is node
-        right_only = (ast.Sub, ast.Pow)
-        if isinstance(parent.op, NEUTRAL.get(text, ())) and (
-            is_right or not isinstance(parent.op, right_only)
-        ):
-            return parent.left if is_right else parent.right
-    if (
-        isinstance(parent, ast.BoolOp)
-        and len(parent.values) == 2
-        and isinstance(parent.op, NEUTRAL.get(text, ()))
-    ):
-        return parent.values[0] if parent.values[1] is node else parent.values[1]
-    return None
-
-
-def _of_statement(place: Place) -> Iterator[Mutation]:
-    for whole in ON_STATEMENTS:
-        yield from whole(place)
+    operands = [parent.left, parent.right] if isinstance(parent, ast.BinOp) else parent.values
+    if len(operands) != 2 or not isinstance(parent.op, NEUTRAL.get(text, ())):
+        return None
+    if operands[1] is node:
+        return operands[0]
+    return None if isinstance(parent.op, ast.Sub | ast.Pow) else operands[1]
 
 
 def _pairs(mutations: Iterable[Mutation]) -> Iterator[Mutation]:

@@ -11,7 +11,7 @@ import math
 import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from m3agent.serving.embedded.languages import (
 from m3agent.serving.embedded.localise import issue_words
 from m3agent.serving.embedded.operators.base import Hints
 from m3agent.serving.embedded.probe import MARK, bundle
-from m3agent.serving.embedded.request import NamedSuite
+from m3agent.serving.embedded.request import Conversation
 from m3agent.serving.embedded.syntax import available
 
 ROOM = 24_000
@@ -58,17 +58,14 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits of the search.
-
-    Attributes:
-        candidates: Most candidates to try.
-        seconds: Most seconds of judging, as measured inside the sandbox.
-        seed: Decides the order of equal ranks.
-    """
+    """Limits of the search."""
 
     candidates: int = 6000
+    """Most candidates to try."""
     seconds: float = 240.0
+    """Most seconds of judging, as measured inside the sandbox."""
     seed: int = 0
+    """Decides the order of equal ranks."""
 
     @classmethod
     def chosen(cls, candidates: int | None, seed: int) -> Self:
@@ -165,154 +162,119 @@ def unpack(text: str) -> bytes:
     return zlib.decompress(base64.b64decode(text))
 
 
+class Ended(Exception):
+    """The repair cannot go on; the text says why."""
+
+
 class Repair:
     """One attempt at one issue."""
 
-    def __init__(
-        self,
-        issue: str,
-        tools: Mapping[str, frozenset[str]],
-        budget: Budget,
-        suites: Sequence[NamedSuite] = (),
-    ) -> None:
-        self.issue = issue
-        self.tools = tools
+    def __init__(self, task: Conversation, budget: Budget) -> None:
+        self.issue = task.issue
+        self.tools = task.tools
+        self.suites = task.suites
         self.budget = budget
         self.state = State()
-        self.suites = suites
         self._language: Language = Python()
         self._red: list[str] | None = None
+        """The tests that fail in the repository itself, if its run reported all of them."""
         self._others = 0  # failing tests of suites that are not repaired
 
     def steps(self) -> Steps:
         """Yield calls until the repair has ended; the report is then complete."""
-        lacking = {"code_exec", "file_edit"} - self.tools.keys()
-        if lacking:
-            self.state.outcome = f"I work through tools, and I lack {' and '.join(sorted(lacking))}."
-            return
-        if "test_runner" in self.tools and not (yield from self._first_run()):
-            return
-        for number in range(ROUNDS):
-            done = yield from self._round(number)
-            if done:
-                return
+        try:
+            lacking = {"code_exec", "file_edit"} - self.tools.keys()
+            if lacking:
+                raise Ended(f"I work through tools, and I lack {' and '.join(sorted(lacking))}.")
+            if "test_runner" in self.tools:
+                yield from self._first_run()
+            for number in range(ROUNDS):
+                if (yield from self._round(number)):
+                    return
+        except Ended as end:
+            self.state.outcome = str(end)
 
-    def _first_run(self) -> Generator[RepairStep, str, bool]:
+    def _first_run(self) -> Steps:
         run: TestRun | None = None
         obstacle: re.Match[str] | None = None
         for framework in ("",) if self.suites else ("pytest", "unittest"):
             arguments = self._all_tests(framework, FIRST_RUN_SECONDS)
-            result = yield self._step(
-                "I run the tests first: the tests that fail judge a repair.",
-                "test_runner",
-                arguments,
-            )
+            said = "I run the tests first: the tests that fail judge a repair."
+            result = yield self._step(said, "test_runner", arguments)
             run = read_test_run(result)
             if run is None:
-                self.state.outcome = f"the tests cannot be run: {first_words(result)}"
-                return False
+                raise Ended(f"the tests cannot be run: {first_words(result)}")
             if run.ran:
                 self._language = Python(framework)
                 break
             obstacle = obstacle or re.search(r"^no tests ran: (.+)\.$", result, re.MULTILINE)
         if run is None or not run.ran:
-            self.state.outcome = (
-                f"no test could run: {obstacle[1]}."
-                if obstacle
-                else "there are no tests here, so no repair can be judged."
-            )
-            return False
+            none = "there are no tests here, so no repair can be judged."
+            raise Ended(f"no test could run: {obstacle[1]}." if obstacle else none)
         if not run.red and run.complete:
-            self.state.outcome = "all tests pass, so no repair can be judged."
-            return False
-        self._know(run)
-        return not self.suites or self._choose(run)
+            raise Ended("all tests pass, so no repair can be judged.")
+        # A test that fails only under the probe (because of its shorter limits, or in a copy) is no evidence.
+        self._red = sorted(run.red) if run.complete and len(run.red) == run.failed else None
+        if self.suites:
+            self._choose(run)
 
-    def _choose(self, run: TestRun) -> bool:
-        """Take the language of failing tests; return whether the engine can change it."""
+    def _choose(self, run: TestRun) -> None:
+        """Take the language of failing tests that the engine can change."""
         failing = failing_suites(sorted(run.red), self.suites)
-        known = {suite: language_of(suite, red) for suite, red in failing.items()}
-        suite, language = next(
-            ((suite, one) for suite, one in known.items() if one is not None), (None, None)
-        )
+        known = ((suite, language_of(suite, red)) for suite, red in failing.items())
+        suite, language = next((pair for pair in known if pair[1] is not None), (None, None))
         if language is None or suite is None:
             able = ", ".join(["Python", *dict.fromkeys(FAMILIES.values())])
-            runners = ", ".join(dict.fromkeys(suite.runner for suite in known))
-            self.state.outcome = f"the failing tests run with {runners}, and I can change only {able}."
-        elif isinstance(language, Curly) and not available():
-            self.state.outcome = f"to change {language.name} I need {EXTRA}."
-        else:
-            self._language = language
-            self._others = sum(len(red) for other, red in failing.items() if other != suite)
-            self.state.judged = language.judged
-            if isinstance(language, Curly):
-                self.state.failing = failing[suite]
-            return True
-        return False
+            runners = ", ".join(dict.fromkeys(suite.runner for suite in failing))
+            raise Ended(f"the failing tests run with {runners}, and I can change only {able}.")
+        self._language = language
+        self._others = sum(len(red) for other, red in failing.items() if other != suite)
+        self.state.judged = language.judged
+        if isinstance(language, Curly):
+            if not available():
+                raise Ended(f"to change {language.name} I need {EXTRA}.")
+            self.state.failing = failing[suite]
 
     def _all_tests(self, framework: str, timeout: int) -> dict[str, Any]:
         """Return the arguments of `test_runner` for all tests."""
         named = {"framework": framework} if framework else {}
         return {"test_file": ".", **named, "timeout": timeout}
 
-    def _know(self, run: TestRun) -> None:
-        """Remember which tests fail in the repository itself, if the run reported all of them.
-
-        A test that fails only under the probe (because of its shorter limits, or in a copy) is then no
-        evidence.
-        """
-        self._red = sorted(run.red) if run.complete and len(run.red) == run.failed else None
-
     def _round(self, number: int) -> Generator[RepairStep, str, bool]:
         """Search once from the present state of the files; return whether the repair has ended."""
         state = self.state
-        measured = yield from self._spectrum()
-        if measured is None:
-            return True
-        spectrum, private = measured
+        spectrum, private = yield from self._spectrum()
         state.failing = state.failing or spectrum["failed_ids"]
         if not spectrum["failed_ids"]:
-            state.outcome = state.outcome or self._language.harmless
-            return True
+            raise Ended(state.outcome or self._language.harmless)
         sources = yield from self._read(spectrum)
         if not sources:
-            state.outcome = (
-                f"the failing tests run no {self._language.name} file of this repository that I could read."
-            )
-            return True
+            name = self._language.name
+            raise Ended(f"the failing tests run no {name} file of this repository that I could read.")
         scores = self._language.scores(spectrum, sources, self.issue)
         hints = self._hints(spectrum)
-        ranked = candidates(
-            self._language.propose,
-            {path: source.text for path, source in sources.items()},
-            scores,
-            spectrum["kinds"],
-            hints,
-            self.budget.candidates,
-            self.budget.seed,
-        )
+        texts = {path: source.text for path, source in sources.items()}
+        limits = self.budget.candidates, self.budget.seed
+        ranked = candidates(texts, scores, spectrum["kinds"], hints, *limits)
         full, partial = yield from self._search(ranked, sources, spectrum, private)
         if full:
-            return (yield from self._settle(full, sources, spectrum))
-        if partial:
+            yield from self._settle(full, sources, spectrum)
+        elif partial:
             best = max(partial, key=lambda pair: (pair[1], -pair[0].doubt()))[0]
-            applied = yield from self._apply(best, sources)
+            yield from self._apply(best, sources)
             state.outcome = "Some of the failing tests pass with this; for the rest I found nothing."
-            return not applied or number + 1 == ROUNDS
-        if state.unchanged:
-            state.outcome = (
-                f"none of {state.tried} candidate changes makes the failing tests pass without breaking others."
-                if state.tried
-                else nothing_tried(spectrum)
-            )
+            return number + 1 == ROUNDS
+        elif state.unchanged and state.tried:
+            none = f"none of {state.tried} candidate changes makes the failing tests pass"
+            raise Ended(f"{none} without breaking others.")
+        elif state.unchanged:
+            raise Ended(nothing_tried(spectrum))
         return True
 
     def _step(self, reasoning: str, name: str, arguments: Mapping[str, Any]) -> RepairStep:
         """Make a step, without arguments that the offered tool does not have."""
-        known = self.tools[name]
-        return RepairStep(
-            reasoning, name, {key: value for key, value in arguments.items() if key in known or not known}
-        )
+        known = self.tools[name] or arguments
+        return RepairStep(reasoning, name, {key: arguments[key] for key in arguments if key in known})
 
     def _probe(
         self, reasoning: str, mode: str, asked: Mapping[str, Any], timeout: int
@@ -331,26 +293,16 @@ class Repair:
         self.state.outcome = f"the measuring program did not answer: {first_words(result)}"
         return None
 
-    def _spectrum(self) -> Generator[RepairStep, str, tuple[dict[str, Any], bool] | None]:
-        asked = {
-            **self._language.tests(),
-            "test_seconds": 5.0,
-            "seconds": SUITE_SECONDS,
-            "room": ROOM,
-            "red": self._red,
-        }
-        found = yield from self._probe(
-            "Next I measure in a private copy which lines failing and passing tests run.",
-            self._language.measure,
-            asked,
-            300,
-        )
+    def _spectrum(self) -> Generator[RepairStep, str, tuple[dict[str, Any], bool]]:
+        limits = {"test_seconds": 5.0, "seconds": SUITE_SECONDS, "room": ROOM}
+        asked = {**self._language.tests(), **limits, "red": self._red}
+        said = "Next I measure in a private copy which lines failing and passing tests run."
+        found = yield from self._probe(said, self._language.measure, asked, 300)
         if found is None:
-            return None
+            raise Ended(self.state.outcome)
         self.state.seconds += found["seconds"]
         if "problem" in found:
-            self.state.outcome = found["problem"]
-            return None
+            raise Ended(found["problem"])
         spectrum: dict[str, Any] = json.loads(unpack(found["packed"]))
         return spectrum, bool(found["private"])
 
@@ -390,14 +342,10 @@ class Repair:
 
     def _hints(self, spectrum: Mapping[str, Any]) -> Hints:
         errors = {error.split(":")[0] for _, _, _, error, _ in spectrum["failed"]}
-        numbers = tuple(
-            dict.fromkeys(
-                _number(text) for text in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", self.issue)
-            )
-        )
-        quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue) + re.findall(
-            r"`([^`\n]{1,24})`", self.issue
-        )
+        written = re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])", self.issue)
+        numbers = tuple(dict.fromkeys(float(text) if "." in text else int(text) for text in written))
+        quoted = re.findall(r"[\"']([^\"'\n]{1,24})[\"']", self.issue)
+        quoted += re.findall(r"`([^`\n]{1,24})`", self.issue)
         wanted = {name for _, _, _, error, _ in spectrum["failed"] for name in expected_exceptions(error)}
         words = issue_words(self.issue) | {text for text in quoted if text in COMPARISONS}
         quoted += re.findall(r"'([^'\n]{1,24})'", spectrum.get("said", ""))
@@ -433,6 +381,7 @@ class Repair:
             allowed = min(size, self.budget.candidates - state.tried)
             numbers = waiting[: fitting([ranked[number] for number in waiting[:allowed]])]
             batch = [ranked[number] for number in numbers]
+            seconds = max(self._language.batch_seconds, 3 * spectrum["suite_seconds"])
             asked = {
                 **self._language.tests(),
                 **self._language.evidence(spectrum),
@@ -441,13 +390,7 @@ class Repair:
                 "watching": spectrum["watching"],
                 "watched": [watched.get((one.path, one.mutation.line), []) for one in batch],
                 "stops": [bisect_left(numbers, ends[number]) for number in numbers],
-                "seconds": round(
-                    min(
-                        max(self._language.batch_seconds, 3 * spectrum["suite_seconds"]),
-                        self.budget.seconds - used,
-                    ),
-                    1,
-                ),
+                "seconds": round(min(seconds, self.budget.seconds - used), 1),
                 "candidates": [
                     [
                         files.index(one.path),
@@ -457,13 +400,9 @@ class Repair:
                     for one in batch
                 ],
             }
-            place = f"{batch[0].path}:{batch[0].mutation.line}"
-            found = yield from self._probe(
-                f"{len(batch)} candidates to judge, first at {place} ({batch[0].mutation.operator}).",
-                self._language.judge,
-                asked,
-                600,
-            )
+            first = f"{batch[0].path}:{batch[0].mutation.line} ({batch[0].mutation.operator})"
+            said = f"{len(batch)} candidates to judge, first at {first}."
+            found = yield from self._probe(said, self._language.judge, asked, 600)
             if found is None:
                 break
             verdicts: str = found["verdicts"]
@@ -486,36 +425,28 @@ class Repair:
 
     def _settle(
         self, full: list[PatchCandidate], sources: Mapping[str, Source], spectrum: Mapping[str, Any]
-    ) -> Generator[RepairStep, str, bool]:
+    ) -> Steps:
         """Write the best of the passing candidates and run the tests; if they fail, try the next one."""
         state = self.state
         chosen = sorted(full, key=lambda one: (one.doubt(), one.order))[: self._language.attempts]
         for candidate in chosen:
-            source = sources[candidate.path]
-            applied = yield from self._apply(candidate, sources)
-            if not applied:
-                return True
+            yield from self._apply(candidate, sources)
             if "test_runner" not in self.tools:
-                state.outcome = "The tests passed with it in my own runs."
-                return True
+                raise Ended("The tests passed with it in my own runs.")
             timeout = int(min(1800, max(120, 6 * spectrum["suite_seconds"])))
             arguments = self._all_tests(self._language.framework, timeout)
-            result = yield self._step("The change is made: do all tests pass now?", "test_runner", arguments)
-            run = read_test_run(result)
-            if run is None or not run.ran:
-                result = yield self._step(
-                    "That run gave no test results; I run the tests again.", "test_runner", arguments
-                )
-                run = read_test_run(result)
-            if run is None or not run.ran:
-                state.outcome = "The tests passed with it in my own runs; the last test run gave no results."
-                return True
+            again = "That run gave no test results; I run the tests again."
+            for said in ("The change is made: do all tests pass now?", again):
+                run = read_test_run((yield self._step(said, "test_runner", arguments)))
+                if run is not None and run.ran:
+                    break
+            else:
+                raise Ended("The tests passed with it in my own runs; the last test run gave no results.")
             if run.failed <= self._others and run.passed:
                 state.outcome = "All tests pass with it."
                 if run.failed:
-                    state.outcome = (
-                        f"All tests pass with it except {run.failed} that other runners report, as before."
-                    )
+                    others = f"{run.failed} that other runners report, as before"
+                    state.outcome = f"All tests pass with it except {others}."
                 if len(full) > 1:
                     state.outcome += (
                         f" Of the {len(full)} changes that pass, I took the smallest, most ordinary "
@@ -523,36 +454,31 @@ class Repair:
                         "If it is the wrong one, add a test that fails with it, and run the fix again.\n"
                         + "\n".join(self._not_taken(full, candidate, sources))
                     )
-                return True
-            old, new = minimal_edit(candidate.changed(source.text), source.text)
-            arguments = {"path": candidate.path, "old": old, "new": new}
-            yield self._step("It fails outside my copy; I revert it.", "file_edit", arguments)
+                return
+            text = sources[candidate.path].text
+            yield self._edit(
+                "It fails outside my copy; I revert it.", candidate, candidate.changed(text), text
+            )
             state.changes.pop()
             state.unchanged = not state.changes
-        state.outcome = (
+        raise Ended(
             "changes that passed in my private copy of the repository did not pass in the repository itself."
         )
-        return True
 
-    def _apply(
-        self, candidate: PatchCandidate, sources: Mapping[str, Source]
-    ) -> Generator[RepairStep, str, bool]:
-        source = sources[candidate.path]
-        old, new = minimal_edit(source.text, candidate.changed(source.text))
-        result = yield self._step(
-            f"I take this one: {candidate.mutation.operator} at {candidate.path}:{candidate.mutation.line}.",
-            "file_edit",
-            {"path": candidate.path, "old": old, "new": new},
-        )
+    def _apply(self, candidate: PatchCandidate, sources: Mapping[str, Source]) -> Steps:
+        text, mutation = sources[candidate.path].text, candidate.mutation
+        changed = candidate.changed(text)
+        said = f"I take this one: {mutation.operator} at {candidate.path}:{mutation.line}."
+        result = yield self._edit(said, candidate, text, changed)
         if result.startswith("error: "):
-            self.state.outcome = f"the change could not be written: {first_words(result)}"
-            return False
+            raise Ended(f"the change could not be written: {first_words(result)}")
         self.state.unchanged = False
-        self.state.changes.append(
-            f"Changed {candidate.path}, line {candidate.mutation.line} ({candidate.mutation.operator}):\n"
-            + diff_lines(source.text, candidate.changed(source.text))
-        )
-        return True
+        place = f"{candidate.path}, line {mutation.line} ({mutation.operator})"
+        self.state.changes.append(f"Changed {place}:\n{diff_lines(text, changed)}")
+
+    def _edit(self, reasoning: str, candidate: PatchCandidate, before: str, after: str) -> RepairStep:
+        old, new = minimal_edit(before, after)
+        return self._step(reasoning, "file_edit", {"path": candidate.path, "old": old, "new": new})
 
     def _not_taken(
         self, full: list[PatchCandidate], taken: PatchCandidate, sources: Mapping[str, Source]
@@ -609,10 +535,6 @@ def expected_exceptions(error: str) -> list[str]:
     """
     pairs = re.findall(r"DID NOT RAISE (?:<class ')?(?:\w+\.)*(\w+)|\b(\w+) not raised", error)
     return [one or other for one, other in pairs]
-
-
-def _number(text: str) -> int | float:
-    return float(text) if "." in text else int(text)
 
 
 def nothing_tried(spectrum: Mapping[str, Any]) -> str:

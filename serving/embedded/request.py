@@ -1,5 +1,6 @@
 """Read a chat completion request for the policy."""
 
+import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -29,19 +30,15 @@ class NamedSuite:
 
 @dataclass(frozen=True)
 class Conversation:
-    """The contents of a request.
-
-    Attributes:
-        issue: Text of the issue.
-        tools: Names of the offered tools, with their parameters' names.
-        exchanges: The tool calls so far.
-        suites: The suites that the first messages name; none if all tests are Python's.
-    """
+    """The contents of a request."""
 
     issue: str
     tools: Mapping[str, frozenset[str]]
+    """Names of the offered tools, with their parameters' names."""
     exchanges: tuple[Exchange, ...]
+    """The tool calls so far."""
     suites: tuple[NamedSuite, ...] = ()
+    """The suites that the first messages name; none if all tests are Python's."""
 
 
 def text_of(content: object) -> str:
@@ -55,13 +52,8 @@ def text_of(content: object) -> str:
 
 def _task(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the first messages, which describe the task."""
-    texts = []
-    for message in messages:
-        if message["role"] == "assistant":
-            break
-        if message["role"] == "user":
-            texts.append(text_of(message.get("content")))
-    return "\n".join(texts)
+    first = itertools.takewhile(lambda message: message["role"] != "assistant", messages)
+    return "\n".join(text_of(message.get("content")) for message in first if message["role"] == "user")
 
 
 def _issue(text: str) -> str:
@@ -99,10 +91,7 @@ def read(body: Mapping[str, Any]) -> Conversation:
     }
     exchanges: list[Exchange] = []
     for message in messages:
-        if message["role"] != "assistant":
-            continue
-        calls = message.get("tool_calls") or []
-        for call in calls:
+        for call in (message.get("tool_calls") or []) if message["role"] == "assistant" else ():
             function = call.get("function") or {}
             try:
                 arguments = json.loads(function.get("arguments") or "{}")

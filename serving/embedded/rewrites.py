@@ -9,24 +9,34 @@ from __future__ import annotations
 import difflib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from m3agent.serving.embedded.additions import ADDITIONS, opposite
-from m3agent.serving.embedded.code_file import FIELDS, MOST_NAMES, NUMBERS, STATEMENTS, STRINGS, Change, File
+from m3agent.serving.embedded.code_file import (
+    FIELDS,
+    MOST_NAMES,
+    NUMBERS,
+    STATEMENTS,
+    STRINGS,
+    Change,
+    File,
+    Rewrite,
+)
 from m3agent.serving.embedded.mutants import rank
 from m3agent.serving.embedded.operators.base import Hints, Mutation
-from m3agent.serving.embedded.scope import Kinds
 from m3agent.serving.embedded.source import Edit
 from m3agent.serving.embedded.syntax import (
     FUNCTIONS,
     NAMES,
     SyntaxTree,
+    before_dot,
     field,
     function_of,
     is_condition,
     is_field,
     line_of,
+    types,
 )
 
 if TYPE_CHECKING:
@@ -69,18 +79,13 @@ OPERATORS: Mapping[str, tuple[tuple[str, float], ...]] = {
 """Other operators and keywords, each with the cost."""
 ONLY_JAVASCRIPT = frozenset({"??", ">>>"})
 COMPARISONS = frozenset({"<", "<=", ">", ">=", "==", "!=", "===", "!=="})
-WITH_SIGNS = frozenset(
-    {
-        "binary_expression",
-        "assignment_statement",
-        "assignment_expression",
-        "augmented_assignment_expression",
-        "update_expression",
-        "inc_statement",
-        "dec_statement",
-    }
+WITH_SIGNS = types(
+    "binary_expression assignment_statement assignment_expression augmented_assignment_expression "
+    "update_expression inc_statement dec_statement"
 )
 """Nodes with an operator that can be another one."""
+COUNTS = NAMES | types("binary_expression call_expression member_expression selector_expression")
+"""Nodes that may be one more or less, as an index, a bound or an argument."""
 JUMPS = {"break_statement": "break", "continue_statement": "continue"}
 LITERALS = {"true": ("false", 0.9), "false": ("true", 0.9)}
 PAIRS = """
@@ -141,13 +146,8 @@ def operands(file: File, node: Node) -> Iterator[Change]:
             yield start, end, tree.text_of(left), kind, 1.5 if logical else 1.3
             yield start, end, tree.text_of(right), kind, 1.5 if logical else 2.2
         elif sign.type in ("-", "/", "%"):
-            yield (
-                start,
-                end,
-                f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}",
-                "operands swapped",
-                1.8,
-            )
+            swapped = f"{tree.text_of(right)} {sign.type} {tree.text_of(left)}"
+            yield start, end, swapped, "operands swapped", 1.8
         if sign.type in COMPARISONS and right.type not in {*NUMBERS, *STRINGS, "nil", "null", "undefined"}:
             place = tree.offset(right.end_byte)
             for text in (" + 1", " - 1"):
@@ -205,29 +205,15 @@ def numbers(file: File, node: Node) -> Iterator[Change]:
     text = file.tree.text_of(node)
     if node.type in NUMBERS and re.fullmatch(r"\d+", text):
         value = int(text)
-        for number, cost in (
-            (value + 1, 1.0),
-            (value - 1, 1.0),
-            (0, 1.2),
-            (1, 1.4),
-            (2 * value, 2.2),
-            (10, 2.4),
-        ):
+        others = ((value + 1, 1.0), (value - 1, 1.0), (0, 1.2), (1, 1.4), (2 * value, 2.2), (10, 2.4))
+        for number, cost in others:
             if number != value and not (number == 0 and _is_term(node)):
                 yield start, end, str(number), "constant", cost
+    if node.type in NUMBERS:
         yield from ((start, end, f"{number}", "constant", 1.8) for number in file.hints.numbers)
-    elif node.type in NUMBERS:
-        yield from ((start, end, f"{number}", "constant", 1.8) for number in file.hints.numbers)
-    elif (
-        is_field(node, "index", "start", "end")
-        or (node.parent is not None and node.parent.type in ("arguments", "argument_list") and node.is_named)
-    ) and node.type in {
-        *NAMES,
-        "binary_expression",
-        "call_expression",
-        "member_expression",
-        "selector_expression",
-    }:
+        return
+    given = node.parent is not None and node.parent.type in ("arguments", "argument_list") and node.is_named
+    if node.type in COUNTS and (given or is_field(node, "index", "start", "end")):
         for sign in ("+", "-"):
             yield end, end, f" {sign} 1", "off by one", 1.5
 
@@ -255,7 +241,7 @@ def names(file: File, node: Node) -> Iterator[Change]:
     start, end = file.tree.span(node)
     text = file.tree.text_of(node)
     if node.type in FIELDS and node.parent is not None and node.parent.type != "pair":
-        before = field(node.parent, "object") or field(node.parent, "operand")
+        before = before_dot(node.parent)
         if before is None:
             return
         owned = [name for name in file.fields.get(file.tree.text_of(before), ()) if name != text]
@@ -275,9 +261,8 @@ def names(file: File, node: Node) -> Iterator[Change]:
         ):
             return
         if is_field(node, "function"):
-            for other in dict.fromkeys(
-                [*paired(text), *similar(text, file.called), *file.called[:MOST_NAMES]]
-            ):
+            others = [*paired(text), *similar(text, file.called), *file.called[:MOST_NAMES]]
+            for other in dict.fromkeys(others):
                 yield start, end, other, "function", 1.8
             return
         known = [name for name in file.names(node) if name not in (text, "_")]
@@ -305,7 +290,7 @@ def calls(file: File, node: Node) -> Iterator[Change]:
         yield *place, tree.text_of(other) + between + tree.text_of(one), "arguments swapped", 1.2
     if len(arguments) == 1:
         yield start, end, tree.text_of(arguments[0]), "call dropped", 2.0
-    before = field(function, "object") or field(function, "operand")
+    before = before_dot(function)
     if before is not None:
         yield start, end, tree.text_of(before), "call dropped", 2.1
     if len(arguments) > 1:
@@ -332,14 +317,12 @@ def statements(file: File, node: Node) -> Iterator[Change]:
         after = tree.text[end : end + 80].lstrip()
         function = function_of(node)
         if function is not None and not after.startswith(("if err", "; ")):
-            values = zero_values(tree, function)
-            yield (
-                end,
-                end,
-                f"\nif err != nil {{\nreturn {', '.join([*values[:-1], 'err'])}\n}}",
-                "missing guard",
-                1.4,
-            )
+            values = ", ".join([*zero_values(tree, function)[:-1], "err"])
+            yield end, end, f"\nif err != nil {{\nreturn {values}\n}}", "missing guard", 1.4
+
+
+EMPTY = {"pointer_type": "{} == nil", "slice_type": "len({}) == 0", "map_type": "{} == nil"}
+"""Tests for an empty value, by the type of a Go parameter."""
 
 
 def guards(file: File, node: Node) -> Iterator[Change]:
@@ -363,12 +346,7 @@ def guards(file: File, node: Node) -> Iterator[Change]:
             for value in ("", f" {text}", " false", " ''"):
                 yield place, place, f" if ({text} == null) return{value};", "missing guard", 2.6
         elif kind is not None and tree.is_go:
-            tests = {
-                "pointer_type": f"{text} == nil",
-                "slice_type": f"len({text}) == 0",
-                "map_type": f"{text} == nil",
-            }
-            test = tests.get(kind.type, f'{text} == ""' if tree.text_of(kind) == "string" else "")
+            test = EMPTY.get(kind.type, '{} == ""' if tree.text_of(kind) == "string" else "").format(text)
             if test:
                 returned = f"return {', '.join(zero_values(tree, function))}".strip()
                 yield place, place, f"\nif {test} {{\n{returned}\n}}\n", "missing guard", 2.6
@@ -395,7 +373,7 @@ def zero_values(tree: SyntaxTree, function: Node) -> list[str]:
     return found
 
 
-REWRITES: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
+CHANGES: tuple[Rewrite, ...] = (
     signs,
     operands,
     conditions,
@@ -405,12 +383,12 @@ REWRITES: tuple[Callable[[File, Node], Iterator[Change]], ...] = (
     calls,
     statements,
     guards,
-    *ADDITIONS,
 )
+REWRITES = (*CHANGES, *ADDITIONS)
 
 
 def propose_plain(
-    path: str, text: str, suspects: Mapping[int, float], kinds: Kinds, hints: Hints, most: int
+    path: str, text: str, suspects: Mapping[int, float], hints: Hints, most: int
 ) -> list[tuple[float, Mutation]]:
     """Return ``(suspicion, mutation)`` for the best distinct changes of a file, best first.
 
@@ -418,7 +396,6 @@ def propose_plain(
         path: Path of the file.
         text: Its text.
         suspects: Lines and their suspicion; only nodes that begin on such a line are changed.
-        kinds: Not used: types of values at run time are known only for Python.
         hints: Facts from the issue and the tests.
         most: Number of mutations to return.
     """

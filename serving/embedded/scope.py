@@ -4,7 +4,15 @@ import ast
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from m3agent.serving.embedded.source import FUNCTIONS, Function, SourceFile, names_in, own_nodes, parameters
+from m3agent.serving.embedded.source import (
+    FUNCTIONS,
+    Function,
+    SourceFile,
+    first_line,
+    names_in,
+    own_nodes,
+    parameters,
+)
 
 Kinds = Mapping[str, Mapping[str, Iterable[str]]]
 """Type names seen at run time, by ``path:first line`` of a function and by variable."""
@@ -60,13 +68,8 @@ class Module:
     @cached_property
     def constants(self) -> dict[type, list[object]]:
         """The distinct constants of the file (without docstrings), by type, in order of appearance."""
-        found: dict[type, list[object]] = {}
-        for node in ast.walk(self.source.tree):
-            if isinstance(node, ast.Constant) and not isinstance(self.source.parents.get(node), ast.Expr):
-                seen = found.setdefault(type(node.value), [])
-                if node.value not in seen:
-                    seen.append(node.value)
-        return found
+        nodes = ast.walk(self.source.tree)
+        return constants_of(node for node in nodes if not isinstance(self.source.parents.get(node), ast.Expr))
 
     @cached_property
     def all_attributes(self) -> list[str]:
@@ -97,16 +100,13 @@ class Scope:
         for name in parameters(scope):
             if name not in ("self", "cls"):
                 self.first_line.setdefault(name, 0)
-        stores = [
-            node
-            for node in own_nodes(scope)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ]
+        names = (node for node in own_nodes(scope) if isinstance(node, ast.Name))
+        stores = (node for node in names if isinstance(node.ctx, ast.Store))
         for node in sorted(stores, key=lambda node: node.lineno):
             if not isinstance(self._binder(node), ast.comprehension):
                 self.first_line.setdefault(node.id, 0 if depth else node.lineno)
-        first = min([scope.lineno, *(decorator.lineno for decorator in scope.decorator_list)])
-        for name, seen in kinds.get(f"{self.module.source.path}:{first}", {}).items():
+        place = f"{self.module.source.path}:{first_line(scope)}"
+        for name, seen in kinds.get(place, {}).items():
             self._kinds.setdefault(name, set()).update(seen)
         for statement in own_nodes(scope):
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -138,12 +138,9 @@ class Scope:
         """Variables of this function that no code reads: the faulty code often should have used them."""
         if self.function is None:
             return set()
-        read = {
-            node.id
-            for node in ast.walk(self.function)
-            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store)
-        }
-        return {name for name in self.first_line if name not in read}
+        names = (node for node in ast.walk(self.function) if isinstance(node, ast.Name))
+        read = {node.id for node in names if not isinstance(node.ctx, ast.Store)}
+        return set(self.first_line) - read
 
     @cached_property
     def idle(self) -> set[str]:
@@ -172,9 +169,8 @@ class Scope:
         """Attributes that the surrounding class uses on ``self`` (without methods)."""
         if self.owner is None:
             return []
-        plain = {
-            item.name for item in self.owner.body if isinstance(item, FUNCTIONS) and not item.decorator_list
-        }
+        methods = (item for item in self.owner.body if isinstance(item, FUNCTIONS))
+        plain = {item.name for item in methods if not item.decorator_list}
         found: dict[str, None] = {}
         for node in ast.walk(self.owner):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
@@ -187,13 +183,7 @@ class Scope:
     @cached_property
     def constants(self) -> dict[type, list[object]]:
         """The distinct constants of this function, by type."""
-        found: dict[type, list[object]] = {}
-        for node in ast.walk(self.function) if self.function is not None else ():
-            if isinstance(node, ast.Constant):
-                seen = found.setdefault(type(node.value), [])
-                if node.value not in seen:
-                    seen.append(node.value)
-        return found
+        return {} if self.function is None else constants_of(ast.walk(self.function))
 
     def comprehension_names(self, node: ast.AST) -> list[str]:
         """Return the loop names of the comprehensions and lambdas around `node`."""
@@ -209,14 +199,24 @@ class Scope:
         return found
 
 
+def constants_of(nodes: Iterable[ast.AST]) -> dict[type, list[object]]:
+    """Return the distinct constants among `nodes`, by type, in order of appearance."""
+    found: dict[type, list[object]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Constant):
+            seen = found.setdefault(type(node.value), [])
+            if node.value not in seen:
+                seen.append(node.value)
+    return found
+
+
 def literal_kind(value: ast.expr) -> str | None:
     """Return the type name of `value` if it is obvious."""
     if isinstance(value, ast.Constant):
         return type(value.value).__name__
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in CONSTRUCTORS:
-        return value.func.id
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "len":
-        return "int"
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        name = value.func.id
+        return name if name in CONSTRUCTORS else "int" if name == "len" else None
     return LITERAL_KINDS.get(type(value))
 
 

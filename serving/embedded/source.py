@@ -9,6 +9,8 @@ from m3agent.sandbox.python_ast import parse
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BLOCKS = ("body", "orelse", "finalbody")
+NESTED = (ast.stmt, ast.excepthandler, ast.match_case)
+"""Nodes that stand below a statement, not in it."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -36,15 +38,9 @@ BINDING: dict[type[ast.operator], int] = {
     ast.BitOr: BIT_OR,
     ast.BitXor: 6,
     ast.BitAnd: 7,
-    ast.LShift: 8,
-    ast.RShift: 8,
-    ast.Add: 9,
-    ast.Sub: 9,
-    ast.Mult: 10,
-    ast.MatMult: 10,
-    ast.Div: 10,
-    ast.FloorDiv: 10,
-    ast.Mod: 10,
+    **dict.fromkeys((ast.LShift, ast.RShift), 8),
+    **dict.fromkeys((ast.Add, ast.Sub), 9),
+    **dict.fromkeys((ast.Mult, ast.MatMult, ast.Div, ast.FloorDiv, ast.Mod), 10),
     ast.Pow: POWER,
 }
 
@@ -80,6 +76,17 @@ def binding(text: str) -> int:
 def bound(text: str, least: int) -> str:
     """Return `text`, in parentheses if it binds less tightly than `least`."""
     return text if binding(text) >= least else f"({text})"
+
+
+def first_line(statement: ast.stmt) -> int:
+    """Return the line on which a statement begins, with its decorators."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(decorator.lineno for decorator in decorators)])
+
+
+def last_line(statement: ast.stmt) -> int:
+    """Return the line on which a statement ends."""
+    return statement.end_lineno or statement.lineno
 
 
 class SourceFile:
@@ -140,10 +147,7 @@ class SourceFile:
     def unit(self) -> str:
         """One level of indentation in this file."""
         for node in ast.walk(self.tree):
-            if (
-                isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For))
-                and node.body[0].lineno > node.lineno
-            ):
+            if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.If, ast.For)):
                 outer, inner = self.indent(node.lineno), self.indent(node.body[0].lineno)
                 if inner.startswith(outer) and len(inner) > len(outer):
                     return inner[len(outer) :]
@@ -166,56 +170,52 @@ class SourceFile:
 
     def functions(self, node: ast.AST) -> list[Function]:
         """Return the functions around `node`, innermost first."""
-        found: list[Function] = []
         current = self.function(node)
-        while current is not None:
-            found.append(current)
-            current = self.function(current)
-        return found
+        return [] if current is None else [current, *self.functions(current)]
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
         """Return the class that contains `node`."""
         return next((above for above in self.ancestors(node) if isinstance(above, ast.ClassDef)), None)
-
-    def statement(self, node: ast.AST) -> ast.stmt | None:
-        """Return the statement that contains `node`, or is it."""
-        while not isinstance(node, ast.stmt):
-            if node not in self.parents:
-                return None
-            node = self.parents[node]
-        return node
 
     def statements(self) -> Iterator[ast.stmt]:
         """Yield every statement, in the order of the text."""
         found = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
         yield from sorted(found, key=lambda node: (node.lineno, node.col_offset))
 
+    def position(self, statement: ast.stmt) -> tuple[list[ast.stmt], int]:
+        """Return the block that contains `statement`, and its index in that."""
+        parent = self.parents.get(statement)
+        for name in BLOCKS:
+            block = getattr(parent, name, None)
+            for index, other in enumerate(block if isinstance(block, list) else ()):
+                if statement is other:
+                    return block or [], index
+        return [statement], 0
+
+    def own_lines(self, statement: ast.stmt) -> tuple[int, int] | None:
+        """Return the offsets of the lines of `statement`; None if it shares them with other code."""
+        first = first_line(statement)
+        start, end = self.line_start(first), self.line_start(last_line(statement) + 1)
+        begin = self.offset(first, 0) + len(self.indent(first))
+        if self.span(statement)[0] > begin and first == statement.lineno:
+            return None
+        if self.text.startswith("elif", begin):
+            return None  # a branch of the statement above, which cannot be moved or preceded by a statement
+        rest = self.text[self.span(statement)[1] : end].strip()
+        return None if rest and not rest.startswith("#") else (start, end)
+
     def header(self, statement: ast.stmt) -> tuple[int, int]:
         """Return the first and last line of the statement itself, without nested blocks."""
-        decorated: list[ast.expr] = getattr(statement, "decorator_list", [])
-        first = min([statement.lineno, *(decorator.lineno for decorator in decorated)])
-        last = statement.end_lineno or statement.lineno
-        body = getattr(statement, "body", None)
-        if isinstance(body, list) and body:
-            last = max(statement.lineno, body[0].lineno - 1)
-            decorators = getattr(body[0], "decorator_list", [])
-            if decorators:
-                last = max(statement.lineno, decorators[0].lineno - 1)
-        return first, last
+        body: list[ast.stmt] = getattr(statement, "body", [])
+        last = max(statement.lineno, first_line(body[0]) - 1) if body else last_line(statement)
+        return first_line(statement), last
 
     def expressions(self, statement: ast.stmt) -> list[ast.expr]:
         """Return the expressions of the statement itself, without those of nested statements."""
-        found: list[ast.expr] = []
         pending: list[ast.AST] = [statement]
-        while pending:
-            node = pending.pop(0)
-            for child in ast.iter_child_nodes(node):
-                if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
-                    continue
-                if isinstance(child, ast.expr):
-                    found.append(child)
-                pending.append(child)
-        return found
+        for node in pending:  # it grows
+            pending += (child for child in ast.iter_child_nodes(node) if not isinstance(child, NESTED))
+        return [node for node in pending if isinstance(node, ast.expr)]
 
     def needed(self, node: ast.AST) -> int:
         """Return how tightly an expression must bind to replace `node` without parentheses."""
@@ -261,8 +261,7 @@ def names_in(node: ast.AST) -> set[str]:
 def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function's body, without those of nested functions."""
     pending = list(ast.iter_child_nodes(function))
-    while pending:
-        node = pending.pop(0)
+    for node in pending:  # it grows
         yield node
         if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             pending.extend(ast.iter_child_nodes(node))
@@ -270,9 +269,6 @@ def own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 def parameters(function: Function) -> list[str]:
     """Return the names of a function's parameters, in order."""
-    arguments = function.args
-    found = [*arguments.posonlyargs, *arguments.args]
-    found += [arguments.vararg] if arguments.vararg else []
-    found += arguments.kwonlyargs
-    found += [arguments.kwarg] if arguments.kwarg else []
-    return [argument.arg for argument in found]
+    given = function.args
+    found = (*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg)
+    return [argument.arg for argument in found if argument is not None]

@@ -14,31 +14,25 @@ if TYPE_CHECKING:
     from tree_sitter import Node, Tree
 
 LIBRARY = "tree_sitter_language_pack"
+
+
+def types(text: str) -> frozenset[str]:
+    """Return the types of nodes that a text lists."""
+    return frozenset(text.split())
+
+
 GRAMMARS = {
     "go": "go",
-    "js": "javascript",
-    "jsx": "javascript",
-    "cjs": "javascript",
-    "mjs": "javascript",
-    "ts": "typescript",
-    "cts": "typescript",
-    "mts": "typescript",
+    **dict.fromkeys(("js", "jsx", "cjs", "mjs"), "javascript"),
+    **dict.fromkeys(("ts", "cts", "mts"), "typescript"),
     "tsx": "tsx",
 }
 """Grammars by suffix."""
 LONGEST = 512 * 1024
 """Most bytes of a file that is parsed."""
-FUNCTIONS = frozenset(
-    {
-        "function_declaration",
-        "method_declaration",
-        "func_literal",
-        "method_definition",
-        "arrow_function",
-        "function_expression",
-        "generator_function_declaration",
-        "generator_function",
-    }
+FUNCTIONS = types(
+    "function_declaration method_declaration func_literal method_definition arrow_function "
+    "function_expression generator_function_declaration generator_function"
 )
 NAMED_BLOCKS = frozenset(
     {"function_declaration", "method_declaration", "method_definition", "variable_declarator"}
@@ -127,6 +121,11 @@ def go_bodies(path: str, text: str) -> tuple[tuple[int, int, str], ...]:
     return tuple(found)
 
 
+def before_dot(node: Node) -> Node | None:
+    """Return the value whose field or method a node is."""
+    return field(node, "object") or field(node, "operand")
+
+
 def line_of(node: Node) -> int:
     """Return the first line of a node, from 1."""
     return node.start_point[0] + 1
@@ -147,9 +146,8 @@ def field(node: Node, name: str) -> Node | None:
 
 def is_field(node: Node, *names: str) -> bool:
     """Return whether a node has one of these roles in the node around it."""
-    return node.parent is not None and any(
-        (found := node.parent.child_by_field_name(name)) is not None and found.id == node.id for name in names
-    )
+    around = node.parent
+    return around is not None and any(field(around, name) == node for name in names)
 
 
 def is_condition(node: Node) -> bool:

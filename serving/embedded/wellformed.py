@@ -4,8 +4,7 @@ import ast
 
 from m3agent.sandbox.python_ast import parse
 from m3agent.serving.embedded.operators.base import Mutation
-from m3agent.serving.embedded.operators.layout import first_line
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, SourceFile, splice
+from m3agent.serving.embedded.source import FUNCTIONS, Edit, SourceFile, first_line, splice
 
 
 class Checker:

@@ -1,62 +1,46 @@
-"""Input and output types of the operators."""
+"""Input and output types of the operators, and how they handle whole statements as lines of text."""
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from m3agent.serving.embedded.scope import Module, Scope
-from m3agent.serving.embedded.source import Edit, SourceFile
+from m3agent.serving.embedded.source import Edit, SourceFile, first_line
+
+LEAVING = (ast.Return, ast.Raise, ast.Break, ast.Continue)
+"""Statements after which their block ends."""
+
+Alternatives = Iterator[tuple[str, str, float]]
+"""Other texts for an expression, each with the kind of change and its cost (see `Mutation`)."""
 
 
 @dataclass(frozen=True)
 class Hints:
-    """Facts from outside the code.
-
-    Attributes:
-        numbers: Numbers in the issue.
-        strings: Texts that the issue quotes.
-        words: Words of the issue that look like identifiers.
-        errors: Exceptions that ended tests.
-        expected: Exceptions that tests expected and did not get.
-    """
+    """Facts from outside the code."""
 
     numbers: tuple[int | float, ...] = ()
+    """Numbers in the issue."""
     strings: tuple[str, ...] = ()
+    """Texts that the issue quotes."""
     words: frozenset[str] = frozenset()
+    """Words of the issue that look like identifiers."""
     errors: frozenset[str] = frozenset()
+    """Exceptions that ended tests."""
     expected: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """Another text for an expression.
-
-    Attributes:
-        text: The new text.
-        operator: Name of the kind of change.
-        cost: Smaller for a more ordinary mistake; about -log of its share.
-    """
-
-    text: str
-    operator: str
-    cost: float
+    """Exceptions that tests expected and did not get."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One proposed change of a source.
-
-    Attributes:
-        edits: The changes of the text.
-        line: The line that it changes.
-        operator: Name of the kind of change.
-        cost: Smaller for a more ordinary mistake.
-    """
+    """One proposed change of a source."""
 
     edits: tuple[Edit, ...]
     line: int
+    """The line that it changes."""
     operator: str
+    """Name of the kind of change."""
     cost: float
+    """Smaller for a more ordinary mistake; about -log of its share."""
 
 
 @dataclass(frozen=True)
@@ -73,17 +57,57 @@ class Place:
         """Return the text of `node`."""
         return self.source.segment(node)
 
+    def texts(self, nodes: Iterable[ast.AST]) -> list[str]:
+        """Return the texts of `nodes`."""
+        return [self.source.segment(node) for node in nodes]
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         """Return the node around `node`."""
         return self.source.parents.get(node)
+
+    def is_called(self, node: ast.AST) -> bool:
+        """Return whether `node` is the function of a call."""
+        return getattr(self.parent(node), "func", None) is node
+
+    def is_base(self, node: ast.AST) -> bool:
+        """Return whether `node` is called, or an attribute or element of it is taken."""
+        parent = self.parent(node)
+        taken = isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is node
+        return taken or self.is_called(node)
 
     def names(self, node: ast.AST) -> list[str]:
         """Return the variables that can be read at `node`."""
         own = self.scope.comprehension_names(node)
         return own + [name for name in self.scope.before(self.statement.lineno) if name not in own]
 
+    def unread(self, name: str, bonus: float) -> float:
+        """Return what a variable saves: `bonus` if no code reads it, so that it may be the missing one."""
+        return bonus if name in self.scope.unread else 0.0
 
-Expression = Callable[[Place, ast.expr], Iterator[Alternative]]
+    def change(self, operator: str, cost: float, *edits: Edit, line: int = 0) -> Mutation:
+        """Return a mutation of the statement, or of another line."""
+        return Mutation(edits, line or self.statement.lineno, operator, cost)
+
+    def replaced(self, code: str, operator: str, cost: float) -> Mutation:
+        """Return the mutation that replaces the whole statement with `code`."""
+        return self.change(operator, cost, Edit(*self.source.span(self.statement), code))
+
+    def inserted(self, code: str, operator: str, cost: float, *, after: bool = False) -> Iterator[Mutation]:
+        """Insert `code`, which tabs indent, before or after the statement, if that is possible."""
+        source = self.source
+        span = source.own_lines(self.statement)
+        if span is None:
+            return
+        indent = source.indent(first_line(self.statement))
+        lines = code.replace("\t", source.unit).split("\n")
+        text = "".join(f"{indent}{line}{source.newline}" for line in lines)
+        at = span[after]
+        if after and at == len(source.text) and not source.text.endswith("\n"):
+            text = source.newline + text
+        yield self.change(operator, cost, Edit(at, at, text))
+
+
+Expression = Callable[[Place, ast.expr], Alternatives]
 """An operator for one expression."""
 
 Whole = Callable[[Place], Iterator[Mutation]]
@@ -93,6 +117,28 @@ Whole = Callable[[Place], Iterator[Mutation]]
 def is_condition(place: Place, node: ast.expr) -> bool:
     """Tell whether `node` is the test of a branch, loop, filter or conditional expression."""
     parent = place.parent(node)
-    if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert):
-        return parent.test is node
-    return isinstance(parent, ast.comprehension) and any(node is test for test in parent.ifs)
+    if isinstance(parent, ast.comprehension):
+        return any(node is test for test in parent.ifs)
+    return isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert) and parent.test is node
+
+
+def is_stored(node: ast.AST) -> bool:
+    """Tell whether `node` is the target of an assignment."""
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def is_text(statement: ast.stmt) -> bool:
+    """Tell whether a statement is only a constant, such as a docstring."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def swapped(items: list[str]) -> Iterator[list[str]]:
+    """Yield the items with each two neighbours in the other order."""
+    for at in range(len(items) - 1):
+        yield [*items[:at], items[at + 1], items[at], *items[at + 2 :]]
+
+
+def shortened(items: list[str]) -> Iterator[list[str]]:
+    """Yield the items without each of them."""
+    for at in range(len(items)):
+        yield items[:at] + items[at + 1 :]

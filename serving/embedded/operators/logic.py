@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import Alternative, Place, is_condition
-from m3agent.serving.embedded.source import AND, BIT_OR, NOT, OR, bound
+from m3agent.serving.embedded.operators.base import Alternatives, Place, is_condition, shortened
+from m3agent.serving.embedded.source import AND, BIT_OR, NOT, OR, bound, names_in
 
 SIGNS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
@@ -33,30 +33,30 @@ INSTEAD: dict[str, tuple[tuple[str, float], ...]] = {
 }
 
 
-def comparisons(place: Place, node: ast.expr) -> Iterator[Alternative]:
+def comparisons(place: Place, node: ast.expr) -> Alternatives:
     """Propose another comparison, also with a numeric bound moved by one."""
     if not isinstance(node, ast.Compare):
         return
-    texts = [bound(place.text(part), BIT_OR) for part in (node.left, *node.comparators)]
+    texts = [bound(text, BIT_OR) for text in place.texts((node.left, *node.comparators))]
     signs = [SIGNS[type(sign)] for sign in node.ops]
 
     def joined(parts: list[str], between: list[str]) -> str:
         return parts[0] + "".join(f" {sign} {part}" for sign, part in zip(between, parts[1:], strict=True))
 
     for index, sign in enumerate(signs):
+        limit = node.comparators[index]
         for other, cost in INSTEAD[sign]:
             changed = [*signs[:index], other, *signs[index + 1 :]]
-            yield Alternative(joined(texts, changed), "comparison", cost)
-            limit = node.comparators[index]
+            yield joined(texts, changed), "comparison", cost
             if isinstance(limit, ast.Constant) and type(limit.value) is int and "in" not in other:
                 for step in (1, -1):
                     parts = [*texts[: index + 1], str(limit.value + step), *texts[index + 2 :]]
-                    yield Alternative(joined(parts, changed), "comparison and bound", cost + 1.8)
+                    yield joined(parts, changed), "comparison and bound", cost + 1.8
     if len(signs) == 1 and signs[0] in ("in", "not in", "is", "is not"):
-        yield Alternative(joined(texts[::-1], signs), "comparison sides", 2.8)
+        yield joined(texts[::-1], signs), "comparison sides", 2.8
     if len(signs) == 1 and signs[0] in ("==", "!=") and texts[1] in ("None", "True", "False"):
-        yield Alternative(texts[0], "comparison dropped", 2.6)
-        yield Alternative(negated(texts[0]), "comparison dropped", 2.6)
+        yield texts[0], "comparison dropped", 2.6
+        yield negated(texts[0]), "comparison dropped", 2.6
 
 
 def both(one: str, word: str, other: str) -> str:
@@ -75,7 +75,7 @@ def is_none(text: str, word: str = "is") -> str:
     return f"{bound(text, BIT_OR)} {word} None"
 
 
-def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
+def booleans(place: Place, node: ast.expr) -> Alternatives:
     """Propose ``and`` for ``or``, a dropped operand, or an added or removed negation."""
     if isinstance(node, ast.BoolOp):
         yield from _joined(place, node)
@@ -83,98 +83,93 @@ def booleans(place: Place, node: ast.expr) -> Iterator[Alternative]:
         yield from _negation(place, node)
         return
     parent = place.parent(node)
+    returned = isinstance(parent, ast.Return)
+    value = isinstance(node, ast.Name | ast.Attribute | ast.Subscript)
+    if returned and value:
+        yield negated(place.text(node)), "not added", 2.6
     decides = is_condition(place, node) or isinstance(parent, ast.BoolOp)
-    simple = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    returned = isinstance(parent, ast.Return) and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)
-    if isinstance(parent, ast.Return) and isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
-        yield Alternative(negated(place.text(node)), "not added", 2.6)
-    if decides or returned:
+    if decides or (returned and isinstance(node, ast.BoolOp | ast.Compare | ast.Call)):
         text = place.text(node)
         if not isinstance(node, ast.Compare):
-            yield Alternative(negated(text), "not added", 1.8)
+            yield negated(text), "not added", 1.8
         elif len(node.ops) > 1:
-            yield Alternative(negated(text), "not added", 2.4)
-        if simple:
-            yield Alternative(is_none(text, "is not"), "truth of None", 2.2)
-            yield Alternative(is_none(text), "truth of None", 3.0)
+            yield negated(text), "not added", 2.4
+        if value or isinstance(node, ast.Call):
+            yield is_none(text, "is not"), "truth of None", 2.2
+            yield is_none(text), "truth of None", 3.0
 
 
-def _joined(place: Place, node: ast.BoolOp) -> Iterator[Alternative]:
+def _joined(place: Place, node: ast.BoolOp) -> Alternatives:
     own, word = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
     own_level, level = (AND, OR) if own == "and" else (OR, AND)
-    texts = [place.text(value) for value in node.values]
-    yield Alternative(f" {word} ".join(bound(text, level) for text in texts), "boolean operator", 1.2)
+    texts = place.texts(node.values)
+    yield f" {word} ".join(bound(text, level) for text in texts), "boolean operator", 1.2
     if len(texts) == 3:
-        yield Alternative(both(texts[0], own, both(texts[1], word, texts[2])), "boolean operator", 2.4)
-        yield Alternative(both(both(texts[0], word, texts[1]), own, texts[2]), "boolean operator", 2.4)
-    for index in range(len(texts)):
-        rest = [bound(text, own_level) for text in texts[:index] + texts[index + 1 :]]
-        yield Alternative(f" {own} ".join(rest), "operand dropped", 2.4)
-    for index, value in enumerate(node.values):
+        yield both(texts[0], own, both(texts[1], word, texts[2])), "boolean operator", 2.4
+        yield both(both(texts[0], word, texts[1]), own, texts[2]), "boolean operator", 2.4
+    for rest in shortened(texts):
+        yield f" {own} ".join(bound(text, own_level) for text in rest), "operand dropped", 2.4
+    for value, outer in zip(node.values, shortened(texts), strict=True):
         if isinstance(value, ast.BoolOp) and own == "or":
-            first, *inner = [place.text(part) for part in value.values]
-            outer = [text for other, text in enumerate(texts) if other != index]
-            regrouped = f"({' or '.join([*outer, first])}) and {' and '.join(inner)}"
-            yield Alternative(regrouped, "grouping", 2.8)
+            first, *inner = place.texts(value.values)
+            yield f"({' or '.join([*outer, first])}) and {' and '.join(inner)}", "grouping", 2.8
     if own == "or" and len(texts) == 2:
         one, other = bound(texts[0], OR), texts[1]
-        yield Alternative(f"{one} if {is_none(texts[0], 'is not')} else {other}", "truth of None", 2.4)
+        yield f"{one} if {is_none(texts[0], 'is not')} else {other}", "truth of None", 2.4
 
 
-def _negation(place: Place, node: ast.UnaryOp) -> Iterator[Alternative]:
+def _negation(place: Place, node: ast.UnaryOp) -> Alternatives:
     text = place.text(node.operand)
-    yield Alternative(text, "not removed", 1.2)
-    yield Alternative(is_none(text), "truth of None", 2.2)
+    yield text, "not removed", 1.2
+    yield is_none(text), "truth of None", 2.2
     if isinstance(node.operand, ast.BoolOp):
         word, level = ("and", AND) if isinstance(node.operand.op, ast.And) else ("or", OR)
-        first, *rest = [place.text(value) for value in node.operand.values]
+        first, *rest = place.texts(node.operand.values)
         parts = [negated(first), *(bound(other, level) for other in rest)]
-        yield Alternative(f" {word} ".join(parts), "not moved", 2.4)
+        yield f" {word} ".join(parts), "not moved", 2.4
 
 
-def conditions(place: Place, node: ast.expr) -> Iterator[Alternative]:
+def conditions(place: Place, node: ast.expr) -> Alternatives:
     """Propose a condition that a test from the scope strengthens, weakens or replaces."""
-    if not is_condition(place, node) and not (
-        isinstance(place.parent(node), ast.Return) and isinstance(node, ast.Compare | ast.BoolOp)
-    ):
+    returned = isinstance(place.parent(node), ast.Return) and isinstance(node, ast.Compare | ast.BoolOp)
+    if not is_condition(place, node) and not returned:
         return
     text = place.text(node)
     if isinstance(node, ast.Constant):
         for name in place.names(node):
-            yield Alternative(name, "condition", 3.0)
-            yield Alternative(f"not {name}", "condition", 3.6)
+            yield name, "condition", 3.0
+            yield f"not {name}", "condition", 3.6
         return
     for atom, cost in atoms(place, node):
         if atom.endswith("is None"):
-            yield Alternative(both(atom, "or", text), "condition weakened", cost)
-            continue
-        if atom.endswith("is not None"):
-            yield Alternative(both(atom, "and", text), "condition strengthened", cost)
-            continue
-        yield Alternative(both(text, "and", atom), "condition strengthened", cost)
-        yield Alternative(both(text, "or", atom), "condition weakened", cost)
-        if cost < 4.6:
-            yield Alternative(atom, "condition", cost + 0.4)
+            yield both(atom, "or", text), "condition weakened", cost
+        elif atom.endswith("is not None"):
+            yield both(atom, "and", text), "condition strengthened", cost
+        else:
+            yield both(text, "and", atom), "condition strengthened", cost
+            yield both(text, "or", atom), "condition weakened", cost
+            if cost < 4.6:
+                yield atom, "condition", cost + 0.4
 
 
 def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
     """Yield conditions that may be missing beside `node`, with their costs."""
     seen: set[str] = set()
-    chained = [inner for inner in ast.walk(node) if isinstance(inner, ast.Attribute | ast.Subscript)]
     none_cost = 2.2 if place.hints.errors & {"AttributeError", "TypeError"} else 3.6
-    for inner in chained:
-        base = place.text(inner.value)
-        if base not in ("self", *seen) and not isinstance(inner.value, ast.Call):
-            seen.add(base)
-            yield is_none(base), none_cost
-            yield is_none(base, "is not"), none_cost
-    used = {inner.id for inner in ast.walk(place.statement) if isinstance(inner, ast.Name)}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute | ast.Subscript) and not isinstance(inner.value, ast.Call):
+            base = place.text(inner.value)
+            if base not in ("self", *seen):
+                seen.add(base)
+                yield is_none(base), none_cost
+                yield is_none(base, "is not"), none_cost
+    used = names_in(place.statement)
     for name in place.names(node):
         near = 0.0 if name in used else 0.6
-        unread = -1.0 if name in place.scope.unread else 0.0
         kinds = place.scope.kinds(name)
-        yield name, 4.2 + near + unread
-        yield f"not {name}", 4.2 + near + unread
+        cost = 4.2 + near - place.unread(name, 1.0)
+        yield name, cost
+        yield f"not {name}", cost
         if name not in seen and (not kinds or not kinds <= {"int", "float", "bool"}):
             yield f"{name} is None", 4.8 + near
             yield f"{name} is not None", 4.8 + near
@@ -189,14 +184,12 @@ def atoms(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
 
 def copied_tests(place: Place, node: ast.expr) -> Iterator[tuple[str, float]]:
     """Yield conditions from other statements of the same function, then of the same class."""
-    around: ast.AST | None = place.scope.function
     visible = {*place.names(node), "self", *place.module.functions, *place.module.variables, "len"}
     seen = {place.text(node)}
-    for scope, cost in ((around, 4.6), (place.scope.owner, 5.4)):
+    for scope, cost in ((place.scope.function, 4.6), (place.scope.owner, 5.4)):
         for inner in ast.walk(scope) if scope is not None else ():
-            if isinstance(inner, ast.Compare | ast.UnaryOp) and not isinstance(inner, ast.BoolOp):
-                text = place.text(inner)
-                names = {part.id for part in ast.walk(inner) if isinstance(part, ast.Name)}
+            if isinstance(inner, ast.Compare | ast.UnaryOp):
+                text, names = place.text(inner), names_in(inner)
                 if text not in seen and names and names <= visible and len(text) < 60 and text[0] != "-":
                     seen.add(text)
                     yield text, cost

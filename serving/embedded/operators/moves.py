@@ -3,141 +3,129 @@
 import ast
 from collections.abc import Iterator
 
-from m3agent.serving.embedded.operators.base import Mutation, Place
-from m3agent.serving.embedded.operators.layout import (
-    first_line,
-    has_long_strings,
-    last_line,
-    lines_text,
-    own_lines,
-    reindented,
-    siblings_of,
-)
-from m3agent.serving.embedded.source import BLOCKS, FUNCTIONS, Edit
+from m3agent.serving.embedded.operators.base import LEAVING, Mutation, Place, is_text
+from m3agent.serving.embedded.source import BLOCKS, FUNCTIONS, Edit, SourceFile, first_line, last_line
+
+FIXED = (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+"""Statements that stay where they are."""
 
 
-def _movable(statement: ast.stmt) -> bool:
-    return not isinstance(
-        statement, (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+def lines_text(source: SourceFile, start: int, end: int) -> str:
+    """Return the lines of a span, always with a line ending at the end."""
+    text = source.text[start:end]
+    return text if text.endswith("\n") else text + source.newline
+
+
+def reindented(text: str, old: str, new: str) -> str:
+    """Return `text` with the indentation `old` of its lines replaced by `new`."""
+    lines = text.splitlines(keepends=True)
+    return "".join(
+        new + line[len(old) :] if line.startswith(old) and line.strip() else line for line in lines
     )
 
 
-def _docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+def has_long_strings(statement: ast.stmt) -> bool:
+    """Tell whether a string in `statement` spans several lines, so that moving the lines would change it."""
+    strings = (node for node in ast.walk(statement) if isinstance(node, ast.Constant | ast.JoinedStr))
+    return any(node.end_lineno != node.lineno for node in strings)
 
 
 def deletions(place: Place) -> Iterator[Mutation]:
     """Propose to delete or repeat the statement."""
     source, statement = place.source, place.statement
-    span = own_lines(source, statement)
-    if span is None or not _movable(statement) or _docstring(statement) or isinstance(statement, ast.Pass):
+    span = source.own_lines(statement)
+    if span is None or isinstance(statement, (*FIXED, ast.Pass)) or is_text(statement):
         return
-    if len(siblings_of(source, statement)) == 1:
-        start, end = source.span(statement)
-        yield Mutation((Edit(start, end, "pass"),), statement.lineno, "statement deleted", 3.8)
+    if len(source.position(statement)[0]) == 1:
+        yield place.replaced("pass", "statement deleted", 3.8)
     else:
-        yield Mutation((Edit(*span, ""),), statement.lineno, "statement deleted", 3.4)
+        yield place.change("statement deleted", 3.4, Edit(*span, ""))
     if isinstance(statement, ast.If | ast.While | ast.With) and not has_long_strings(statement):
-        orelse = getattr(statement, "orelse", [])
-        if not orelse and own_lines(source, statement.body[0]) is not None:
-            start = source.line_start(first_line(statement.body[0]))
-            body = lines_text(source, start, span[1])
-            text = reindented(
-                source, body, source.indent(statement.body[0].lineno), source.indent(statement.lineno)
-            )
-            yield Mutation((Edit(*span, text),), statement.lineno, "condition removed", 4.2)
-    if not isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
-        text = lines_text(source, *span)
-        yield Mutation((Edit(span[1], span[1], text),), statement.lineno, "statement repeated", 4.8)
+        inner = statement.body[0]
+        if not getattr(statement, "orelse", []) and source.own_lines(inner) is not None:
+            body = lines_text(source, source.line_start(first_line(inner)), span[1])
+            text = reindented(body, source.indent(inner.lineno), source.indent(statement.lineno))
+            yield place.change("condition removed", 4.2, Edit(*span, text))
+    if not isinstance(statement, LEAVING):
+        yield place.change("statement repeated", 4.8, Edit(span[1], span[1], lines_text(source, *span)))
 
 
 def moves(place: Place) -> Iterator[Mutation]:
     """Propose to move the statement before or after its neighbours."""
     source, statement = place.source, place.statement
-    block = siblings_of(source, statement)
-    index = next((at for at, other in enumerate(block) if other is statement), 0)
-    mine = own_lines(source, statement)
-    if mine is None or not _movable(statement) or _docstring(statement):
+    block, index = source.position(statement)
+    mine = source.own_lines(statement)
+    if mine is None or isinstance(statement, FIXED) or is_text(statement):
         return
-    for distance, cost in ((1, 2.2), (2, 3.2), (3, 3.6)):
-        for target in (index - distance, index + distance):
-            if not 0 <= target < len(block) or _docstring(block[target]) or not _movable(block[target]):
-                continue
-            if distance == 1 and target < index:
-                continue  # same as moving the neighbour down
-            theirs = own_lines(source, block[target])
-            if theirs is None:
-                continue
-            text = lines_text(source, *mine)
-            at = theirs[0] if target < index else theirs[1]
-            yield Mutation((Edit(*mine, ""), Edit(at, at, text)), statement.lineno, "statement moved", cost)
+    # Moving it up by one is the same as moving the neighbour down.
+    for distance, cost in ((1, 2.2), (-2, 3.2), (2, 3.2), (-3, 3.6), (3, 3.6)):
+        target = index + distance
+        if 0 <= target < len(block) and not is_text(block[target]) and not isinstance(block[target], FIXED):
+            theirs = source.own_lines(block[target])
+            if theirs is not None:
+                at = theirs[distance > 0]
+                moved = Edit(at, at, lines_text(source, *mine))
+                yield place.change("statement moved", cost, Edit(*mine, ""), moved)
 
 
 def dedents(place: Place) -> Iterator[Mutation]:
     """Propose to move the statement, and those after it in its block, out of the block that they end."""
     source, statement = place.source, place.statement
-    parent = source.parents.get(statement)
+    parent = place.parent(statement)
     while isinstance(parent, ast.excepthandler):
-        parent = source.parents.get(parent)
-    block = siblings_of(source, statement)
+        parent = place.parent(parent)
+    block, index = source.position(statement)
+    mine = source.own_lines(statement)
+    if mine is None or not isinstance(parent, ast.stmt) or isinstance(parent, (*FUNCTIONS, ast.ClassDef)):
+        return
+    alone = isinstance(parent, ast.If | ast.For | ast.While) and len(block) == 1
+    if index == 0 and not alone:
+        return
     if (
-        not isinstance(parent, ast.stmt)
-        or isinstance(parent, (*FUNCTIONS, ast.ClassDef))
-        or block[0] is statement
-    ) and not (
-        isinstance(parent, ast.If | ast.For | ast.While) and block[0] is statement and len(block) == 1
+        last_line(parent) != last_line(block[-1])
+        or has_long_strings(statement)
+        or isinstance(statement, FIXED)
     ):
         return
-    if last_line(parent) != last_line(block[-1]) or has_long_strings(statement) or not _movable(statement):
-        return
-    mine = own_lines(source, statement)
-    if mine is None:
-        return
     end = source.line_start(last_line(parent) + 1)
-    old, new = source.indent(first_line(statement)), source.indent(parent.lineno)
-    text = reindented(source, lines_text(source, mine[0], end), old, new)
-    if block[0] is statement:
+    lines, old = lines_text(source, mine[0], end), source.indent(first_line(statement))
+    text = reindented(lines, old, source.indent(parent.lineno))
+    if index == 0:
         text = f"{old}pass{source.newline}{text}"
-    yield Mutation((Edit(mine[0], end, text),), statement.lineno, "dedent", 1.8)
+    yield place.change("dedent", 1.8, Edit(mine[0], end, text))
     # Further out, if a second block ends here too.
-    outer = source.parents.get(parent)
+    outer = place.parent(parent) if index else None
     if isinstance(outer, ast.For | ast.While | ast.If | ast.With) and last_line(outer) == last_line(parent):
-        text = reindented(source, lines_text(source, mine[0], end), old, source.indent(outer.lineno))
-        if block[0] is not statement:
-            yield Mutation((Edit(mine[0], end, text),), statement.lineno, "dedent", 2.6)
+        text = reindented(lines, old, source.indent(outer.lineno))
+        yield place.change("dedent", 2.6, Edit(mine[0], end, text))
 
 
 def indents(place: Place) -> Iterator[Mutation]:
     """Propose to move the statement into the block that ends directly before it."""
     source, statement = place.source, place.statement
-    block = siblings_of(source, statement)
-    index = next((at for at, other in enumerate(block) if other is statement), 0)
-    mine = own_lines(source, statement)
-    if index == 0 or mine is None or not _movable(statement) or has_long_strings(statement):
+    block, index = source.position(statement)
+    mine = source.own_lines(statement)
+    if index == 0 or mine is None or isinstance(statement, FIXED) or has_long_strings(statement):
         return
     before: ast.stmt | None = block[index - 1]
+    old = source.indent(first_line(statement))
     cost = 2.0
     while isinstance(before, ast.For | ast.While | ast.If | ast.With | ast.Try):
         inner = _last_block(before)
-        if own_lines(source, inner[-1]) is None:
+        if source.own_lines(inner[-1]) is None:
             return
-        old, new = source.indent(first_line(statement)), source.indent(first_line(inner[-1]))
-        text = reindented(source, lines_text(source, *mine), old, new)
-        if index + 1 < len(block) or not isinstance(statement, ast.Return):
-            yield Mutation((Edit(*mine, text),), statement.lineno, "indent", cost)
-        else:
-            yield Mutation((Edit(*mine, text),), statement.lineno, "indent", cost + 1.4)
-        if index + 2 == len(block) and own_lines(source, block[-1]) and not has_long_strings(block[-1]):
+        new = source.indent(first_line(inner[-1]))
+        leaves = index + 1 == len(block) and isinstance(statement, ast.Return)
+        text = reindented(lines_text(source, *mine), old, new)
+        yield place.change("indent", cost + (1.4 if leaves else 0), Edit(*mine, text))
+        if index + 2 == len(block) and source.own_lines(block[-1]) and not has_long_strings(block[-1]):
             end = source.line_start(last_line(block[-1]) + 1)
-            both = reindented(source, lines_text(source, mine[0], end), old, new)
-            yield Mutation((Edit(mine[0], end, both),), statement.lineno, "indent", cost + 1.0)
+            both = reindented(lines_text(source, mine[0], end), old, new)
+            yield place.change("indent", cost + 1.0, Edit(mine[0], end, both))
         before = inner[-1]
         cost += 0.8
 
 
 def _last_block(statement: ast.stmt) -> list[ast.stmt]:
-    for name in reversed(BLOCKS):
-        block = getattr(statement, name, None)
-        if block:
-            return list(block)
-    return [statement]
+    blocks = (getattr(statement, name, None) for name in reversed(BLOCKS))
+    return next((list(block) for block in blocks if block), [statement])

@@ -69,9 +69,7 @@ def mended(path: str, text: str, before: str, after: str) -> str:
     assert text.count(before) == 1
     faulty = text.replace(before, after)
     first = text[: text.index(before)].count("\n") + 1
-    found = propose_plain(
-        path, faulty, dict.fromkeys((first - 1, first, first + 1), 1.0), {}, Hints(), 10_000
-    )
+    found = propose_plain(path, faulty, dict.fromkeys((first - 1, first, first + 1), 1.0), Hints(), 10_000)
     wanted = re.sub(r"[\s;]", "", text)
     kinds = (one.operator for _, one in found if re.sub(r"[\s;]", "", splice(faulty, one.edits)) == wanted)
     return next(kinds, "")
@@ -108,8 +106,6 @@ def test_what_is_missing_in_javascript_is_put_back(kind: str, before: str, after
 
 def test_a_statement_with_unknown_variables_is_not_tried() -> None:
     text = "package p\n\nfunc f(a int) {\n\ta++\n}\n\nfunc g(b, c int) {\n\tb = c\n}\n"
-    changed = {
-        splice(text, one.edits) for _, one in propose_plain("m.go", text, {4: 1.0}, {}, Hints(), 10_000)
-    }
+    changed = {splice(text, one.edits) for _, one in propose_plain("m.go", text, {4: 1.0}, Hints(), 10_000)}
     assert not any("a++\nb = c" in other for other in changed)
     assert any("a++\na++" in other for other in changed)

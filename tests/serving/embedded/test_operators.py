@@ -21,7 +21,7 @@ WORD = re.compile(r"\w+|[^\w\s()]")
 
 def mutations(text: str, hints: Hints | None = None) -> list[Mutation]:
     lines = dict.fromkeys(range(1, text.count("\n") + 2), 1.0)
-    return [mutation for _, mutation in propose(SourceFile("m.py", text), lines, {}, hints or Hints())]
+    return [mutation for _, mutation in propose("m.py", text, lines, {}, hints or Hints())]
 
 
 def results(text: str, hints: Hints | None = None) -> dict[str, str]:

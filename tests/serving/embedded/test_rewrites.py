@@ -17,7 +17,7 @@ JS = "exports.f = async (a, b, xs, p) => {\n  %s\n  return 0;\n};\n"
 
 def results(path: str, text: str, line: int, hints: Hints | None = None) -> dict[str, str]:
     """Return the kind of change by each changed text, for changes of one line."""
-    found = propose_plain(path, text, {line: 1.0}, {}, hints or Hints(), 10_000)
+    found = propose_plain(path, text, {line: 1.0}, hints or Hints(), 10_000)
     return {splice(text, mutation.edits): mutation.operator for _, mutation in reversed(found)}
 
 
