@@ -68,12 +68,7 @@ def _proposed(path: str, text: str, known: str, hints: Hints, most: int) -> list
 
 
 def candidates(
-    texts: Mapping[str, str],
-    scores: Scores,
-    kinds: Kinds,
-    hints: Hints,
-    most: int,
-    seed: int,
+    texts: Mapping[str, str], scores: Scores, kinds: Kinds, hints: Hints, most: int, seed: int
 ) -> list[PatchCandidate]:
     """Return the best candidates, in order of trial.
 

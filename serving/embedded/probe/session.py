@@ -283,11 +283,9 @@ def warm_up() -> None:
     try:
         with open(os.path.join(folder, "test_warm.py"), "w") as file:
             file.write("def test_warm():\n    assert [1] != [2]\n")
-        with (
-            open(os.devnull, "w") as null,
-            contextlib.redirect_stdout(null),
-            contextlib.redirect_stderr(null),
-        ):
+        with open(os.devnull, "w") as null, contextlib.ExitStack() as quiet:
+            quiet.enter_context(contextlib.redirect_stdout(null))
+            quiet.enter_context(contextlib.redirect_stderr(null))
             pytest.main(["-q", "-s", "-p", "no:cacheprovider", "--rootdir", folder, folder])
     finally:
         sys.modules.pop("test_warm", None)

@@ -203,11 +203,7 @@ CLASS_CASES = [
         "def g(b):\n    b.size = 0\n\n\ndef f(a, b):\n    return a + b\n",
         "def g(b):\n    b.size = 0\n\n\ndef f(a, b):\n    return a + b.size\n",
     ),
-    (
-        "missing await",
-        "async def f(x):\n    return g(x)\n",
-        "async def f(x):\n    return await g(x)\n",
-    ),
+    ("missing await", "async def f(x):\n    return g(x)\n", "async def f(x):\n    return await g(x)\n"),
 ]
 
 
