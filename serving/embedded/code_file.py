@@ -192,7 +192,7 @@ class File:
         shared = {
             other: len(words & names)
             for other, names in self.conditions.items()
-            if other not in text and words & names and not {n for n in names if n in self.all_names} - known
+            if other not in text and words & names and not names & self.all_names - known
         }
         return sorted(shared, key=lambda other: (-shared[other], len(other), other))[:MOST_NAMES]
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from m3agent.serving.embedded.source import FUNCTIONS, SourceFile
+from m3agent.serving.embedded.source import FUNCTIONS, SourceFile, last_line
 from m3agent.serving.embedded.syntax import PlainSource, SyntaxTree
 
 Scores = dict[str, dict[int, float]]
@@ -116,7 +116,12 @@ def _measured(spectrum: Mapping[str, Any], paths: Iterable[str]) -> Scores:
     for path, rows in spectrum["lines"].items():
         if path in scores:
             scores[path] = {line: ochiai(failed, passed, all_failed) for line, failed, passed, _ in rows}
-    _frames(spectrum, scores)
+    failures = spectrum["failed"]
+    for *_, frames in failures:
+        own = [(path, line) for path, line, _ in frames if path in scores]
+        for path, line in dict.fromkeys(own):
+            bonus = DEEPEST_FRAME if (path, line) == own[-1] else OTHER_FRAME
+            scores[path][line] = scores[path].get(line, 0.0) + bonus / len(failures)
     return scores
 
 
@@ -128,33 +133,21 @@ def _quoted(text: str, lines: dict[int, float], issue: str) -> None:
             lines[number] += QUOTED_IN_ISSUE
 
 
-def _frames(spectrum: Mapping[str, Any], scores: Scores) -> None:
-    failures = spectrum["failed"]
-    for _, _, _, _, frames in failures:
-        own = [(path, line) for path, line, _ in frames if path in scores]
-        for path, line in dict.fromkeys(own):
-            bonus = DEEPEST_FRAME if (path, line) == own[-1] else OTHER_FRAME
-            scores[path][line] = scores[path].get(line, 0.0) + bonus / len(failures)
-
-
 def _functions(
     source: SourceFile, lines: dict[int, float], words: set[str], spectrum: Mapping[str, Any]
 ) -> None:
-    deepest = set()
-    for _, _, _, _, frames in spectrum["failed"]:
-        own = [(line, name) for path, line, name in frames if path == source.path]
-        deepest |= {line for line, _ in own[-1:]}
+    deepest = set[int]()
+    for *_, frames in spectrum["failed"]:
+        deepest.update([line for path, line, _ in frames if path == source.path][-1:])
     for node in ast.walk(source.tree):
-        if not isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            continue
-        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        bonus = NAMED_IN_ISSUE if node.name in words else 0.0
-        if isinstance(node, FUNCTIONS) and any(line in span for line in deepest):
-            bonus += SAME_FUNCTION
-        if isinstance(node, ast.ClassDef):
-            bonus /= 4
-        for line in span:
-            if bonus and line in lines:
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)):
+            span = range(node.lineno, last_line(node) + 1)
+            bonus = NAMED_IN_ISSUE if node.name in words else 0.0
+            if isinstance(node, ast.ClassDef):
+                bonus /= 4
+            elif deepest.intersection(span):
+                bonus += SAME_FUNCTION
+            for line in lines.keys() & set(span):
                 lines[line] += bonus
 
 

@@ -50,6 +50,6 @@ def respond(body: Mapping[str, Any], budget: Budget) -> Reply:
 
 def _same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
     """Return whether a call of the history has the arguments that the repair gives it now."""
-    one, other = dict(found), dict(expected)
-    codes = one.pop("code", ""), other.pop("code", "")
-    return one == other and all(isinstance(code, str) for code in codes) and same_job(*codes)
+    one, other = found.get("code", ""), expected.get("code", "")
+    same = isinstance(one, str) and same_job(one, other)
+    return same and {**found, "code": ""} == {**expected, "code": ""}

@@ -38,7 +38,7 @@ def programs() -> Iterator[tuple[str, str]]:
     files.append(ROOT / "evals/grade/log_reader.py")
     for path in files:
         yield path.name, portable_file(path)
-    for mode in probe._PARTS:
+    for mode in probe._MODES:
         yield f"probe, {mode}", probe.bundle(mode, "{}")
     yield "BOOT", channel.BOOT
     yield "PROBE", pytest_bundle.PROBE

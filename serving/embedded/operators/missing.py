@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from m3agent.serving.embedded.operators.base import LEAVING, Mutation, Place, is_text
-from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, names_in, parameters
+from m3agent.serving.embedded.source import FUNCTIONS, Edit, Function, last_line, names_in, parameters
 
 VALUES = ("None", "0", "[]", "False", "True", "''", "{}", "-1", "1", "0.0", "()", "set()")
 MUTABLE = {"list": "append", "set": "add", "deque": "append"}
@@ -266,7 +266,7 @@ def _shared(place: Place, statement: ast.Assign | ast.AnnAssign) -> Iterator[Mut
     for method in owner.body:
         if isinstance(method, FUNCTIONS) and method.name == "__init__":
             last = method.body[-1]
-            at = source.line_start((last.end_lineno or last.lineno) + 1)
+            at = source.line_start(last_line(last) + 1)
             text = f"{source.indent(last.lineno)}self.{target.id} = {place.text(value)}{source.newline}"
             if at == len(source.text) and not source.text.endswith("\n"):
                 text = source.newline + text

@@ -14,21 +14,30 @@ from m3agent.sandbox.portable_source import portable
 MARK = "M3-REPAIR "
 """Start of the program's only result line; JSON follows."""
 
-_PARTS = {
-    "spectrum": ("tree", "processes", "session", "tracing", "spectrum"),
-    "judge": ("tree", "processes", "session", "swap", "judge"),
-    "read": ("tree", "reading"),
-    "profile": ("tree", "processes", "commands"),
-    "try": ("tree", "processes", "commands"),
+_MODES = {
+    "spectrum": (
+        "spectrum",
+        ("processes", "session", "spectrum"),
+        "find the lines that the failing tests run",
+    ),
+    "judge": (
+        "judge",
+        ("processes", "session", "swap", "judge"),
+        "let the tests judge candidate changes in a private copy",
+    ),
+    "read": ("read", ("reading",), "read files exactly"),
+    "profile": (
+        "profile",
+        ("processes", "commands"),
+        "find the lines that the failing {language} tests run",
+    ),
+    "try": (
+        "attempt",
+        ("processes", "commands"),
+        "let the {language} tests judge candidate changes in private copies",
+    ),
 }
-_PURPOSES = {
-    "spectrum": "find the lines that the failing tests run",
-    "judge": "let the tests judge candidate changes in a private copy",
-    "read": "read files exactly",
-    "profile": "find the lines that the failing {language} tests run",
-    "try": "let the {language} tests judge candidate changes in private copies",
-}
-"""What people read of a step. `{language}` is the language of the tests, in one word."""
+"""The function of a mode, the modules beside `tree`, and what people read: `{language}` is one word."""
 _EARLIER = {
     "measure which lines failing and passing tests run": "spectrum",
     "measure which lines the failing tests of another language run": "profile",
@@ -36,7 +45,6 @@ _EARLIER = {
     "let the tests of another language judge candidate changes in private copies": "try",
 }
 """Purposes as earlier versions wrote them, and their modes."""
-_ENTRY = {"spectrum": "spectrum", "judge": "judge", "read": "read", "profile": "profile", "try": "attempt"}
 
 
 @cache
@@ -54,18 +62,19 @@ def bundle(mode: str, payload: str, language: str = "Python") -> str:
     """Return the program for a mode.
 
     Args:
-        mode: A key of ``_PARTS``.
+        mode: A key of ``_MODES``.
         payload: JSON text, the input of the program.
         language: Language of the tests, in one word.
     """
+    entry, parts, purpose = _MODES[mode]
     return (
-        f"# {_PURPOSES[mode].format(language=language)}\n"
+        f"# {purpose.format(language=language)}\n"
         # Remove the program's own folder from the path: a file there could hide a module.
         "import os, sys\n"
         "sys.path[:] = [path for path in sys.path if path != os.path.dirname(os.path.abspath(sys.argv[0]))]\n"
-        f"{_body(_PARTS[mode])}\n"
+        f"{_body(('tree', *parts))}\n"
         'if __name__ == "__main__":\n'
-        f"    report({_ENTRY[mode]}(json.loads({payload!r})))\n"
+        f"    report({entry}(json.loads({payload!r})))\n"
     )
 
 
@@ -80,8 +89,6 @@ def same_job(one: str, other: str) -> bool:
 def _job(program: str) -> tuple[str, str] | None:
     """Return a program's mode and its line with the payload; None if `bundle` did not write it."""
     purpose = program.partition("\n")[0].removeprefix("# ")
-    mode = _EARLIER.get(purpose) or next(
-        (mode for mode, words in _PURPOSES.items() if re.fullmatch(words.format(language=r"\w+"), purpose)),
-        None,
-    )
+    known = {words.format(language=r"\w+"): mode for mode, (_, _, words) in _MODES.items()}
+    mode = _EARLIER.get(purpose) or next((known[one] for one in known if re.fullmatch(one, purpose)), None)
     return None if mode is None else (mode, program.rstrip("\n").rpartition("\n")[2])

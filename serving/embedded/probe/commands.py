@@ -172,9 +172,9 @@ class Bench:
         """Return the options, in the scripts that start the runner, that decide how files are loaded."""
         word = "--test" if self.runner == "node-test" else self.runner
         try:
-            with open(os.path.join(self.folder, "package.json"), encoding="utf-8") as file:
-                scripts = [str(text) for text in (json.load(file).get("scripts") or {}).values()]
-        except (OSError, ValueError, AttributeError):
+            package = json.loads(read_text(os.path.join(self.folder, "package.json")))
+            scripts = [str(text) for text in (package.get("scripts") or {}).values()]
+        except (ValueError, AttributeError):
             return []
         found: list[str] = []
         for script in scripts:
@@ -220,8 +220,8 @@ class Bench:
             self.run(self.command([unit], names), seconds, NODE_V8_COVERAGE=folder)
             found: dict[str, set[int]] = {}
             for path in glob.glob(os.path.join(folder, "*.json")):
-                with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-                    for script in json.load(file)["result"]:
+                with contextlib.suppress(OSError, ValueError):
+                    for script in json.loads(read_text(path))["result"]:
                         self._script_lines(script, all if whole else any, found)
             return found
 
@@ -236,13 +236,12 @@ class Bench:
     def _go_lines(self, profile: str) -> dict[str, set[int]]:
         found: dict[str, set[int]] = {}
         module = self.run(["go", "list", "-m"], 20)[1].split("\n")[0]
-        with contextlib.suppress(OSError), open(profile, encoding="utf-8") as file:
-            for line in file:
-                block = re.match(r"(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ ([1-9]\d*)$", line)
-                if block and block[1].startswith(module + "/"):
-                    rel = self.tree.rel(os.path.join(self.folder, block[1][len(module) + 1 :]))
-                    if rel is not None and is_code(rel):
-                        found.setdefault(rel, set()).update(range(int(block[2]), int(block[3]) + 1))
+        blocks = re.findall(r"^(.+):(\d+)\.\d+,(\d+)\.\d+ \d+ [1-9]\d*$", read_text(profile), re.MULTILINE)
+        for path, first, last in blocks:
+            if path.startswith(module + "/"):
+                rel = self.tree.rel(os.path.join(self.folder, path[len(module) + 1 :]))
+                if rel is not None and is_code(rel):
+                    found.setdefault(rel, set()).update(range(int(first), int(last) + 1))
         return found
 
     def _script_lines(
@@ -284,24 +283,30 @@ class Bench:
         for unit in self.units:
             path = os.path.join(self.folder, unit)
             for name in glob.glob(os.path.join(path, "*_test.go")) or [path]:
-                with contextlib.suppress(OSError, UnicodeDecodeError), open(name, encoding="utf-8") as file:
-                    text = file.read()
-                    own = named_lines(text, set(tests)) if self.runner == "go" and tests else None
-                    for number, line in enumerate(text.split("\n"), start=1):
-                        if own is None or number in own:
-                            words.update(re.findall(r"\w+", line))
+                text = read_text(name)
+                own = named_lines(text, set(tests)) if self.runner == "go" and tests else None
+                for number, line in enumerate(text.split("\n"), start=1):
+                    if own is None or number in own:
+                        words.update(re.findall(r"\w+", line))
         found: dict[str, set[int]] = {}
         for folder, folders, files in os.walk(self.folder):
             folders[:] = [name for name in folders if name != "node_modules"]
             for name in files:
-                rel = self.tree.rel(os.path.join(folder, name))
-                if rel is not None and is_code(rel):
-                    with contextlib.suppress(OSError, UnicodeDecodeError):
-                        with open(os.path.join(folder, name), encoding="utf-8") as file:
-                            lines = named_lines(file.read(), words)
-                        if lines:
-                            found[rel] = lines
+                path = os.path.join(folder, name)
+                rel = self.tree.rel(path)
+                lines = named_lines(read_text(path), words) if rel is not None and is_code(rel) else None
+                if lines:
+                    found[str(rel)] = lines
         return found
+
+
+def read_text(path: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def only_tests(names: Sequence[str]) -> list[str]:

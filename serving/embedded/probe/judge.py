@@ -1,7 +1,7 @@
 """Mode ``judge``: try candidates in order; the tests decide which of them pass."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
-# ruff: noqa: PTH100, PTH118, PTH123
+# ruff: noqa: B905, PTH100, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -114,45 +114,40 @@ def serve(channel: Channel, task: Task, tree: Tree, requests: int) -> None:
         if hasattr(gc, "freeze"):  # since Python 3.7, and not in PyPy
             gc.freeze()
         channel.send(t="ready", ids=[item.nodeid for item in items])
+
+        def tried(index: int) -> tuple[dict[str, str] | None, bool]:
+            """Return the outcomes, None if there are none, and whether the candidate was swapped in."""
+            number, edits = task.candidates[index]
+            try:
+                found = originals[task.files[number]].changes(edits, calls.ran)
+            except (SyntaxError, ValueError, RecursionError):
+                return None, True
+            if not found or any(needed and key not in functions for key, (_, needed) in found.items()):
+                return None, found == {}
+            pairs = [(one, code) for key, (code, _) in found.items() for one in functions.get(key, ())]
+            first = [task.watching[place] for place in task.watched[index]]
+            watching = [by_id[node] for node in first if node in by_id]
+            follow = [*watching, *(item for item in others if item not in watching)]
+            ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
+            broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
+            for node in [node for node in broken if node != "late"]:
+                # In another order, a test may fail by itself. Running it with the original code decides.
+                place = next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
+                before = follow[: 1 + place]
+                order = tuple(item.nodeid for item in before)
+                if order not in sound:
+                    alone = swapped_in(session, plugin, clock, items, before, [], task, anyway=True)
+                    sound[order] = alone.get(node) == "passed"
+                if not sound[order]:
+                    del ended[node]
+            if tree.small:
+                tree.restore()  # before the verdict: after it, the judge uses the copy
+            return ended, True
+
         with os.fdopen(requests) as lines:
             for line in lines:
-                index = int(line)
-                number, edits = task.candidates[index]
-                try:
-                    found = originals[task.files[number]].changes(edits, calls.ran)
-                except (SyntaxError, ValueError, RecursionError):
-                    channel.send(t="verdict", index=index, ended=None, swapped=True)
-                    continue
-                if not found or any(needed and key not in functions for key, (_, needed) in found.items()):
-                    channel.send(t="verdict", index=index, ended=None, swapped=found == {})
-                    continue
-                pairs = [
-                    (function, code)
-                    for key, (code, _) in found.items()
-                    for function in functions.get(key, ())
-                ]
-                watching = [
-                    by_id[node]
-                    for node in map(task.watching.__getitem__, task.watched[index])
-                    if node in by_id
-                ]
-                follow = [*watching, *(item for item in others if item not in watching)]
-                ended = swapped_in(session, plugin, clock, items, follow, pairs, task)
-                broken = [node for node, outcome in ended.items() if task.regressed({node: outcome})]
-                for node in [node for node in broken if node != "late"]:
-                    # In another order, a test may fail by itself. Running it with the original code decides.
-                    before = follow[
-                        : 1 + next((n for n, item in enumerate(follow) if item.nodeid == node), -1)
-                    ]
-                    order = tuple(item.nodeid for item in before)
-                    if order not in sound:
-                        alone = swapped_in(session, plugin, clock, items, before, [], task, anyway=True)
-                        sound[order] = alone.get(node) == "passed"
-                    if not sound[order]:
-                        del ended[node]
-                if tree.small:
-                    tree.restore()  # before the verdict: after it, the judge uses the copy
-                channel.send(t="verdict", index=index, ended=ended, swapped=True)
+                ended, swapped = tried(int(line))
+                channel.send(t="verdict", ended=ended, swapped=swapped)
         return True
 
     plugin = recorder(channel, tree, task.all_tests, clock, calls, loop)
@@ -183,20 +178,19 @@ def swapped_in(
         plugin.channel = Channel(writer)
         for function, code in pairs:
             function.__code__ = code
+        run = session.config.hook.pytest_runtest_protocol
         passed = anyway
-        for number, item in enumerate(items):
-            if number and not passed and item.nodeid in task.hung:
+        for item, following in zip(items, [*items[1:], None]):
+            if item is not items[0] and not passed and item.nodeid in task.hung:
                 break  # tests that hung before take longest, and cheaper ones still fail
-            following = items[number + 1] if number + 1 < len(items) else None
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            run(item=item, nextitem=following)
             passed = passed or plugin.outcome == "passed"
             if plugin.timed_out:
                 break
         over = time.monotonic() + OTHERS_SECONDS
         clock.allow(task.limit)
-        for number, item in enumerate(others if passed and not plugin.timed_out else ()):
-            following = others[number + 1] if number + 1 < len(others) else None
-            session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        for item, following in zip(others, [*others[1:], None]) if passed and not plugin.timed_out else ():
+            run(item=item, nextitem=following)
             if plugin.outcome not in ("passed", "skipped") or time.monotonic() > over:
                 break
         plugin.channel.send(t="done")
