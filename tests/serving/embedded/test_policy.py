@@ -310,6 +310,21 @@ def test_a_change_that_does_not_hold_is_taken_back(tmp_path: Path, calendar: Wor
     assert bench.text("dates.py") == CALENDAR.written()["dates.py"]
 
 
+@pytest.mark.linux  # the probe runs in a sandbox
+@pytest.mark.integration
+def test_a_partial_change_that_cannot_be_written_is_no_success(tmp_path: Path, calendar: Workbench) -> None:
+    edit = [call["name"] for call in calls(calendar)].index("file_edit")
+    bench = begun(tmp_path, calendar, CALENDAR, edit)
+    judged = bench.messages[-1]
+    judged["content"] = re.sub(
+        r'"fixed":(\d)', lambda found: f'"fixed":{int(found[1]) - 1}', judged["content"]
+    )
+    while (reply := bench.ask()).calls[0].name == "code_exec":
+        bench.take_turn(reply, "interrupted")
+    bench.take_turn(reply, "error: it changed")
+    assert bench.ask().text.startswith("No change: the change could not be written: error: it changed")
+
+
 PROGRAMS = """
     bitcount breadth_first_search bucketsort depth_first_search detect_cycle find_first_in_sorted find_in_sorted flatten
     gcd get_factors hanoi is_valid_parenthesization kheapsort knapsack kth lcs_length levenshtein lis
