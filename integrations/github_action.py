@@ -15,25 +15,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-from urllib.parse import quote
 
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.pr_text import fenced
 from m3agent.agent.errors import EXIT_CODES, M3AgentError, PermissionRefused, Status, UsageError
-from m3agent.agent.issue.load import quoted
-from m3agent.agent.issue.tracker.http import Api, Token, new_client
-from m3agent.agent.issue.tracker.names import TrackerProject
+from m3agent.agent.forge.address import Project
+from m3agent.agent.forge.api import Api, Token
+from m3agent.agent.forge.github import GitHub
 from m3agent.agent.session.catalog import session_folders
 from m3agent.agent.session.log_reader import LOG, read_ends, text
 from m3agent.agent.util.plain_file import read_first
-from m3agent.agent.util.sanitize import print_text, printable_line
+from m3agent.agent.util.sanitize import print_text, printable_line, quoted
 
-MAY_APPROVE = frozenset({"admin", "write"})
-"""GitHub's names of the permissions with which a person may let m3agent work; `maintain` counts as `write`."""
 VERDICTS = {"verified": 0, "unverified": 1, "failed": 2}
 FAIL_ON = {"failed": 2, "unverified": 1, "never": 3}
 """The least bad verdict that fails the job, by the value of the input `fail-on`."""
-API_SECONDS = 20.0
 _MOST_EVENT = 32 << 20
 _PASSED_ON = re.compile(
     r"PATH|HOME|USER|LANG|LC_\w+|TZ|TMPDIR|RUNNER_TEMP|DOCKER_\w+|SSL_\w+|(HTTPS?|NO|ALL)_PROXY"
@@ -53,15 +49,12 @@ class NothingToDo(Exception):
 
 @dataclass(frozen=True)
 class Action:
-    """The environment of one step.
-
-    Attributes:
-        env: The environment variables.
-        event: What happened, as GitHub describes it.
-    """
+    """The environment of one step."""
 
     env: Mapping[str, str]
+    """The environment variables."""
     event: Mapping[str, Any]
+    """What happened, as GitHub describes it."""
 
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Action:
@@ -90,10 +83,7 @@ class Action:
 
     def text(self, *names: str) -> str:
         """Return a text of the event, given the names on the way to it; empty if there is none."""
-        found: Any = self.event
-        for name in names:
-            found = found.get(name) if isinstance(found, dict) else None
-        return found if isinstance(found, str) else ""
+        return text(self.event, *names)
 
 
 def verify(action: Action) -> int:
@@ -221,16 +211,10 @@ def may_approve(action: Action, person: str) -> None:
     token = action.env.get("GITHUB_TOKEN", "")
     if not _REPOSITORY.fullmatch(repository) or not token:
         raise PermissionRefused("mode fix needs the input github-token")
-    project = TrackerProject("github", api, action.env["GITHUB_SERVER_URL"], repository)
-    with new_client(api, API_SECONDS) as client:
-        asking = Api(project, Token(token, "github-token"), client, say=_say, timeout=API_SECONDS)
-        try:
-            found = asking.get(
-                f"{api}/repos/{repository}/collaborators/{quote(person, safe='')}/permission"
-            ).json
-        except UsageError:  # not found: a stranger
-            found = None
-    if not isinstance(found, dict) or found.get("permission") not in MAY_APPROVE:
+    project = Project("github", api, action.env["GITHUB_SERVER_URL"], repository)
+    with Api(project, Token(token, "github-token"), _say) as asking:
+        may_write = GitHub(asking).may_write(project, person)
+    if not may_write:
         raise PermissionRefused(
             f"{quoted(person)} may not write to {repository}, so m3agent does not work for them"
         )

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.issue.load import quoted
 from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.private_file import write_file
+from m3agent.agent.util.sanitize import quoted
 from m3agent.agent.verify.rules import Verdict
 
 VERSION = 1

@@ -121,8 +121,8 @@ async def _follow(
 
     from m3agent.agent.follow.follow import FollowRequest, session_of
     from m3agent.agent.follow.follow import follow as follow_pull
-    from m3agent.agent.patches.pull import pull_of_origin
-    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.forge.address import pull_of_origin
+    from m3agent.agent.repo.repository import open_repository, origin_url
     from m3agent.agent.session.catalog import sessions_of
     from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import state_dir
@@ -130,7 +130,7 @@ async def _follow(
     state = state_dir(os.environ)
     api = load_settings(repo, flags, os.environ).settings.github_api
     repository = await asyncio.to_thread(open_repository, repo)
-    pull = pull_of_origin(url, repository, github_api=api, env=os.environ)
+    pull = pull_of_origin(url, origin_url(repository), github_api=api, env=os.environ)
     folder = (
         sessions_of(state, repo).find(session)
         if session is not None

@@ -17,6 +17,7 @@ from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.plain_folder import is_plain_folder
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import scratch_folder
+from m3agent.agent.util.counted import first_of
 from m3agent.agent.util.plain_file import open_plain
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
@@ -29,48 +30,42 @@ the work tree.
 
 @dataclass(frozen=True)
 class PullUpdate:
-    """Where a further commit of an open pull request goes.
-
-    Attributes:
-        address: The address of the pull request.
-        remote: What git pushes to: `origin`, or the address of a fork.
-        branch: The branch of the pull request.
-        head: The branch's last commit, which the new commit follows.
-        merged: A commit of the target branch to merge, because it conflicts with `head`; None without a conflict.
-        tree: The state of the session's work tree that belongs to `merged`, else to `head`.
-        draft: Whether the pull request is a draft. Only then an unverified patch is pushed.
-    """
+    """Where a further commit of an open pull request goes."""
 
     address: str
+    """The address of the pull request."""
     remote: str
+    """What git pushes to: `origin`, or the address of a fork."""
     branch: str
+    """The branch of the pull request."""
     head: str
+    """The branch's last commit, which the new commit follows."""
     merged: str | None
+    """A commit of the target branch to merge, because it conflicts with `head`; None without a conflict."""
     tree: TreeId
+    """The state of the session's work tree that belongs to `merged`, else to `head`."""
     draft: bool
+    """Whether the pull request is a draft. Only then an unverified patch is pushed."""
 
 
 @dataclass(frozen=True)
 class HandOver:
     """What to do with a patch besides printing it.
 
-    Attributes:
-        apply: Write the patch into the work tree.
-        branch: Commit the patch to a new branch with this name.
-        pull_request: Commit the patch to a new branch (named `branch`, if given), push it to origin and open
-            a pull request.
-        always: Apply the patch also if it is not verified: the work tree is the result.
-        update: Push the patch as a further commit of a pull request that is open.
-
     Raises:
         UsageError: `apply` is combined with `branch` or `pull_request`.
     """
 
     apply: bool = False
+    """Write the patch into the work tree."""
     branch: str | None = None
+    """Commit the patch to a new branch with this name."""
     pull_request: bool = False
+    """Commit the patch to a new branch (named `branch`, if given), push it to origin and open a pull request."""
     always: bool = False
+    """Apply the patch also if it is not verified: the work tree is the result."""
     update: PullUpdate | None = None
+    """Push the patch as a further commit of a pull request that is open."""
 
     def __post_init__(self) -> None:
         if self.apply and (self.branch is not None or self.pull_request):
@@ -410,8 +405,7 @@ def refuse_dirty(repository: Repository, patch: Patch, option: str = "") -> None
 
 
 def _have_changes(dirty: Sequence[str]) -> str:
-    names = ", ".join(dirty[:3]) + (f" and {len(dirty) - 3} more" if len(dirty) > 3 else "")
-    return f"{names} {'has' if len(dirty) == 1 else 'have'} uncommitted changes"
+    return f"{first_of(dirty, 3)} {'has' if len(dirty) == 1 else 'have'} uncommitted changes"
 
 
 def _refuse_submodules(repository: Repository, patch: Patch) -> None:
@@ -425,18 +419,14 @@ def _refuse_submodules(repository: Repository, patch: Patch) -> None:
 
 @dataclass(frozen=True)
 class _Move:
-    """One file to put in place.
-
-    Attributes:
-        target: The path in the work tree.
-        new: A temporary file that replaces `target`. If it does not exist, `target` is deleted.
-        old: A copy of the file now at `target`, for undoing the move. It does not exist if there is no file
-            at `target`.
-    """
+    """One file to put in place."""
 
     target: Path
+    """The path in the work tree."""
     new: Path
+    """A temporary file that replaces `target`. If it does not exist, `target` is deleted."""
     old: Path
+    """A copy of the file now at `target`, for undoing the move. It does not exist if there is no file at `target`."""
 
 
 def _carry_out(moves: list[_Move]) -> None:

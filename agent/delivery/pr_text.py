@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from m3agent import __version__
 from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.context.output import redact_text
+from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.report.words import fresh_places
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import replace_unprintable, without_breaks
 from m3agent.agent.verify.verify import Verification
 
@@ -50,26 +51,23 @@ _OPENINGS = {
 
 @dataclass(frozen=True)
 class Work:
-    """The content of a pull request.
-
-    Attributes:
-        issue: The issue that the patch fixes.
-        patched: The paths of the changed files.
-        evidence: The result of the verification.
-        words: The model's final message.
-        model: The model's name.
-        uncommitted: The number of the user's files that differed from HEAD. The tests saw these changes, but
-            the pull request does not contain them.
-        isolated: Whether the sandbox isolated the tests.
-    """
+    """The content of a pull request."""
 
     issue: Issue
+    """The issue that the patch fixes."""
     patched: Sequence[str]
+    """The paths of the changed files."""
     evidence: Verification
+    """The result of the verification."""
     words: str
+    """The model's final message."""
     model: str
+    """The model's name."""
     uncommitted: int = 0
+    """The number of the user's files that differed from HEAD. The tests saw these changes, but the pull request does
+    not contain them."""
     isolated: bool = True
+    """Whether the sandbox isolated the tests."""
 
 
 def title(issue_title: str) -> str:
@@ -94,7 +92,7 @@ def branch_name(issue: Issue, taken: Container[str]) -> str:
     return name
 
 
-def closes(issue: Issue, project: TrackerProject) -> str:
+def closes(issue: Issue, project: Project) -> str:
     """Return the line that makes a merge close the issue.
 
     It is empty if the issue is not on the same server as `project`.
@@ -108,7 +106,7 @@ def closes(issue: Issue, project: TrackerProject) -> str:
     return f"{word} {'' if found[1].lower() == project.project.lower() else found[1]}#{found[2]}"
 
 
-def body(work: Work, project: TrackerProject) -> str:
+def body(work: Work, project: Project) -> str:
     """Return the body of a pull request, in Markdown.
 
     Args:
@@ -128,8 +126,8 @@ def body(work: Work, project: TrackerProject) -> str:
     parts += listed("Flaky, not counted", evidence.flaky)
     if work.uncommitted:
         parts.append(
-            f"The tests ran with uncommitted changes to {work.uncommitted} "
-            f"{'file' if work.uncommitted == 1 else 'files'} that this pull request does not hold."
+            f"The tests ran with uncommitted changes to {counted(work.uncommitted, 'file')} that this pull request "
+            "does not hold."
         )
     parts += listed("Files changed", work.patched)
     parts += [

@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 from m3agent.agent.delivery import pr_text
 from m3agent.agent.delivery.apply import (
@@ -25,19 +24,16 @@ from m3agent.agent.delivery.apply import (
     refuse_dirty,
     refuse_taken,
 )
-from m3agent.agent.delivery.forge import FORGES, Opened, Proposal
 from m3agent.agent.delivery.push import ORIGIN, has_commit, heads_of, push
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.agent.forge.address import Project, place_of, project_of, web_of
+from m3agent.agent.forge.api import Token, find_token
+from m3agent.agent.forge.client import Proposal
+from m3agent.agent.forge.connection import ask
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.issue.tracker.fetch import find_token
-from m3agent.agent.issue.tracker.http import Api, Token, new_client, token_variable
-from m3agent.agent.issue.tracker.names import TrackerProject, place_of, project_of, web_of
 from m3agent.agent.repo.repository import Repository, origin_url
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.daemon_thread import in_background
-
-API_SECONDS = 20.0
-"""The longest silence of the API, in seconds. A whole response may take three times as long."""
 
 FORK_TRIES, FORK_SECONDS = 30, 2.0
 """How often a new fork is looked for, and the seconds between. GitHub makes a fork in the background, mostly in seconds."""
@@ -45,44 +41,36 @@ FORK_TRIES, FORK_SECONDS = 30, 2.0
 _PROJECT = re.compile(r"(.*[/:])[^/:]+/[^/:]+?((?:\.git)?/?)")
 
 Say = Callable[[str], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a pull request comes from and goes to.
+    """Where a pull request comes from and goes to."""
 
-    Attributes:
-        project: The project on GitHub or GitLab.
-        token: The key for its API.
-        base: The branch of origin that the pull request asks to merge into.
-        branch: The new branch with the patch.
-        from_fork: Whether the branch goes to a fork, because the user may not push to the project.
-    """
-
-    project: TrackerProject
+    project: Project
+    """The project on GitHub or GitLab."""
     token: Token
+    """The key for its API."""
     base: str
+    """The branch of origin that the pull request asks to merge into."""
     branch: str
+    """The new branch with the patch."""
     from_fork: bool = False
+    """Whether the branch goes to a fork, because the user may not push to the project."""
 
     @property
     def page(self) -> str:
         """The web page on which the user can open the pull request by hand."""
-        return FORGES[self.project.kind].page(self.project, self.base, self.branch)
+        return self.project.new_pull(self.base, self.branch)
 
 
 @dataclass(frozen=True)
 class Offered:
-    """A pull request that is open.
-
-    Attributes:
-        address: Its address.
-        commit: The id of its last commit.
-    """
+    """A pull request that is open."""
 
     address: str
     commit: str
+    """The id of its last commit."""
 
 
 async def destination(
@@ -106,7 +94,7 @@ async def destination(
     if token is None:
         login = ", log in with 'gh auth login'," if project.kind == "github" else ""
         raise PermissionRefused(
-            f"--pr needs a token for {project.host}: set {token_variable(project)}{login} or use --branch NAME"
+            f"--pr needs a token for {project.host}: set {project.token_variable}{login} or use --branch NAME"
         )
     heads = await heads_of(repository)
     base = next((name for name in (repository.branch, heads.default) if name in heads.ids), None)
@@ -125,7 +113,7 @@ async def destination(
         )
     check_branch(repository, branch)
     refuse_taken(branch, heads.ids, " on origin")
-    present = await in_background(lambda: _asking(project, token, say, _present(project)))
+    present = await ask(project, token, say, lambda client: client.present(project))
     if present.may_push:
         await push(repository, repository.head, branch, dry_run=True)
     else:
@@ -188,11 +176,8 @@ async def offer(
         to.branch,
         fork,
     )
-    forge = FORGES[to.project.kind]
     try:
-        address = await in_background(
-            lambda: _asking(to.project, to.token, say, lambda api: forge.open(api, to.project, what))
-        )
+        address = await ask(to.project, to.token, say, lambda client: client.open(to.project, what))
     except M3AgentError as error:
         raise _halfway(
             error,
@@ -243,18 +228,15 @@ def _refuse_running(patch: Patch, what: str) -> None:
         )
 
 
-async def _fork(repository: Repository, to: Destination, say: Say) -> TrackerProject:
+async def _fork(repository: Repository, to: Destination, say: Say) -> Project:
     """Return the user's fork once git can read it. The server makes a missing fork.
 
     Raises:
         UsageError: It has a branch of this name.
         PermissionRefused, EnvironmentFault: It cannot be made, or is not ready in time.
     """
-    forge = FORGES[to.project.kind]
     say(f"asking {to.project.host} for your fork of {to.project.project}")
-    fork = await in_background(
-        lambda: _asking(to.project, to.token, say, lambda api: forge.fork(api, to.project))
-    )
+    fork = await ask(to.project, to.token, say, lambda client: client.fork(to.project))
     tries_left = FORK_TRIES
     while True:
         tries_left -= 1
@@ -269,7 +251,7 @@ async def _fork(repository: Repository, to: Destination, say: Say) -> TrackerPro
             return fork
 
 
-def address_of(repository: Repository, project: TrackerProject) -> str:
+def address_of(repository: Repository, project: Project) -> str:
     """Return the address from which git reaches another project of origin's server, by the same way as origin.
 
     Raises:
@@ -290,7 +272,7 @@ def _halfway(error: M3AgentError, done: str, go_on: str) -> M3AgentError:
     return kind(f"{done} ({str(error).rstrip('.')}); {go_on}")
 
 
-def _project(repository: Repository, github_api: str) -> TrackerProject:
+def _project(repository: Repository, github_api: str) -> Project:
     """Return the project that origin fetches from and pushes to."""
     origin = origin_url(repository)
     if origin is None:
@@ -313,13 +295,3 @@ def _with_folders(names: set[str]) -> set[str]:
     """Return `names` and all their parent folders. No branch can have the name of a folder of branches."""
     parts = (name.split("/") for name in names)
     return {"/".join(each[:count]) for each in parts for count in range(1, len(each) + 1)}
-
-
-def _present(project: TrackerProject) -> Callable[[Api], Opened]:
-    return lambda api: FORGES[project.kind].present(api, project)
-
-
-def _asking(project: TrackerProject, token: Token, say: Say, ask: Callable[[Api], T]) -> T:
-    """Return what the server answers. Blocking."""
-    with new_client(project.api, API_SECONDS) as client:
-        return ask(Api(project, token, client, say=say, timeout=API_SECONDS))

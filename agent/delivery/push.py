@@ -39,15 +39,12 @@ _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
 
 @dataclass(frozen=True)
 class RemoteBranches:
-    """The branches of a remote.
-
-    Attributes:
-        default: The branch that its HEAD points to; None if the server does not say.
-        ids: The commit id of each branch, by branch name.
-    """
+    """The branches of a remote."""
 
     default: str | None
+    """The branch that its HEAD points to; None if the server does not say."""
     ids: dict[str, str]
+    """The commit id of each branch, by branch name."""
 
 
 async def heads_of(repository: Repository, remote: str = ORIGIN) -> RemoteBranches:

@@ -28,12 +28,10 @@ from m3agent.agent.errors import (
 )
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.follow import text
-from m3agent.agent.follow.github import GitHubReader
-from m3agent.agent.follow.gitlab import GitLabReader
-from m3agent.agent.follow.pull import Check, PullState, Reader, Remark
-from m3agent.agent.issue.tracker.fetch import find_token
-from m3agent.agent.issue.tracker.http import Api, RateLimited, Token, new_client, token_variable
-from m3agent.agent.issue.tracker.names import PullReference, TrackerProject, parse_pull_request
+from m3agent.agent.forge.address import Project, PullReference, parse_pull_request
+from m3agent.agent.forge.api import RateLimited, find_token
+from m3agent.agent.forge.client import Check, Client, PullState, Remark
+from m3agent.agent.forge.connection import connected
 from m3agent.agent.loop.resume import ResumePoint, rebased, resume_point
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import TREES, objects_of
@@ -47,8 +45,6 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.serving.client.daemon_thread import in_background
 
-API_SECONDS = 20.0
-"""The longest silence of the server, in seconds."""
 LIMITED_SECONDS = 60.0
 """The wait in seconds if the server limits requests and does not say for how long. GitHub asks for a minute at least."""
 MOST_FAULTS = 5
@@ -61,35 +57,27 @@ CarryOn = Callable[[Session, Sequence[Line], ResumePoint, HandOver], Awaitable[F
 
 @dataclass(frozen=True)
 class FollowRequest:
-    """What to follow, and how long.
-
-    Attributes:
-        pull: The pull request.
-        repository: The user's repository, whose origin the pull request belongs to.
-        session: The folder of the last session that pushed to it.
-        rounds: The most rounds, counted from the opening of the pull request.
-        minutes: The longest time, in minutes.
-        seconds: The time between two looks, in seconds.
-    """
+    """What to follow, and how long."""
 
     pull: PullReference
     repository: Repository
+    """The user's repository, whose origin the pull request belongs to."""
     session: Path
+    """The folder of the last session that pushed to it."""
     rounds: int
+    """The most rounds, counted from the opening of the pull request."""
     minutes: float
+    """The longest time, in minutes."""
     seconds: float
+    """The time between two looks, in seconds."""
 
 
 @dataclass(frozen=True)
 class Followed:
-    """Why following ended.
-
-    Attributes:
-        reason: The reason, in one clause.
-        exit_code: The exit code of the command.
-    """
+    """Why following ended."""
 
     reason: str
+    """The reason, in one clause."""
     exit_code: int
 
 
@@ -139,9 +127,10 @@ async def follow(
     token = await in_background(lambda: find_token(request.pull, env))
     if token is None:
         raise PermissionRefused(
-            f"{request.pull.what} is followed with a token for {request.pull.host}: set {token_variable(request.pull)}"
+            f"{request.pull.what} is followed with a token for {request.pull.host}: set {request.pull.token_variable}"
         )
-    return await _Follower(request, state, carry_on, token, say, sleep).run()
+    with connected(request.pull, token, say) as client:
+        return await _Follower(request, state, carry_on, client, say, sleep).run()
 
 
 class _Follower:
@@ -152,14 +141,13 @@ class _Follower:
         request: FollowRequest,
         state: Path,
         carry_on: CarryOn,
-        token: Token,
+        client: Client,
         say: Callable[[str], None],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
         self._request, self._state, self._carry_on = request, state, carry_on
-        self._token, self._say, self._sleep = token, say, sleep
+        self._client, self._say, self._sleep = client, say, sleep
         self._pull, self._repository = request.pull, request.repository
-        self._reader: Reader = GitHubReader() if self._pull.kind == "github" else GitLabReader()
         self._session = request.session
         self._left = 60 * request.minutes
         self._since = time.monotonic()
@@ -200,7 +188,7 @@ class _Follower:
         faults = 0
         while True:
             try:
-                seen = await self._ask(lambda api: self._reader.look(api, self._pull))
+                seen = await self._ask(lambda: self._client.look(self._pull))
             except RateLimited:
                 raise
             except EnvironmentFault as error:
@@ -215,16 +203,11 @@ class _Follower:
                 self._unread = seen.unread
                 return seen
 
-    async def _ask(self, ask: Callable[[Api], T]) -> T:
+    async def _ask(self, question: Callable[[], T]) -> T:
         """Return what the server answers. If it limits requests, wait for as long as it asks."""
-
-        def asking() -> T:
-            with new_client(self._pull.api, API_SECONDS) as client:
-                return ask(Api(self._pull, self._token, client, say=self._say, timeout=API_SECONDS))
-
         while True:
             try:
-                return await in_background(asking)
+                return await in_background(question)
             except RateLimited as limited:
                 wait = LIMITED_SECONDS if limited.until is None else max(1.0, limited.until - time.time() + 1)
                 if not self._has(wait):
@@ -288,7 +271,7 @@ class _Follower:
             result = await self._carry_on(session, started.lines, point, HandOver(update=to))
         said = text.answer(result, red, remarks, self._rounds, self._request.rounds, seen.head)
         try:
-            await self._ask(lambda api: self._reader.answer(api, self._pull, said))
+            await self._ask(lambda: self._client.answer(self._pull, said))
         except M3AgentError as error:
             self._say(f"the answer could not be written on {self._pull.what}: {error}")
         if result.opened is None:
@@ -307,7 +290,7 @@ class _Follower:
             raise UsageError(f"the project with branch {seen.branch} of {self._pull.what} cannot be found")
         if seen.source.lower() == self._pull.project.lower():
             return ORIGIN
-        source = TrackerProject(self._pull.kind, self._pull.api, self._pull.web, seen.source)
+        source = Project(self._pull.kind, self._pull.api, self._pull.web, seen.source)
         return address_of(self._repository, source)
 
     def _is_here(self, commit: str) -> bool:
@@ -340,7 +323,7 @@ class _Follower:
             logs[check.key] = check.said
             if (url := check.log) is not None:
                 try:
-                    printed = await self._ask(lambda api, url=url: api.get_log(url))  # type: ignore[misc]
+                    printed = await self._ask(lambda url=url: self._client.api.get_log(url))  # type: ignore[misc]
                     logs[check.key] = printed or check.said
                 except M3AgentError as error:
                     self._say(f"the log of check '{check.name}' cannot be read: {error}")
@@ -372,23 +355,20 @@ class _Follower:
 
 @dataclass(frozen=True)
 class _Started:
-    """A session that continues in a round.
-
-    Attributes:
-        session: The session, open.
-        lines: The lines of its log.
-        point: Where it continues.
-        base: The tree that its patch starts from.
-        tree: The state of the work tree to continue with.
-        conflicting: The patch so far.
-    """
+    """A session that continues in a round."""
 
     session: Session
+    """The session, open."""
     lines: Sequence[Line]
+    """The lines of its log."""
     point: ResumePoint
+    """Where it continues."""
     base: str
+    """The tree that its patch starts from."""
     tree: str
+    """The state of the work tree to continue with."""
     conflicting: str
+    """The patch so far."""
 
 
 _LIMIT = EXIT_CODES[Status.LIMIT]

@@ -9,7 +9,7 @@ from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.delivery.pr_text import MOST_LISTED, fenced, listed, one_line, spoken
 from m3agent.agent.fix.finalize import FixResult
-from m3agent.agent.follow.pull import MARK, Check, Remark
+from m3agent.agent.forge.client import MARK, Check, Remark
 
 LOG_LENGTH, TEXT_LENGTH, CODE_LINES = 12_000, 20_000, 12
 """The most characters of a log, and of a remark; the most lines of code with a remark."""

@@ -16,7 +16,7 @@ from m3agent.agent.issue.images import (
     IssueImage,
     image_of,
 )
-from m3agent.agent.issue.load import quoted
+from m3agent.agent.util.sanitize import quoted
 
 MAX_FRAMES = 8
 """The most frames taken from a video."""

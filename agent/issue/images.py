@@ -16,19 +16,16 @@ KINDS = "PNG, JPEG, GIF or WebP"
 
 @dataclass(frozen=True)
 class IssueImage:
-    """An image, unchanged.
-
-    Attributes:
-        name: The name for people and for the model.
-        media_type: The MIME type.
-        data: The bytes of the file.
-        digest: The SHA-256 of `data`, in hexadecimal.
-    """
+    """An image, unchanged."""
 
     name: str
+    """The name for people and for the model."""
     media_type: str
+    """The MIME type."""
     data: bytes = field(repr=False)
+    """The bytes of the file."""
     digest: str
+    """The SHA-256 of `data`, in hexadecimal."""
 
 
 def image_of(name: str, data: bytes) -> IssueImage | None:

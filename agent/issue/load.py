@@ -1,15 +1,20 @@
 """Read the issue to fix: from GitHub or GitLab, a file, standard input, or the command line."""
 
+from __future__ import annotations
+
 import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.issue.images import IssueImage
-from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.agent.issue.images import IssueImage, fitting
+from m3agent.agent.util.sanitize import quoted, replace_unprintable
+
+if TYPE_CHECKING:
+    from m3agent.agent.forge.address import IssueReference
 
 MAX_BYTES = 1024 * 1024
 """The largest accepted issue, in bytes: about 350,000 tokens, far more than anybody writes by hand."""
@@ -26,20 +31,16 @@ _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "
 
 @dataclass(frozen=True)
 class Issue:
-    """The issue to fix.
-
-    Attributes:
-        title: One line.
-        text: The whole issue, with `\\n` line ends.
-        source: Where it came from: a path as given, `-`, `text` or the address of a web page.
-        digest: The SHA-256 of `text`, in hexadecimal.
-        images: The images in the issue.
-    """
+    """The issue to fix."""
 
     title: str
+    """One line."""
     text: str
+    """The whole issue, with `\\n` line ends."""
     source: str
+    """Where it came from: a path as given, `-`, `text` or the address of a web page."""
     digest: str
+    """The SHA-256 of `text`, in hexadecimal."""
     images: tuple[IssueImage, ...] = ()
 
 
@@ -76,17 +77,11 @@ def load_issue(
     if stripped == "-":
         return _issue(_read_stdin(stdin, say), "-", "The issue on standard input")
     # Imported here, because it takes as long as all other imports together and '-' does not need it.
-    from m3agent.agent.issue.tracker.names import GITHUB_API, parse_reference
+    from m3agent.agent.forge.address import GITHUB_API, parse_reference
 
     reference = parse_reference(stripped, github_api=github_api or GITHUB_API, origin=origin, env=env or {})
     if reference is not None:
-        from m3agent.agent.issue.tracker.fetch import fetch_issue
-
-        found = fetch_issue(reference, env=env or {}, say=say, timeout=timeout)
-        title = " ".join(found.title.split())
-        text = f"# {title}\n\n{found.text.strip()}\n"
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return Issue(_one_line(title), text, reference.url, digest, found.images)
+        return _fetched(reference, env or {}, say, timeout)
     path = _as_path(spec)
     if path is not None:
         return _issue(_read_file(path), str(path), f"The issue file {quoted(str(path))}")
@@ -101,6 +96,28 @@ def load_issue(
             "the origin remote."
         )
     return _issue(spec.encode("utf-8", "surrogateescape"), "text", "The issue text")
+
+
+def _fetched(
+    reference: IssueReference, env: Mapping[str, str], say: Callable[[str], None], timeout: float
+) -> Issue:
+    """Fetch title, body, comments (in their order) and images of an issue."""
+    from m3agent.agent.forge.api import TooLarge, find_token
+    from m3agent.agent.forge.connection import connected
+    from m3agent.agent.issue.linked_images import find_images, load_images
+
+    token = find_token(reference, env)
+    say(f"fetching {reference.label} from {reference.host}")
+    with connected(reference, token, say, timeout) as client:
+        try:
+            title, text = client.issue(reference, MAX_BYTES)
+        except TooLarge:
+            raise too_large(f"The {reference.what}") from None
+        images = load_images(find_images(text), client.api.http, reference, say=say, timeout=timeout)
+    title = " ".join(title.split())
+    text = f"# {title}\n\n{text.strip()}\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Issue(_one_line(title), text, reference.url, digest, fitting(images, say))
 
 
 def too_large(what: str) -> UsageError:
@@ -210,9 +227,3 @@ def title_of(text: str) -> str:
 def _one_line(title: str) -> str:
     title = replace_unprintable(title).strip()
     return title if len(title) <= TITLE_LENGTH else title[: TITLE_LENGTH - 1].rstrip() + "…"
-
-
-def quoted(name: str) -> str:
-    """Return a name in quotes for a sentence: only printable characters, and at most 200."""
-    printable = replace_unprintable(name, "\N{REPLACEMENT CHARACTER}")
-    return repr(printable if len(printable) <= 200 else printable[:199] + "…")

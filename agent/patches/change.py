@@ -15,12 +15,16 @@ from stat import S_ISREG
 
 from m3agent.agent.certificate.statement import Base
 from m3agent.agent.certificate.statement import Source as Origin
+from m3agent.agent.delivery.push import fetch
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.issue.load import quoted
-from m3agent.agent.patches.pull import fetched_pull
-from m3agent.agent.repo.repository import GitCommandFailed, Repository
+from m3agent.agent.forge.address import pull_of_origin
+from m3agent.agent.forge.api import find_token
+from m3agent.agent.forge.connection import ask
+from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
 from m3agent.agent.repo.snapshot import TREES, borrowing_store, workspace_of
+from m3agent.agent.util.counted import first_of
 from m3agent.agent.util.plain_file import read_first
+from m3agent.agent.util.sanitize import quoted
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Patch, Workspace
@@ -38,22 +42,20 @@ _RANGE = re.compile(r"(.*?)\.{2,3}(.*)", re.DOTALL)
 class Source:
     """Where the patch is. At most one is given besides `base`; if none is, it is the changes of the work tree.
 
-    Attributes:
-        file: The path of a patch, or `-` for standard input.
-        commits: A commit, or two with `..` between them.
-        branch: A branch, or another name of a commit.
-        pull_request: The address of a pull request.
-        base: The commit that the patch is compared with; None for the usual one.
-
     Raises:
         UsageError: There are several, or a base for a range, which has its own.
     """
 
     file: str | None = None
+    """The path of a patch, or `-` for standard input."""
     commits: str | None = None
+    """A commit, or two with `..` between them."""
     branch: str | None = None
+    """A branch, or another name of a commit."""
     pull_request: str | None = None
+    """The address of a pull request."""
     base: str | None = None
+    """The commit that the patch is compared with; None for the usual one."""
 
     def __post_init__(self) -> None:
         given = {
@@ -76,21 +78,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Change:
-    """A patch with its trees.
-
-    Attributes:
-        workspace: Holds the trees; its base is the code without the patch.
-        patch: The patch.
-        text: Its bytes: those of the file, or the difference of the trees.
-        base: The code without the patch.
-        origin: Where the patch came from.
-    """
+    """A patch with its trees."""
 
     workspace: Workspace
+    """Holds the trees; its base is the code without the patch."""
     patch: Patch
     text: bytes
+    """Its bytes: those of the file, or the difference of the trees."""
     base: Base
+    """The code without the patch."""
     origin: Origin
+    """Where the patch came from."""
 
 
 async def read_change(
@@ -119,17 +117,16 @@ async def read_change(
     """
     reader = _Reader(repository, borrowing_store(repository, folder / TREES))
     if source.named and (others := await asyncio.to_thread(reader.uncommitted_beside, source.file)):
-        say(f"the tests run on commits, so uncommitted files are left out: {_named(others)}")
+        say(f"the tests run on commits, so uncommitted files are left out: {first_of(others, _NAMED)}")
     if source.pull_request is not None:
-        head, target = await fetched_pull(
-            source.pull_request,
-            repository,
-            reader.store.git_dir / "objects",
-            github_api=github_api,
-            env=env,
-            say=say,
-        )
-        return await asyncio.to_thread(reader.of_pull, head, target, source.base)
+        origin = origin_url(repository)
+        pull = pull_of_origin(source.pull_request, origin, github_api=github_api, env=env)
+        token = await in_background(lambda: find_token(pull, env))
+        say(f"asking {pull.host} about {pull.what}")
+        commits = await ask(pull, token, say, lambda client: client.commits(pull))
+        say(f"fetching {pull.what} from origin")
+        await fetch(repository, [pull.ref, f"refs/heads/{commits.branch}"], reader.store.git_dir / "objects")
+        return await asyncio.to_thread(reader.of_pull, commits.head, commits.target, source.base)
     if source.file is not None:
         text = await in_background(lambda: _read(source.file or "-"))
         return await asyncio.to_thread(reader.of_file, source.file, text, source.base)
@@ -265,7 +262,7 @@ class _Reader:
         if own := repository.own_files():
             say(f"left out, because m3agent wrote it: {', '.join(sorted(own))}")
         if untracked := [path for path in sorted(changed - tracked) if path in found]:
-            say(f"untracked files are part of the patch: {_named(untracked)}")
+            say(f"untracked files are part of the patch: {first_of(untracked, _NAMED)}")
         before = {path: entry for path, entry in found.items() if path not in changed}
         for entry in self.store.list_tree(commit):
             if entry.path in changed:
@@ -294,11 +291,6 @@ class _Reader:
             if self._repository.shallow
             else ""
         )
-
-
-def _named(paths: list[str]) -> str:
-    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-    return f"{', '.join(paths[:_NAMED])}{more}"
 
 
 def _read(name: str) -> bytes:

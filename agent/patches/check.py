@@ -20,6 +20,7 @@ from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Change, Source
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
+from m3agent.agent.util.counted import first_of
 
 MOST_NAMED = 3
 """Most tests, packages or files that a difference names."""
@@ -245,7 +246,7 @@ def _clause(before: Any, after: Any) -> str:
     if not isinstance(before, Counter) or not isinstance(after, Counter):
         return _other(*(_plain(value) for value in (after, before)))
     return "; ".join(
-        f"{which} {', '.join(sorted(more)[:MOST_NAMED])}{f' and {len(more) - MOST_NAMED} more' if len(more) > MOST_NAMED else ''}"
+        f"{which} {first_of(sorted(more), MOST_NAMED)}"
         for which, more in (("only here", after - before), ("only in the certificate", before - after))
         if more
     )

@@ -37,23 +37,20 @@ MOST_LINE = 300
 
 @dataclass(frozen=True)
 class VerifyRequest:
-    """What to verify, and how.
-
-    Attributes:
-        source: Where the patch is.
-        repository: The repository that it is for.
-        settings: The settings in force.
-        issue: The issue that the patch is for.
-        cached: Whether a known result of the base tree's tests may be used.
-        pinned: Ids of tests that state what the issue changes.
-    """
+    """What to verify, and how."""
 
     source: Source
+    """Where the patch is."""
     repository: Repository
+    """The repository that it is for."""
     settings: Settings
+    """The settings in force."""
     issue: Issue | None = None
+    """The issue that the patch is for."""
     cached: bool = True
+    """Whether a known result of the base tree's tests may be used."""
     pinned: tuple[str, ...] = ()
+    """Ids of tests that state what the issue changes."""
 
 
 async def verify_patch(

@@ -100,6 +100,12 @@ def replace_unprintable(text: str, stand_in: str = " ") -> str:
     return "".join(character if character.isprintable() else stand_in for character in text)
 
 
+def quoted(name: str) -> str:
+    """Return a name in quotes for a sentence: only printable characters, and at most 200."""
+    printable = replace_unprintable(name, "\N{REPLACEMENT CHARACTER}")
+    return repr(printable if len(printable) <= 200 else printable[:199] + "…")
+
+
 def last_line(text: str) -> str:
     """Return the last line that is not blank, or an empty text if all lines are blank."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, ModelServer
 from m3agent.agent.errors import EnvironmentFault, ServerFault, Status, UsageError
-from m3agent.agent.issue.tracker.names import TRACKERS
+from m3agent.agent.forge.address import SERVERS
 from m3agent.agent.session.catalog import session_folders
 from m3agent.agent.session.log_reader import LOG, text
 from m3agent.agent.session.record import SessionRecord, read_session
@@ -24,7 +24,7 @@ from m3agent.serving.client.http import host_of
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, its issue, and a folder without a settings file."""
-TOKENS = ("OPENAI_API_KEY", *(name for tracker in TRACKERS.values() for name in tracker.tokens))
+TOKENS = ("OPENAI_API_KEY", *(name for server in SERVERS.values() for name in server.tokens))
 """Variables that the agent does not get: with a token it might look up the fix.
 
 The key of the model server is passed under another name.

@@ -13,12 +13,12 @@ from markdown_it import MarkdownIt  # installed with rich
 from m3agent import __version__
 from m3agent.agent.certificate import provenance
 from m3agent.agent.delivery import pr_text
+from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.issue.tracker.names import TrackerProject
 from m3agent.agent.verify.verify import Verification
 from m3agent.tools.test_report import TestReport
 
-PROJECT = TrackerProject("github", "https://api.github.com", "https://github.com", "owner/repo")
+PROJECT = Project("github", "https://api.github.com", "https://github.com", "owner/repo")
 REPORT = TestReport((), (), (), (), {}, True, False, 1.0, 0, "", False)
 HOSTILE = [
     "Fixes #1",

@@ -15,9 +15,9 @@ from m3agent.agent.delivery.pull_request import Offered, push_further
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, Status, UsageError
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.follow.follow import Followed, FollowRequest, follow, session_of
+from m3agent.agent.forge.address import PullReference, pull_of_origin
 from m3agent.agent.loop.resume import ResumePoint
-from m3agent.agent.patches.pull import pull_of_origin
-from m3agent.agent.repo.repository import open_repository
+from m3agent.agent.repo.repository import open_repository, origin_url
 from m3agent.agent.repo.snapshot import TREES, borrowing_store
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line, read_log
@@ -157,16 +157,18 @@ class World:
             words,
         )
 
+    def named(self, number: int = 7) -> PullReference:
+        address = self.github.pull.replace("/7", f"/{number}")
+        return pull_of_origin(address, origin_url(self.repository), github_api=self.github.url, env={})
+
     def follow(self, rounds: int = 5, minutes: float = 60, seconds: float = 30) -> Followed:
         """Follow with new eyes: everything known comes from the last session's log."""
 
         async def sleep(pause: float) -> None:
             self.slept.append(pause)
 
-        env = {"GITHUB_TOKEN": TOKEN}
-        api = self.github.url
-        pull = pull_of_origin(self.github.pull, self.repository, github_api=api, env=env)
-        session = session_of(self.state, pull, github_api=api, env=env)
+        env, pull = {"GITHUB_TOKEN": TOKEN}, self.named()
+        session = session_of(self.state, pull, github_api=self.github.url, env=env)
         request = FollowRequest(pull, self.repository, session, rounds, minutes, seconds)
         work = follow(request, self.state, self.carry_on, env=env, say=self.said.append, sleep=sleep)
         return asyncio.run(work)
@@ -254,9 +256,7 @@ def test_a_later_command_knows_what_was_handled(world: World) -> None:
 
 
 def session_of_now(world: World) -> Path:
-    env = {"GITHUB_TOKEN": TOKEN}
-    pull = pull_of_origin(world.github.pull, world.repository, github_api=world.github.url, env=env)
-    return session_of(world.state, pull, github_api=world.github.url, env=env)
+    return session_of(world.state, world.named(), github_api=world.github.url, env={})
 
 
 def test_a_round_without_a_change_pushes_nothing(world: World) -> None:
@@ -492,8 +492,5 @@ def test_files_that_run_later_are_not_pushed(world: World) -> None:
 
 
 def test_a_pull_request_without_a_session(world: World) -> None:
-    env = {"GITHUB_TOKEN": TOKEN}
-    address = world.github.pull.replace("/7", "/8")
-    pull = pull_of_origin(address, world.repository, github_api=world.github.url, env=env)
     with pytest.raises(UsageError, match="no session here opened pull request owner/repo#8"):
-        session_of(world.state, pull, github_api=world.github.url, env=env)
+        session_of(world.state, world.named(8), github_api=world.github.url, env={})

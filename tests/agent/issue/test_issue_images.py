@@ -18,8 +18,8 @@ from m3agent.agent.issue.images import (
     fitting,
     image_of,
 )
+from m3agent.agent.issue.linked_images import find_images
 from m3agent.agent.issue.load import Issue, load_issue
-from m3agent.agent.issue.tracker.images import find_images
 from m3agent.sandbox.network.allow_list import is_public
 from tests.servers.tracker import PNG, Page, TrackerServer
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.agent.forge.address import SERVERS
+from m3agent.agent.forge.api import MAX_RESPONSE
 from m3agent.agent.issue.load import Issue, load_issue
-from m3agent.agent.issue.tracker.http import MAX_RESPONSE
-from m3agent.agent.issue.tracker.names import TRACKERS
 from m3agent.serving.client.retry import API_ATTEMPTS
 from m3agent.serving.launch.engine import SECRETS
 from tests.servers.tracker import PNG, Page, TrackerServer
@@ -339,7 +339,7 @@ class TestConnection:
 
 def test_engines_do_not_get_the_tokens() -> None:
     """Engines start in a package that cannot import the trackers, so it has its own list."""
-    assert {name for tracker in TRACKERS.values() for name in tracker.tokens} <= set(SECRETS)
+    assert {name for tracker in SERVERS.values() for name in tracker.tokens} <= set(SECRETS)
 
 
 class TestGitLab:

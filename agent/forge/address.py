@@ -1,49 +1,86 @@
-"""Parse a reference to an issue on a tracker: a web address, `owner/repo#N`, or `#N` of the origin remote."""
+"""What addresses mean: a web address, `owner/repo#N`, or `#N` of the origin remote; and the addresses of projects, issues and pulls."""
 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.issue.load import quoted
+from m3agent.agent.util.sanitize import quoted
 from m3agent.serving.client.http import is_local
 
 GITHUB_API = "https://api.github.com"
 
-TrackerKind: TypeAlias = Literal["github", "gitlab"]
+ServerKind: TypeAlias = Literal["github", "gitlab"]
 
 
 @dataclass(frozen=True)
-class Tracker:
-    """A kind of tracker.
-
-    Attributes:
-        name: The name to show to people.
-        tokens: The environment variables that a token is taken from, the first one that is set.
-        auth: The header with the token, and the text before the token in its value.
-        headers: The other headers of every request.
-    """
+class Server:
+    """The values in which the kinds of servers differ. Their clients differ in the rest."""
 
     name: str
+    """The name to show to people."""
     tokens: tuple[str, ...]
+    """The environment variables that a token is taken from, the first one that is set."""
     auth: tuple[str, str]
+    """The header with the token, and the text before the token in its value."""
+    projects: str
+    """The folder of projects in the API."""
+    kept: str
+    """Characters of names that addresses have unchanged."""
+    pulls: str
+    """The folder of pull requests in the API."""
+    issue_pages: str
+    """The folder of issues on a project's web page."""
+    pull_pages: str
+    """The folder of pull requests on a project's web page."""
+    new_pull: str
+    """The page below a project's web page on which a person opens a pull request from one branch to another."""
+    pull_refs: str
+    """The folder of references in a project's repository that has the last commits of pull requests."""
+    pull_sign: str
+    """Stands between the project and the number of a pull request."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """The other headers of every request."""
 
 
-TRACKERS: dict[TrackerKind, Tracker] = {
-    "github": Tracker(
-        "GitHub",
-        ("GITHUB_TOKEN", "GH_TOKEN"),
-        ("Authorization", "Bearer "),
+SERVERS: dict[ServerKind, Server] = {
+    "github": Server(
+        name="GitHub",
+        tokens=("GITHUB_TOKEN", "GH_TOKEN"),
+        auth=("Authorization", "Bearer "),
+        projects="repos",
+        kept="/",
+        pulls="pulls",
+        issue_pages="issues",
+        pull_pages="pull",
+        new_pull="compare/{base}...{branch}?expand=1",
+        pull_refs="refs/pull",
+        pull_sign="#",
         headers={"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"},
     ),
-    "gitlab": Tracker("GitLab", ("GITLAB_TOKEN",), ("PRIVATE-TOKEN", "")),
+    "gitlab": Server(
+        name="GitLab",
+        tokens=("GITLAB_TOKEN",),
+        auth=("PRIVATE-TOKEN", ""),
+        projects="projects",
+        kept="",
+        pulls="merge_requests",
+        issue_pages="-/issues",
+        pull_pages="-/merge_requests",
+        new_pull="-/merge_requests/new?merge_request%5Bsource_branch%5D={branch}&merge_request%5Btarget_branch%5D={base}",
+        pull_refs="refs/merge-requests",
+        pull_sign="!",
+    ),
 }
 
 _SHORT = re.compile(r"(?P<project>[a-z0-9][\w-]*/[\w.-]+)?#(?P<number>[0-9]+)", re.ASCII | re.IGNORECASE)
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}")
+_PULL = re.compile(r"(?P<project>.+)/(?P<what>pull|merge_requests)/(?P<number>[1-9][0-9]{0,9})(?:/.*)?")
+_ON_GITLAB = re.compile(
+    r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?"
+)
 _SEGMENT = re.compile(r"(?!\.\.?$)[\w.-]+", re.ASCII)
 _SCP = re.compile(r"(?:[^@/\s]+@)?(?P<host>[^:/@\s]+):(?P<path>[^\s]+)")
 # Host names for ssh over the https port.
@@ -51,20 +88,32 @@ _SSH_HOSTS = {"ssh.github.com": "github.com", "altssh.gitlab.com": "gitlab.com"}
 
 
 @dataclass(frozen=True)
-class TrackerProject:
-    """A project on a tracker.
+class Project:
+    """A project on GitHub or GitLab."""
 
-    Attributes:
-        kind: Which tracker.
-        api: The address of its API, without a slash at the end.
-        web: The address of its web pages, without a slash at the end.
-        project: `owner/repo`; on GitLab also with subgroups.
-    """
-
-    kind: TrackerKind
+    kind: ServerKind
     api: str
+    """The address of the server's API, without a slash at the end."""
     web: str
+    """The address of its web pages, without a slash at the end."""
     project: str
+    """`owner/repo`; on GitLab also with subgroups."""
+
+    noun: ClassVar[str] = "repository"
+    instead: ClassVar[str] = ""
+    """The end of a sentence that says what else the user can do if the server does not answer."""
+
+    @classmethod
+    def on_gitlab(cls, host: str, project: str, *number: int) -> Self:
+        """Return what a project on a GitLab, and perhaps a number, name."""
+        # http only for a server on this machine
+        web = f"http://{host}" if is_local(f"http://{host}") else f"https://{host}"
+        return cls("gitlab", f"{web}/api/v4", web, project, *number)
+
+    @property
+    def server(self) -> Server:
+        """The values of its server."""
+        return SERVERS[self.kind]
 
     @property
     def label(self) -> str:
@@ -74,31 +123,48 @@ class TrackerProject:
     @property
     def what(self) -> str:
         """The label with the kind of thing, for a sentence."""
-        return f"repository {self.label}"
+        return f"{self.noun} {self.label}"
 
     @property
-    def instead(self) -> str:
-        """The end of a sentence that says what else the user can do if the tracker does not answer."""
-        return ""
+    def page(self) -> str:
+        """The project's web page."""
+        return f"{self.web}/{self.project}"
 
     @property
     def project_api(self) -> str:
         """The project's address in the API."""
-        if self.kind == "github":
-            return f"{self.api}/repos/{self.project}"
-        return f"{self.api}/projects/{quote(self.project, safe='')}"
+        return f"{self.api}/{self.server.projects}/{self._written(self.project)}"
 
     @property
     def host(self) -> str:
-        """Host (and port) of the tracker's web pages."""
+        """Host (and port) of the server's web pages."""
         return urlsplit(self.web).netloc
+
+    @property
+    def token_variable(self) -> str:
+        """Which environment variables to set for a token, as part of a sentence."""
+        variable = self.server.tokens[0]
+        if self.kind == "gitlab" and self.host != "gitlab.com":
+            return f"GITLAB_HOST to {self.host} and {variable}"
+        return variable
+
+    def new_pull(self, base: str, branch: str) -> str:
+        """Return the web page on which a person opens the pull request from `branch` to `base`."""
+        page = self.server.new_pull.format(base=self._written(base), branch=self._written(branch))
+        return f"{self.page}/{page}"
+
+    def _written(self, name: str) -> str:
+        return quote(name, safe=self.server.kept)
 
 
 @dataclass(frozen=True)
-class Reference(TrackerProject):
-    """An issue on a tracker."""
+class IssueReference(Project):
+    """An issue on GitHub or GitLab."""
 
     number: int
+
+    noun = "issue"
+    instead = ", or give the issue's text as a file"
 
     @property
     def label(self) -> str:
@@ -106,54 +172,38 @@ class Reference(TrackerProject):
         return f"{self.project}#{self.number}"
 
     @property
-    def what(self) -> str:
-        """The label with the kind of thing, for a sentence."""
-        return f"issue {self.label}"
-
-    @property
-    def instead(self) -> str:
-        """The end of a sentence that says what else the user can do if the tracker does not answer."""
-        return ", or give the issue's text as a file"
-
-    @property
     def url(self) -> str:
         """The issue's web page."""
-        return f"{self.web}/{self.project}{'/-' if self.kind == 'gitlab' else ''}/issues/{self.number}"
+        return f"{self.page}/{self.server.issue_pages}/{self.number}"
 
 
 @dataclass(frozen=True)
-class PullReference(TrackerProject):
+class PullReference(Project):
     """A pull request on GitHub, or a merge request on GitLab."""
 
     number: int
 
+    noun = "pull request"
+
     @property
     def label(self) -> str:
         """The name to show to people."""
-        return f"{self.project}{'!' if self.kind == 'gitlab' else '#'}{self.number}"
-
-    @property
-    def what(self) -> str:
-        """The label with the kind of thing, for a sentence."""
-        return f"pull request {self.label}"
+        return f"{self.project}{self.server.pull_sign}{self.number}"
 
     @property
     def url(self) -> str:
         """The pull request's web page."""
-        folder = "-/merge_requests" if self.kind == "gitlab" else "pull"
-        return f"{self.web}/{self.project}/{folder}/{self.number}"
+        return f"{self.page}/{self.server.pull_pages}/{self.number}"
 
     @property
     def pull_api(self) -> str:
         """The pull request's address in the API."""
-        folder = "merge_requests" if self.kind == "gitlab" else "pulls"
-        return f"{self.project_api}/{folder}/{self.number}"
+        return f"{self.project_api}/{self.server.pulls}/{self.number}"
 
     @property
     def ref(self) -> str:
         """The reference under which the project's repository has its last commit."""
-        folder = "merge-requests" if self.kind == "gitlab" else "pull"
-        return f"refs/{folder}/{self.number}/head"
+        return f"{self.server.pull_refs}/{self.number}/head"
 
 
 def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) -> PullReference:
@@ -170,27 +220,36 @@ def parse_pull_request(spec: str, *, github_api: str, env: Mapping[str, str]) ->
     web = web_of(github_api)
     parts = _address(spec, urlsplit(web).netloc)
     if parts is not None:
-        host, path = _host(parts), parts.path.strip("/").replace("/-/", "/")
-        found = re.fullmatch(
-            r"(?P<project>.+)/(?P<what>pull|merge_requests)/(?P<number>[1-9][0-9]{0,9})(?:/.*)?", path
-        )
+        host, found = _host(parts), _PULL.fullmatch(_path(parts))
         if found and _is_project(found["project"]):
             project, number = found["project"], int(found["number"])
             if host == urlsplit(web).netloc and found["what"] == "pull":
                 return PullReference("github", github_api, web, project, number)
             if found["what"] == "merge_requests" and _is_gitlab(host, env):
-                own = _web_address(host)
-                return PullReference("gitlab", f"{own}/api/v4", own, project, number)
+                return PullReference.on_gitlab(host, project, number)
     raise UsageError(
         f"{quoted(spec)} is not the address of a pull request, which looks like {web}/owner/repo/pull/12; for GitHub "
         "Enterprise, also give --github-api."
     )
 
 
+def pull_of_origin(
+    address: str, origin: str | None, *, github_api: str, env: Mapping[str, str]
+) -> PullReference:
+    """Return the pull request with an address. Raises UsageError if it is not one of the origin remote's project."""
+    pull = parse_pull_request(address, github_api=github_api, env=env)
+    mine = None if origin is None else project_of(origin, github_api=github_api, env=env)
+    if mine is None or (mine.web, mine.project.lower()) != (pull.web, pull.project.lower()):
+        raise UsageError(
+            f"{pull.label} is not of this repository's origin: give --repo with a clone of {pull.project}"
+        )
+    return pull
+
+
 def parse_reference(
     spec: str, *, github_api: str, origin: Callable[[], str | None], env: Mapping[str, str]
-) -> Reference | None:
-    """Return the issue that `spec` names; None if `spec` is not a reference to an issue on a tracker.
+) -> IssueReference | None:
+    """Return the issue that `spec` names; None if `spec` is not a reference to an issue on GitHub or GitLab.
 
     Args:
         spec: The text that the user gave.
@@ -199,8 +258,7 @@ def parse_reference(
         env: The environment variables.
 
     Raises:
-        UsageError: `spec` names something on a tracker that is not an issue, or a host that is not configured
-            as a tracker.
+        UsageError: `spec` names something that is not an issue, or a host that is not configured as GitHub.
     """
     web = web_of(github_api)
     short = _SHORT.fullmatch(spec)
@@ -211,7 +269,7 @@ def parse_reference(
         owner, repository = short["project"].split("/")
         if not _SEGMENT.fullmatch(repository):
             raise UsageError(f"{quoted(spec)} names no repository: write it like owner/repo#12.")
-        return Reference("github", github_api, web, f"{owner}/{repository}", number)
+        return IssueReference("github", github_api, web, f"{owner}/{repository}", number)
     parts = _address(spec, urlsplit(web).netloc)
     if parts is None:
         return None
@@ -267,12 +325,15 @@ def _host(parts: SplitResult) -> str:
     return host if parts.port in (None, usual) else f"{host}:{parts.port}"
 
 
-def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
+def _path(parts: SplitResult) -> str:
+    """Return the path of a page, in the form that GitLab used before it had `/-/`."""
+    return parts.path.strip("/").replace("/-/", "/")
+
+
+def _github(parts: SplitResult, api: str, web: str, spec: str) -> IssueReference:
     match parts.path.strip("/").split("/"):
-        case [owner, repository, "issues", number] if _SEGMENT.fullmatch(owner) and _SEGMENT.fullmatch(
-            repository
-        ):
-            return Reference("github", api, web, f"{owner}/{repository}", _number(number, spec))
+        case [owner, repository, "issues", number] if _is_project(f"{owner}/{repository}"):
+            return IssueReference("github", api, web, f"{owner}/{repository}", _number(number, spec))
         case [_, _, "pull", *_]:
             raise UsageError(f"{quoted(spec)} is a pull request: give the address of its issue.")
     raise UsageError(
@@ -280,22 +341,17 @@ def _github(parts: SplitResult, api: str, web: str, spec: str) -> Reference:
     )
 
 
-def _gitlab(parts: SplitResult, host: str, spec: str) -> Reference:
-    web = _web_address(host)
-    path = parts.path.strip("/").replace("/-/", "/")
-    found = re.fullmatch(
-        r"(?P<project>.+)/(?P<what>issues|work_items|merge_requests)/(?P<number>[0-9]+)(?:/.*)?", path
-    )
+def _gitlab(parts: SplitResult, host: str, spec: str) -> IssueReference:
+    found = _ON_GITLAB.fullmatch(_path(parts))
     if found and found["what"] == "merge_requests":
         raise UsageError(f"{quoted(spec)} is a merge request: give the address of its issue.")
     if not found or not _is_project(found["project"]):
-        raise UsageError(
-            f"{quoted(spec)} is not the address of an issue, which looks like {web}/group/project/-/issues/12."
-        )
-    return Reference("gitlab", f"{web}/api/v4", web, found["project"], _number(found["number"], spec))
+        example = IssueReference.on_gitlab(host, "group/project", 12).url
+        raise UsageError(f"{quoted(spec)} is not the address of an issue, which looks like {example}.")
+    return IssueReference.on_gitlab(host, found["project"], _number(found["number"], spec))
 
 
-def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[str, str]) -> Reference:
+def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[str, str]) -> IssueReference:
     if not origin:
         raise UsageError(
             f"#{number} is an issue of the origin remote, and this repository has none: "
@@ -307,25 +363,20 @@ def _of_origin(origin: str | None, number: int, github_api: str, env: Mapping[st
             f"#{number} is an issue of the origin remote, which is {place_of(origin)}, not a project "
             f"on GitHub or GitLab: give the issue's address, with --github-api for GitHub Enterprise."
         )
-    return Reference(project.kind, project.api, project.web, project.project, number)
+    return IssueReference(project.kind, project.api, project.web, project.project, number)
 
 
-def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> TrackerProject | None:
+def project_of(origin: str, *, github_api: str, env: Mapping[str, str]) -> Project | None:
     """Return the GitHub or GitLab project at a git remote's address; None for other addresses."""
     host, path = _remote(origin)
     web = web_of(github_api)
     project = path.strip("/").removesuffix(".git").strip("/")
     # the port of an ssh address is unrelated to the port of the web pages
-    names = (
-        {urlsplit(web).netloc, urlsplit(web).hostname}
-        if not origin.startswith("http")
-        else {urlsplit(web).netloc}
-    )
+    names = {urlsplit(web).netloc, *(() if origin.startswith("http") else (urlsplit(web).hostname,))}
     if host in names and re.fullmatch(r"[^/]+/[^/]+", project) and _is_project(project):
-        return TrackerProject("github", github_api, web, project)
+        return Project("github", github_api, web, project)
     if host and _is_gitlab(host, env) and _is_project(project):
-        web = _web_address(host)
-        return TrackerProject("gitlab", f"{web}/api/v4", web, project)
+        return Project.on_gitlab(host, project)
     return None
 
 
@@ -368,11 +419,6 @@ def gitlab_host(env: Mapping[str, str]) -> str:
 def _is_project(path: str) -> bool:
     segments = path.split("/")
     return len(segments) > 1 and all(_SEGMENT.fullmatch(segment) for segment in segments)
-
-
-def _web_address(host: str) -> str:
-    """Return the address with https; with http for a server on this machine."""
-    return f"http://{host}" if is_local(f"http://{host}") else f"https://{host}"
 
 
 def _number(text: str, spec: str) -> int:

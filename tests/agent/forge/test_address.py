@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.errors import UsageError
-from m3agent.agent.issue.tracker.names import GITHUB_API, Reference, parse_reference, web_of
+from m3agent.agent.forge.address import GITHUB_API, IssueReference, parse_reference, web_of
 
 ENTERPRISE = "https://ghe.example.com/api/v3"
 
 
 def parse(
     spec: str, *, api: str = GITHUB_API, origin: str | None = None, gitlab: str = ""
-) -> Reference | None:
+) -> IssueReference | None:
     return parse_reference(spec, github_api=api, origin=lambda: origin, env={"GITLAB_HOST": gitlab})
 
 
@@ -43,7 +43,7 @@ def refused(spec: str, *, api: str = GITHUB_API, origin: str | None = None) -> s
     ],
 )
 def test_issues_on_github(spec: str) -> None:
-    reference = Reference("github", GITHUB_API, "https://github.com", "owner/my.repo-1", 12)
+    reference = IssueReference("github", GITHUB_API, "https://github.com", "owner/my.repo-1", 12)
     assert parse(spec) == reference
     assert reference.url == "https://github.com/owner/my.repo-1/issues/12"
 
@@ -64,7 +64,7 @@ def test_issues_on_github(spec: str) -> None:
     ],
 )
 def test_issues_on_gitlab(spec: str, api: str, web: str, project: str) -> None:
-    assert parse(spec) == Reference("gitlab", api, web, project, 3)
+    assert parse(spec) == IssueReference("gitlab", api, web, project, 3)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_issues_on_gitlab(spec: str, api: str, web: str, project: str) -> None:
 )
 def test_the_api_decides_which_host_is_github(api: str, web: str) -> None:
     assert web_of(api) == web
-    expected = Reference("github", api, web, "o/r", 1)
+    expected = IssueReference("github", api, web, "o/r", 1)
     assert parse(f"{web}/o/r/issues/1", api=api) == expected
     assert parse("o/r#1", api=api) == expected
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
-from m3agent.agent.follow.gitlab import GitLabReader
-from m3agent.agent.follow.pull import MARK, PullState, Remark
-from m3agent.agent.issue.tracker.http import Api, Token, new_client
-from m3agent.agent.issue.tracker.names import PullReference
+from m3agent.agent.forge.address import PullReference
+from m3agent.agent.forge.api import Token, TooLarge
+from m3agent.agent.forge.client import MARK, Client, PullState, Remark
+from m3agent.agent.forge.connection import connected
 from tests.servers.tracker import Page, TrackerServer
 
 pytestmark = pytest.mark.integration
@@ -49,10 +50,13 @@ def pull_of(hub: TrackerServer) -> PullReference:
     return PullReference("gitlab", f"{hub.url}/api/v4", hub.url, "group/sub/repo", 3)
 
 
+def client_of(hub: TrackerServer) -> AbstractContextManager[Client]:
+    return connected(pull_of(hub), Token("t", "test"), lambda _: None, 5)
+
+
 def look(hub: TrackerServer) -> PullState:
-    with new_client(hub.url, 5) as client:
-        api = Api(pull_of(hub), Token("t", "test"), client, say=lambda _: None, timeout=5)
-        return GitLabReader().look(api, pull_of(hub))
+    with client_of(hub) as client:
+        return client.look(pull_of(hub))
 
 
 def test_a_quiet_one(hub: TrackerServer) -> None:
@@ -83,7 +87,7 @@ def test_only_notes_of_developers_are_read(hub: TrackerServer) -> None:
     about = {"position": {"new_path": "a.py", "new_line": 4}}
     hub.pages[f"{OWN}/discussions"] = Page(
         [
-            {"notes": [note(10, MEMBER, "Use 3.", **about), note(11, STRANGER, "Use 4.")]},
+            {"notes": [note(10, MEMBER, "Use 3.\ud800", **about), note(11, STRANGER, "Use 4.")]},
             {"notes": [note(12, MEMBER, "changed the title", system=True)]},
             {"notes": [note(13, MEMBER, "Old.", resolvable=True, resolved=True)]},
             {"notes": [note(14, MEMBER, f"{MARK}\n\nm3agent changed nothing.")]},
@@ -97,11 +101,17 @@ def test_only_notes_of_developers_are_read(hub: TrackerServer) -> None:
     seen = look(hub)
     page = f"{hub.url}/group/sub/repo/-/merge_requests/3"
     assert seen.remarks == (
-        Remark("note:10", "member", "Use 3.", f"{page}#note_10", "a.py:4"),
+        Remark("note:10", "member", "Use 3.?", f"{page}#note_10", "a.py:4"),  # no lone surrogate
         Remark("note:16", "member", "And?", f"{page}#note_16"),
     )
     assert seen.unread == 2
     assert hub.paths.count(f"{PROJECT}/members/all/1") == 1
+
+
+def test_too_much_about_a_pull_request_is_no_advice_for_an_issue(hub: TrackerServer) -> None:
+    hub.pages[OWN] = hub.endless
+    with pytest.raises(TooLarge, match="sends more than 4 MiB about pull request group/sub/repo!3"):
+        look(hub)
 
 
 def test_jobs_of_the_last_commit(hub: TrackerServer) -> None:
@@ -125,7 +135,6 @@ def test_jobs_of_the_last_commit(hub: TrackerServer) -> None:
 
 
 def test_an_answer(hub: TrackerServer) -> None:
-    with new_client(hub.url, 5) as client:
-        api = Api(pull_of(hub), Token("t", "test"), client, say=lambda _: None, timeout=5)
-        GitLabReader().answer(api, pull_of(hub), "Done.")
+    with client_of(hub) as client:
+        client.answer(pull_of(hub), "Done.")
     assert json.loads(hub.visits[-1].body) == {"body": "Done."}

@@ -1,4 +1,4 @@
-"""Find images in an issue's Markdown and fetch them, only from the public web and from the tracker itself."""
+"""Find images in an issue's Markdown and fetch them, only from the public web and from the issue's server itself."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urljoin, urlsplit
 
+from m3agent.agent.forge.address import IssueReference
+from m3agent.agent.forge.api import TooLarge, TooSlow, read_bounded
 from m3agent.agent.issue.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
-from m3agent.agent.issue.load import quoted
-from m3agent.agent.issue.tracker.http import TooLarge, TooSlow, read_bounded
+from m3agent.agent.util.sanitize import quoted
 from m3agent.sandbox.network.allow_list import is_public
 
 if TYPE_CHECKING:
@@ -60,9 +61,8 @@ def find_images(text: str) -> list[str]:
 def load_images(
     urls: Iterable[str],
     client: httpx2.Client,
+    issue: IssueReference,
     *,
-    base: str,
-    api: str,
     say: Callable[[str], None],
     timeout: float,
 ) -> list[IssueImage]:
@@ -71,23 +71,22 @@ def load_images(
     An image that cannot be fetched is reported and left out.
 
     Args:
-        urls: The addresses of the images.
+        urls: The addresses of the images, as the issue has them.
         client: The HTTP client.
-        base: The address that relative addresses are resolved against.
-        api: The address of the tracker's API. Only its host may be without TLS or in a private network: the
-            user named it. The other addresses come from the author of the issue.
+        issue: The issue. Only the host of its API may be without TLS or in a private network: the user named it. The
+            other addresses come from the author of the issue.
         say: Receives messages for people.
         timeout: In seconds. The time limit for all images together is three times as long.
     """
-    wanted = list(urls)
+    wanted = [_absolute(url, issue) for url in urls]
     if not wanted:
         return []
     say(f"fetching {min(len(wanted), MAX_IMAGES)} images of the issue")
     images: list[IssueImage] = []
-    deadline = time.monotonic() + 3 * timeout
+    deadline, own = time.monotonic() + 3 * timeout, _origin(urlsplit(issue.api))
     for url in wanted[:MAX_IMAGES]:
         try:
-            image = image_of(url[:200], _fetch(client, base, url, _origin(urlsplit(api)), deadline))
+            image = image_of(url[:200], _fetch(client, f"{issue.page}/", url, own, deadline))
             if image is None:
                 raise _Refused(f"it is not a {KINDS} image")
             images.append(image)
@@ -98,6 +97,11 @@ def load_images(
             f"{len(wanted) - MAX_IMAGES} more images of the issue are left out: at most {MAX_IMAGES} are sent"
         )
     return images
+
+
+def _absolute(url: str, issue: IssueReference) -> str:
+    """Complete the address of an upload, which GitLab writes relative to the project's page; return others unchanged."""
+    return f"{issue.page}{url}" if issue.kind == "gitlab" and url.startswith("/uploads/") else url
 
 
 def _without_fences(text: str) -> str:

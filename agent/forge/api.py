@@ -1,4 +1,4 @@
-"""Send requests to a tracker's API, with limits on bytes and seconds.
+"""Send requests to the API of GitHub or GitLab, with limits on bytes and seconds.
 
 Each error response becomes an error with a one-sentence message.
 """
@@ -6,37 +6,44 @@ Each error response becomes an error with a one-sentence message.
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from m3agent import __version__
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
-from m3agent.agent.issue.load import MAX_BYTES, quoted, too_large
-from m3agent.agent.issue.tracker.names import TRACKERS, TrackerProject
-from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.agent.forge.address import Project, gitlab_host
+from m3agent.agent.util.sanitize import quoted, replace_unprintable
 from m3agent.serving.client.http import certificates_for, is_local, mask_key
 from m3agent.serving.client.retry import api_policy
 
 if TYPE_CHECKING:
     import httpx2
 
-MAX_RESPONSE = 4 * MAX_BYTES
-"""The largest response, in bytes: an issue of `MAX_BYTES` as JSON, with the other fields around it."""
+API_SECONDS = 20.0
+"""The longest silence of a server, in seconds. A whole response may take three times as long."""
+PAGE = 100
+"""Entries in one page: the largest page size of both."""
+MAX_PAGES = 100
+MAX_RESPONSE = 4 << 20
+"""The largest response, in bytes: the largest issue that m3agent takes as JSON, with the other fields around it."""
 
 LARGEST_LOG = 64 << 20
 """The largest log, in bytes."""
 MOST_OF_LOG = 200_000
 """Characters of a log that are kept, from its end."""
 
+_GH_SECONDS = 10
 _REDIRECTS = (301, 302, 307, 308)
 
 
-class TooLarge(Exception):
-    """The response has more bytes than the limit."""
+class TooLarge(UsageError):
+    """There are more bytes or pages than the limit."""
 
 
 class TooSlow(Exception):
@@ -48,15 +55,12 @@ class _Transient(EnvironmentFault):
 
 
 class RateLimited(EnvironmentFault):
-    """The tracker answers no further requests for now.
-
-    Attributes:
-        until: When it answers again, in seconds since 1970; None if it does not say.
-    """
+    """The server answers no further requests for now."""
 
     def __init__(self, text: str, until: float | None) -> None:
         super().__init__(text)
         self.until = until
+        """When it answers again, in seconds since 1970; None if it does not say."""
 
 
 @dataclass(frozen=True)
@@ -68,35 +72,54 @@ class Token:
 
 
 @dataclass(frozen=True)
-class TrackerResponse:
-    """A response of the API.
-
-    Attributes:
-        json: The decoded body.
-        url: The address that sent the response (after a redirect).
-        next: The address of the next page; None on the last page.
-    """
+class ApiResponse:
+    """A response of the API."""
 
     json: Any
+    """The decoded body."""
     url: str
+    """The address that sent the response (after a redirect)."""
     next: str | None
+    """The address of the next page; None on the last page."""
 
 
-def new_client(url: str, timeout: float) -> httpx2.Client:
-    """Return an HTTP client that follows no redirects and uses no proxy for addresses on this machine.
+def find_token(project: Project, env: Mapping[str, str]) -> Token | None:
+    """Return the token for the API, or None. Blocking.
 
-    Args:
-        url: An address on the server that the client will talk to.
-        timeout: The longest silence, in seconds.
+    The token comes from the environment. For GitHub, the command `gh auth token` is the fallback.
+    GITLAB_TOKEN is sent to one host only, because an issue's address may name any host; see `gitlab_host`.
+
+    Raises:
+        UsageError: The value that was found has characters that no token has.
     """
-    import httpx2
+    if project.kind == "gitlab" and project.host != gitlab_host(env):
+        return None
+    for variable in project.server.tokens:
+        if value := env.get(variable, "").strip():
+            return _checked(value, variable)
+    gh = shutil.which("gh", path=env.get("PATH")) if project.kind == "github" else None
+    if gh is None:
+        return None
+    try:
+        done = subprocess.run(
+            [gh, "auth", "token", "--hostname", project.host],
+            cwd="/",  # not in the repository: `gh` starts git
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=_GH_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):  # `gh` does not work here
+        return None
+    value = done.stdout.decode(errors="replace").strip()
+    return _checked(value, "'gh auth token'") if done.returncode == 0 and value else None
 
-    return httpx2.Client(
-        timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
-        trust_env=not is_local(url),
-        verify=certificates_for(url),
-        headers={"User-Agent": f"m3agent/{__version__}"},
-    )
+
+def _checked(value: str, source: str) -> Token:
+    if not value.isascii() or not value.isprintable() or " " in value:
+        raise UsageError(f"{source} gives an invalid token: it has characters that a token cannot have.")
+    return Token(value, source)
 
 
 def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> bytes:
@@ -124,44 +147,42 @@ def read_bounded(response: httpx2.Response, limit: int, deadline: float) -> byte
     return bytes(data)
 
 
-def token_variable(reference: TrackerProject) -> str:
-    """Return, as part of a sentence, which environment variables to set for a token."""
-    variable = TRACKERS[reference.kind].tokens[0]
-    if reference.kind == "gitlab" and reference.host != "gitlab.com":
-        return f"GITLAB_HOST to {reference.host} and {variable}"
-    return variable
-
-
 class Api:
-    """One tracker's API, for one issue or project.
+    """The API of a server, for one project, issue or pull request. As a context manager it closes its connections.
+
+    It follows no redirects by itself, and uses no proxy for addresses on this machine.
 
     Args:
-        reference: The issue or project.
+        project: The project, issue or pull request.
         token: The key to send, or None.
-        client: The HTTP client.
         say: Receives messages for people.
         timeout: The longest silence of the server, in seconds. A whole response may take three times as long.
     """
 
     def __init__(
-        self,
-        reference: TrackerProject,
-        token: Token | None,
-        client: httpx2.Client,
-        *,
-        say: Callable[[str], None],
-        timeout: float,
+        self, project: Project, token: Token | None, say: Callable[[str], None], timeout: float = API_SECONDS
     ) -> None:
-        self._reference = reference
-        self.token = token
-        self._client = client
-        self._say = say
-        self._timeout = timeout
-        self._name = TRACKERS[reference.kind].name
-        self._host = urlsplit(reference.api).netloc
-        self._variable = token_variable(reference)
+        import httpx2
 
-    def get(self, url: str) -> TrackerResponse:
+        self.project = project
+        self.token = token
+        self.say = say
+        self.http = httpx2.Client(
+            timeout=httpx2.Timeout(timeout, connect=min(timeout, 10.0)),
+            trust_env=not is_local(project.api),
+            verify=certificates_for(project.api),
+            headers={"User-Agent": f"m3agent/{__version__}"},
+        )
+        self._timeout = timeout
+        self._host = urlsplit(project.api).netloc
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.http.close()
+
+    def get(self, url: str) -> ApiResponse:
         """Return the response to GET `url`. Follow one redirect within the API's host.
 
         Raises:
@@ -175,15 +196,39 @@ class Api:
             url = self._same_host(url, response.headers.get("location", ""), "redirects to")
             response, body = self._fetch(url)
             if response.status_code in _REDIRECTS:
-                raise EnvironmentFault(f"{self._host} redirects in a loop for {self._reference.label}.")
+                raise EnvironmentFault(f"{self._host} redirects in a loop for {self.project.label}.")
         if response.status_code != 200:
             raise self._refusal(response, body)
         following = response.links.get("next", {}).get("url")
         if following is not None:
             following = self._same_host(url, following, "names a next page at")
-        return TrackerResponse(self._parsed(body), url, following)
+        return ApiResponse(self._parsed(body), url, following)
 
-    def post(self, url: str, value: object) -> TrackerResponse:
+    def pages(self, url: str, name: str | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the entries of a list, page after page.
+
+        Args:
+            url: The address of the list.
+            name: The field that has the list; None if the response is the list.
+
+        Raises:
+            TooLarge: There are more than `MAX_PAGES` pages.
+            EnvironmentFault: The response is no such list. All other errors are those of `get`.
+        """
+        following: str | None = f"{url}{'&' if '?' in url else '?'}per_page={PAGE}"
+        for _ in range(MAX_PAGES):
+            assert following is not None
+            answer = self.get(following)
+            found = part(answer.json).get(name) if name is not None else answer.json
+            if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+                raise self.not_the_api()
+            yield from found
+            following = answer.next
+            if following is None:
+                return
+        raise TooLarge(f"{url} has more than {MAX_PAGES} pages: they are not read.")
+
+    def post(self, url: str, value: object) -> ApiResponse:
         """Create `value` at `url` and return the response.
 
         The request is sent once, because a retry could create the object twice. After an `EnvironmentFault`
@@ -195,7 +240,7 @@ class Api:
         response, body = self._fetch_once(url, json.dumps(value).encode())
         if response.status_code not in (201, 202):  # 202: it is being made
             raise self._refusal(response, body)
-        return TrackerResponse(self._parsed(body), url, None)
+        return ApiResponse(self._parsed(body), url, None)
 
     def get_log(self, url: str) -> str:
         """Return the end of a text that a program wrote, such as the log of a test run.
@@ -208,7 +253,7 @@ class Api:
         response, body = self._fetch(url, LARGEST_LOG)
         if response.status_code in _REDIRECTS:
             there = urljoin(url, response.headers.get("location", ""))
-            here = urlsplit(self._reference.api)
+            here = urlsplit(self.project.api)
             same = (here.scheme, here.netloc) == urlsplit(there)[:2]
             if not same and urlsplit(there).scheme != "https" and not is_local(url):
                 raise EnvironmentFault(f"{self._host} names an address without https for a log.")
@@ -221,10 +266,12 @@ class Api:
         """Return the error for a server whose response is not from the expected API."""
         advice = (
             "check --github-api (GitHub Enterprise has its API under /api/v3)"
-            if self._reference.kind == "github"
+            if self.project.kind == "github"
             else "check the address"
         )
-        return EnvironmentFault(f"The server at {self._host} is not the API of {self._name}: {advice}.")
+        return EnvironmentFault(
+            f"The server at {self._host} is not the API of {self.project.server.name}: {advice}."
+        )
 
     def _parsed(self, body: bytes) -> Any:
         try:
@@ -237,7 +284,7 @@ class Api:
 
         The token must not reach another host.
         """
-        here = urlsplit(self._reference.api)
+        here = urlsplit(self.project.api)
         try:
             url = urljoin(base, link)
             there = urlsplit(url)
@@ -254,7 +301,7 @@ class Api:
         self, url: str, limit: int = MAX_RESPONSE, *, token: bool = True
     ) -> tuple[httpx2.Response, bytes]:
         def tell(error: BaseException) -> None:
-            self._say(f"{str(error).rstrip('.')}; trying again")
+            self.say(f"{str(error).rstrip('.')}; trying again")
 
         return api_policy(_Transient, tell)(self._fetch_once, url, limit=limit, token=token)
 
@@ -268,13 +315,15 @@ class Api:
         if sent is not None:
             method, headers = "POST", headers | {"Content-Type": "application/json"}
         try:
-            with self._client.stream(method, url, headers=headers, content=sent) as response:
+            with self.http.stream(method, url, headers=headers, content=sent) as response:
                 body = read_bounded(response, limit, deadline)
         except TooLarge:
-            raise too_large(f"The {self._reference.what}") from None
+            raise TooLarge(
+                f"{self._host} sends more than {limit >> 20} MiB about {self.project.what}."
+            ) from None
         except (TooSlow, httpx2.TimeoutException):
             raise EnvironmentFault(
-                f"{self._host} did not answer in time: try again later{self._reference.instead}."
+                f"{self._host} did not answer in time: try again later{self.project.instead}."
             ) from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise _Transient(f"The connection to {self._host} failed: {_reason(error)}.") from None
@@ -285,20 +334,21 @@ class Api:
         return response, body
 
     def _headers(self) -> dict[str, str]:
-        tracker = TRACKERS[self._reference.kind]
-        headers = dict(tracker.headers)
+        server = self.project.server
+        headers = dict(server.headers)
         if self.token is not None:
-            header, before = tracker.auth
+            header, before = server.auth
             headers[header] = before + self.token.value
         return headers
 
     def _refusal(self, response: httpx2.Response, body: bytes) -> M3AgentError:
-        status, label, token = response.status_code, self._reference.label, self.token
-        words = self._words(body)
+        status, label, token = response.status_code, self.project.label, self.token
+        variable, what = self.project.token_variable, self.project.what
+        said_there = self._words(body)
         reset = _reset(response.headers)
-        if status == 429 or (status == 403 and (reset is not None or "rate limit" in words.lower())):
+        if status == 429 or (status == 403 and (reset is not None or "rate limit" in said_there.lower())):
             when = f"until {_local(reset)}" if reset is not None else "for now (wait a minute)"
-            advice = "" if token else f"; a token in {self._variable} raises the limit"
+            advice = "" if token else f"; a token in {variable} raises the limit"
             return RateLimited(
                 f"{self._host} answers no further requests {when}: its rate limit is reached{advice}.", reset
             )
@@ -306,23 +356,21 @@ class Api:
             advice = (
                 f"or the token from {token.source} may not see it"
                 if token
-                else f"or it is private: then set {self._variable} to a token that may read it"
+                else f"or it is private: then set {variable} to a token that may read it"
             )
-            return UsageError(f"{self._host} has no {self._reference.what}, {advice}.")
+            return UsageError(f"{self._host} has no {what}, {advice}.")
         if status == 410:
-            return UsageError(f"The {self._reference.what} was deleted.")
+            return UsageError(f"The {what} was deleted.")
         if status == 401:
             advice = (
                 f"does not accept the token from {token.source}: it is wrong or has expired"
                 if token
-                else f"asks for a token: set {self._variable}"
+                else f"asks for a token: set {variable}"
             )
             return PermissionRefused(f"{self._host} {advice}.")
-        said = f" ({words})" if words else ""
+        said = f" ({said_there})" if said_there else ""
         if status == 403:
-            advice = (
-                f"the token from {token.source}" if token else f"requests without a token in {self._variable}"
-            )
+            advice = f"the token from {token.source}" if token else f"requests without a token in {variable}"
             return PermissionRefused(f"{self._host} refuses {label} to {advice}{said}.")
         if status == 422:
             return PermissionRefused(f"{self._host} refuses this for {label}{said}.")
@@ -370,3 +418,23 @@ def _reason(error: BaseException) -> str:
         error = cause
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return text.rstrip(".")
+
+
+def part(value: object, *names: str) -> dict[str, Any]:
+    """Return the object that names lead to in a response; an empty object if it is missing."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def words(value: object, *names: str) -> str:
+    """Return the text that names lead to in a response, with `\\n` line ends; an empty text if it is missing.
+
+    JSON may hold lone surrogates and NUL; both are replaced.
+    """
+    *above, last = names
+    found = part(value, *above).get(last)
+    if not isinstance(found, str):
+        return ""
+    found = found.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return found.replace("\r\n", "\n").replace("\r", "\n")

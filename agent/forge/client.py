@@ -1,0 +1,260 @@
+"""What a client of GitHub or GitLab can do, and the data that it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from m3agent.agent.errors import M3AgentError, UsageError
+from m3agent.agent.forge.address import GITHUB_API, IssueReference, Project, PullReference, project_of
+from m3agent.agent.forge.api import Api, TooLarge, part, words
+from m3agent.agent.util.sanitize import replace_unprintable
+
+MARK = "<!-- m3agent -->"
+"""The first line of m3agent's own comments. Comments that begin with it are not read."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_REF = re.compile(r"(?!-)[^\s~^:?*\[\\\x00-\x20\x7f]+")
+
+CheckStatus: TypeAlias = Literal["running", "red", "green"]
+State: TypeAlias = Literal["open", "merged", "closed"]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A project that takes pull requests."""
+
+    project: Project
+    """The project under its present name."""
+    may_push: bool
+    """Whether the token's owner may push to it, as far as the server says."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A pull request to open."""
+
+    title: str
+    """One line."""
+    body: str
+    """The text, in Markdown."""
+    draft: bool
+    base: str
+    """The branch that it goes to."""
+    branch: str
+    """The branch with the change."""
+    fork: Project | None = None
+    """The project that has `branch`; None if it is the project itself."""
+
+
+@dataclass(frozen=True)
+class Commits:
+    """The commits of a pull request."""
+
+    head: str
+    """The id of its last commit."""
+    target: str
+    """The id of the last commit of the branch that it goes to."""
+    branch: str
+    """The name of that branch."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of the last commit, as the server's continuous integration reports it."""
+
+    key: str
+    """Names the check and the commit."""
+    name: str
+    status: CheckStatus
+    log: str | None
+    """Where its log is; None if the server has none."""
+    said: str
+    """What the check itself says in a few words."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A comment, or a review, by a member of the project."""
+
+    key: str
+    """Names the remark."""
+    author: str
+    """The member's name."""
+    text: str
+    url: str = ""
+    """Its web page; empty if the server names none."""
+    place: str = ""
+    """The file and line that it is about; empty if it is about the whole."""
+    code: str = ""
+    """The code that it is about, as a part of a diff."""
+
+
+@dataclass(frozen=True)
+class PullState:
+    """A pull request at one moment."""
+
+    state: State
+    head: str
+    """The id of its last commit."""
+    branch: str
+    """The branch with the change."""
+    source: str | None
+    """The project that has the branch; None if that is gone."""
+    target: str
+    """The branch that it goes to."""
+    draft: bool
+    conflict: bool | None = None
+    """Whether it conflicts with its target; None if the server does not know yet."""
+    approved: bool = False
+    """Whether a member approves `head`, and no member asks for changes."""
+    checks: tuple[Check, ...] = ()
+    """The checks of `head`."""
+    remarks: tuple[Remark, ...] = ()
+    """The remarks of members, oldest first."""
+    unread: int = 0
+    """The number of comments by others, which are not read."""
+
+    @property
+    def running(self) -> list[Check]:
+        """The checks that have not ended."""
+        return [check for check in self.checks if check.status == "running"]
+
+    @property
+    def red(self) -> list[Check]:
+        """The checks that failed."""
+        return [check for check in self.checks if check.status == "red"]
+
+
+class Client(ABC):
+    """A client of one kind of server. All methods that send a request block.
+
+    They raise UsageError, PermissionRefused and EnvironmentFault as `Api.get` does.
+    """
+
+    body: ClassVar[str]
+    """The field with the text of an issue."""
+    full_name: ClassVar[str]
+    """The field with the present name of a project."""
+    commit_fields: ClassVar[tuple[tuple[str, ...], ...]]
+    """The ways to the values of `Commits` in a pull request."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+
+    def issue(self, reference: IssueReference, most: int) -> tuple[str, str]:
+        """Return the title of an issue, and its body and comments in their order.
+
+        Raises:
+            TooLarge: The body and the comments have more than `most` bytes, or their list has no end.
+            UsageError: The issue does not exist, or is a pull request.
+        """
+        answer = self.api.get(f"{reference.project_api}/issues/{reference.number}")
+        found = part(answer.json)
+        if not isinstance(found.get("title"), str):
+            raise self.api.not_the_api()
+        if found.get("pull_request"):
+            raise UsageError(f"{reference.label} is a pull request: name its issue.")
+        comments = self._comments(found, answer.url.partition("?")[0].partition("#")[0])
+        texts, size = list[str](), 0
+        for text in _texts(words(found, self.body), comments):
+            size += len(text.encode())
+            if size > most:
+                raise TooLarge
+            texts.append(text)
+        return words(found, "title"), "\n".join(texts)
+
+    def present(self, project: Project) -> Opened:
+        """Return a project as it is now. Raises UsageError if it cannot be read or is archived."""
+        found = self.api.get(project.project_api).json
+        now = self._named(project, found)
+        if found.get("archived") is True:
+            raise UsageError(f"--pr: {now.project} is archived and takes no pull requests; use --branch NAME")
+        return Opened(now, may_push=part(found, "permissions").get("push") is not False)
+
+    def commits(self, pull: PullReference) -> Commits:
+        """Return the commits of a pull request."""
+        found = self.api.get(pull.pull_api).json
+        commits = Commits(*(words(found, *way) for way in self.commit_fields))
+        if not (
+            _COMMIT.fullmatch(commits.head)
+            and _COMMIT.fullmatch(commits.target)
+            and _REF.fullmatch(commits.branch)
+        ):
+            raise self.api.not_the_api()
+        return commits
+
+    def fork(self, project: Project) -> Project:
+        """Return the fork of the token's owner. The server makes a missing fork, and may need some time for it."""
+        raise UsageError(f"--pr: you may not push to {project.project}: push to your fork by hand")
+
+    @abstractmethod
+    def open(self, project: Project, what: Proposal) -> str:
+        """Open the pull request, or find the open one for this branch; return its address."""
+
+    @abstractmethod
+    def look(self, pull: PullReference) -> PullState:
+        """Return the pull request as it is now."""
+
+    @abstractmethod
+    def answer(self, pull: PullReference, text: str) -> None:
+        """Write a comment on a pull request."""
+
+    @abstractmethod
+    def _comments(self, issue: dict[str, Any], page: str) -> Iterator[tuple[str, str]]:
+        """Yield author and text of the comments on an issue, which is at the address `page`."""
+
+    def _named(self, project: Project, found: object) -> Project:
+        """Return the project that a response names. Raises EnvironmentFault if it names none on this server."""
+        github_api = project.api if project.kind == "github" else GITHUB_API
+        page = f"{project.web}/{words(found, self.full_name)}"
+        present = project_of(page, github_api=github_api, env=os.environ)
+        if present is None or present.kind != project.kind:
+            raise self.api.not_the_api()
+        return present
+
+    def _posted(self, project: Project, url: str, value: object, search: str, name: str) -> str:
+        """Create a pull request; return its web page, which the field `name` has. `search` finds the open one."""
+        try:
+            return self._page(project, self.api.post(url, value).json, name)
+        except M3AgentError:
+            # The request may have succeeded although the response was lost, or other automation was faster.
+            with contextlib.suppress(M3AgentError):
+                found = self.api.get(f"{url}?{search}").json
+                if isinstance(found, list) and found:
+                    return self._page(project, found[0], name)
+            raise
+
+    def _page(self, project: Project, value: object, name: str) -> str:
+        url = part(value).get(name)
+        if not isinstance(url, str) or not url.isprintable() or not url.startswith(f"{project.web}/"):
+            raise self.api.not_the_api()
+        return url
+
+
+def _texts(body: str, comments: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the body of an issue, then each comment that is not empty, under its author's name.
+
+    The author of a deleted account is called `ghost`, as on GitHub.
+    """
+    yield f"{body.strip()}\n"
+    for author, text in comments:
+        if text.strip():
+            name = replace_unprintable(author, "").strip()[:100]
+            yield f"\n## Comment by {name or 'ghost'}\n\n{text.strip()}\n"
+
+
+def place_in(path: str, line: object) -> str:
+    """Return a file, with the line if it is known."""
+    return f"{path}:{line}" if path and isinstance(line, int) else path
+
+
+def is_said(entry: object) -> bool:
+    """Return whether a comment or review has a text that m3agent did not write."""
+    text = words(entry, "body").strip()
+    return bool(text) and not text.startswith(MARK) and isinstance(part(entry).get("id"), int)
