@@ -54,20 +54,17 @@ NOTED_SECONDS = 2.0
 
 @dataclass
 class Attempt:
-    """The input of an attempt and its progress so far, which also counts if the attempt ends early.
-
-    Attributes:
-        say: Receives notes for people.
-        started: Start of the attempt on the monotonic clock, in seconds.
-    """
+    """The input of an attempt and its progress so far, which also counts if the attempt ends early."""
 
     request: FixRequest
     session: Session
     limits: RunLimits
     variation: Variation
     say: Callable[[str], None]
+    """Receives notes for people."""
     on_delta: Callable[[Delta], None]
     started: float = field(default_factory=time.monotonic)
+    """Start of the attempt on the monotonic clock, in seconds."""
     group: str = ""
     """Id of the session whose prompt this session's begins with; empty if that is this session."""
     stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
@@ -198,7 +195,7 @@ class Attempt:
             await self.stack.aclose()
 
     def _note_retry(self, note: RetryNote) -> None:
-        self.session.write(session_events.retry(note))
+        self.session.write(events.Retry.of(note, wait=note.wait_seconds))
         if self.loop is not None:
             self.loop.model.failure = note.reason
 

@@ -31,15 +31,12 @@ MISSING = re.compile(r"\bNo module named '([\w.]+)'")
 
 @dataclass(frozen=True)
 class Collection:
-    """The result of importing all tests once.
-
-    Attributes:
-        errors: The first line of the error of each file that cannot be imported, by path.
-        reason: Why the result is incomplete; None if it is complete.
-    """
+    """The result of importing all tests once."""
 
     errors: dict[str, str]
+    """The first line of the error of each file that cannot be imported, by path."""
     reason: str | None = None
+    """Why the result is incomplete; None if it is complete."""
 
     def sentences(self) -> list[str]:
         """Return what people and the model are told; empty if all tests can be imported."""

@@ -40,29 +40,26 @@ class Change:
 
 @dataclass(frozen=True)
 class FixResult:
-    """The result of a fix.
-
-    Attributes:
-        status: How the fix ended.
-        exit_code: Exit code of the process.
-        reason: Why it ended so, in one sentence.
-        session: The session's folder.
-        evidence: The verification; None if nothing was verified.
-        change: The patch; None if nothing was changed.
-        isolated: Whether the sandbox isolated the commands and tests.
-        opened: The pull request that was opened or got a further commit; None without one.
-        words: The model's final message, without keys.
-    """
+    """The result of a fix."""
 
     status: Status
+    """How the fix ended."""
     exit_code: int
+    """Exit code of the process."""
     reason: str
+    """Why it ended so, in one sentence."""
     session: Path
+    """The session's folder."""
     evidence: Verification | None = field(repr=False)
+    """The verification; None if nothing was verified."""
     change: Change | None = field(repr=False)
+    """The patch; None if nothing was changed."""
     isolated: bool = True
+    """Whether the sandbox isolated the commands and tests."""
     opened: Offered | None = None
+    """The pull request that was opened or got a further commit; None without one."""
     words: str = field(default="", repr=False)
+    """The model's final message, without keys."""
 
     @property
     def is_verified(self) -> bool:

@@ -49,24 +49,21 @@ from m3agent.tools.runners.suites import DEFAULT, described, suites_of
 
 @dataclasses.dataclass(frozen=True)
 class PreparedFix:
-    """What all attempts share.
-
-    Attributes:
-        run_context: The model server, the packed repository and its state.
-        backend, spec: How to start sandboxes.
-        started: Returns the first event of an attempt's log.
-        shared: Events of the preparation, which every attempt's log contains.
-        kept: The results of base trees' tests.
-        environment: Where the tests run, if a certificate is wanted.
-    """
+    """What all attempts share."""
 
     run_context: RunContext
+    """The model server, the packed repository and its state."""
     backend: Backend
     spec: SandboxSpec
+    """How to start sandboxes, with `backend`."""
     started: Callable[[Variation], events.Event]
+    """Returns the first event of an attempt's log."""
     shared: list[events.Event]
+    """Events of the preparation, which every attempt's log contains."""
     kept: KeptBaselines
+    """The results of base trees' tests."""
     environment: Environment | None = None
+    """Where the tests run, if a certificate is wanted."""
 
 
 async def check(request: FixRequest, state: Path, say: Callable[[str], None]) -> None:
@@ -311,7 +308,9 @@ def _baseline(attempts: Sequence[Attempt], prepared: PreparedFix, bytecode: Byte
 
     def tell(found: Baseline) -> None:
         for attempt in attempts:
-            attempt.session.write(session_events.baseline(found, tree))
+            seconds = round(found.report.seconds, 3)
+            event = events.Baseline.of(found.report, tree=tree, cached=found.cached, seconds=seconds)
+            attempt.session.write(event)
         if prepared.run_context.not_importable:  # told when the environment was ready
             return
         missing = not_importable(found.report)

@@ -19,39 +19,33 @@ VERDICTS = ("verified", "unverified", "failed")
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """The result of one attempt.
-
-    Attributes:
-        number: Number of the attempt.
-        evidence: Verification of its patch; None if there was none.
-        kind: Equal for patches that make the same change to the code, apart from comments and layout. None without a
-            patch.
-        lines: Number of lines added and removed.
-    """
+    """The result of one attempt."""
 
     number: int
+    """Number of the attempt."""
     evidence: Verification | None
+    """Verification of its patch; None if there was none."""
     kind: Hashable
+    """Equal for patches that make the same change to the code, apart from comments and layout. None without a
+    patch."""
     lines: int
+    """Number of lines added and removed."""
 
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of an attempt among the others; the lowest `key` is the best.
-
-    Attributes:
-        number: Number of the attempt.
-        verdict: Verdict of the verification; "none" without one.
-        regressions: Number of tests that the patch broke.
-        agreement: Number of patches of the same kind, this one included; 0 without a patch.
-        lines: Number of lines added and removed.
-    """
+    """The rank of an attempt among the others; the lowest `key` is the best."""
 
     number: int
+    """Number of the attempt."""
     verdict: str
+    """Verdict of the verification; "none" without one."""
     regressions: int
+    """Number of tests that the patch broke."""
     agreement: int
+    """Number of patches of the same kind, this one included; 0 without a patch."""
     lines: int
+    """Number of lines added and removed."""
 
     @property
     def key(self) -> tuple[int, int, int, int, int]:

@@ -16,24 +16,21 @@ from m3agent.tools.mcp.server import McpServer
 
 @dataclass(frozen=True)
 class FixRequest:
-    """What to fix, where, and what to do with the patch.
-
-    Attributes:
-        issue: The issue to fix.
-        repository: The repository to fix it in.
-        settings: The settings in force.
-        hand_over: What to do with the patch.
-        resume: Where to continue a session that ended early; None for a new session.
-        mcp: MCP servers whose tools the model may use besides m3agent's own tools.
-        may_call: Asked before each call of an MCP server's tool; the call is made if it returns True.
-        certificate: Where to write the certificate of the verification; None for nowhere.
-    """
+    """What to fix, where, and what to do with the patch."""
 
     issue: Issue
+    """The issue to fix."""
     repository: Repository
+    """The repository to fix it in."""
     settings: Settings
+    """The settings in force."""
     hand_over: HandOver = field(default_factory=HandOver)
+    """What to do with the patch."""
     resume: ResumePoint | None = None
+    """Where to continue a session that ended early; None for a new session."""
     mcp: tuple[McpServer, ...] = ()
+    """MCP servers whose tools the model may use besides m3agent's own tools."""
     may_call: MayCall = yes
+    """Asked before each call of an MCP server's tool; the call is made if it returns True."""
     certificate: Path | None = None
+    """Where to write the certificate of the verification; None for nowhere."""

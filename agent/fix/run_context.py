@@ -20,7 +20,7 @@ from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.loop.compaction import conversation_room
-from m3agent.agent.session.events import Event
+from m3agent.agent.session.events import EndpointProbed, Event
 from m3agent.agent.session.usage import prices_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.util.concurrency import all_of
@@ -31,27 +31,24 @@ from m3agent.serving.client.prices import Prices
 
 @dataclass(frozen=True)
 class RunContext:
-    """What all attempts at an issue share.
-
-    Attributes:
-        endpoint: The model server, as probed.
-        key: API key of the server; None without one.
-        prices: What the server costs; None if unknown.
-        context: The repository as text; None if the conversation contains it already (a resumed session).
-        dirty: Number of files that differ from the commit.
-        not_importable: Sentences that say which test files cannot be imported in the sandbox, with the errors.
-        suites: The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`).
-        ranks: Number of the server's data-parallel ranks.
-    """
+    """What all attempts at an issue share."""
 
     endpoint: Endpoint
+    """The model server, as probed."""
     key: str | None = field(repr=False)
+    """API key of the server; None without one."""
     prices: Prices | None
+    """What the server costs; None if unknown."""
     context: Context | None
+    """The repository as text; None if the conversation contains it already (a resumed session)."""
     dirty: int = 0
+    """Number of files that differ from the commit."""
     not_importable: Sequence[str] = ()
+    """Sentences that say which test files cannot be imported in the sandbox, with the errors."""
     suites: str = ""
+    """The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`)."""
     ranks: int = 1
+    """Number of the server's data-parallel ranks."""
 
 
 async def prepare(
@@ -85,7 +82,8 @@ async def prepare(
         _pack(request, endpoint, server.key, state, log),
         examine(endpoint, api_key=server.key) if settings.probe else _nothing_found(),
     )
-    log(session_events.endpoint_probed(endpoint, findings, time.monotonic() - started))
+    seconds = round(time.monotonic() - started, 3)
+    log(EndpointProbed.of(endpoint, findings, seconds=seconds))
     for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
         say(advice)
     return RunContext(endpoint, server.key, prices, context, ranks=findings.ranks)

@@ -20,15 +20,9 @@ from m3agent.agent.loop.tool_executor import PendingCall
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
 from m3agent.agent.session.session import Session
-from m3agent.agent.verify.baseline import Baseline
-from m3agent.agent.verify.review import Finding
-from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.network.proxy import NetworkRequest
-from m3agent.serving.check.prefix_probe import Findings
-from m3agent.serving.client.client import RetryNote
-from m3agent.serving.client.endpoint import Endpoint
 from m3agent.tools.test_report import TestReport
 
 
@@ -74,32 +68,9 @@ def session_started(
 
 def context_packed(context: Context, seconds: float) -> events.ContextPacked:
     """Return the event for the packed repository."""
-    return events.ContextPacked(
-        files=len(context.files),
-        tokens=context.tokens,
-        exact=context.exact,
-        dropped=dict(Counter(reason for _, reason in context.dropped)),
-        redacted=list(context.redacted),
-        digest=context.digest,
-        seconds=round(seconds, 3),
-    )
-
-
-def endpoint_probed(endpoint: Endpoint, findings: Findings, seconds: float) -> events.EndpointProbed:
-    """Return the event for a probed model server."""
-    return events.EndpointProbed(
-        url=endpoint.url,
-        model=endpoint.model,
-        flavour=endpoint.flavour,
-        version=endpoint.version,
-        max_model_len=endpoint.max_model_len,
-        reasoning_field=endpoint.reasoning_field,
-        images=endpoint.images,
-        prefix_caching=findings.prefix_caching,
-        cached_tokens=findings.cached_tokens,
-        tokenizer_seconds=findings.tokenizer_seconds,
-        ranks=findings.ranks,
-        seconds=round(seconds, 3),
+    dropped = dict(Counter(reason for _, reason in context.dropped))
+    return events.ContextPacked.of(
+        context, files=len(context.files), dropped=dropped, seconds=round(seconds, 3)
     )
 
 
@@ -115,11 +86,6 @@ def session_resumed(
     )
 
 
-def retry(note: RetryNote) -> events.Retry:
-    """Return the event for a request that is sent again."""
-    return events.Retry(attempt=note.attempt, wait=note.wait_seconds, reason=note.reason)
-
-
 def log_requests(session: Session, where: Literal["session", "verify"]) -> Callable[[NetworkRequest], None]:
     """Return a callback that logs the network requests of a sandbox."""
 
@@ -128,18 +94,6 @@ def log_requests(session: Session, where: Literal["session", "verify"]) -> Calla
             session.write(events.NetworkRequest(where=where, **dataclasses.asdict(request)))
 
     return log
-
-
-def baseline(found: Baseline, tree: str) -> events.Baseline:
-    """Return the event for the result of the base tree's tests."""
-    report = found.report
-    return events.Baseline(
-        tree=tree,
-        cached=found.cached,
-        complete=report.complete,
-        seconds=round(report.seconds, 3),
-        **report.sets,
-    )
 
 
 def log_verification(
@@ -151,26 +105,13 @@ def log_verification(
         ("after", evidence.after, evidence.new_tree),
     )
     for where, report, tree in runs:
-        session.write(
-            events.TestFinished(where=where, call=None, complete=report.complete, tree=tree, **report.sets)
-        )
+        session.write(events.TestFinished.of(report, where=where, call=None, tree=tree))
     repeats = evidence.repeats
     others: dict[str, Any] = {
-        "new": list(evidence.new_tests),
-        "round": number,
-        "by": by,
         "repeats": repeats.runs if repeats else 0,
         "repeat_seconds": repeats.seconds if repeats else 0.0,
     }
-    names = [field.name for field in dataclasses.fields(events.Verify) if field.name not in others]
-    session.write(events.Verify(**{name: _plain(getattr(evidence, name)) for name in names}, **others))
-
-
-def _plain(value: Any) -> Any:
-    """Return a field of a verification as the log has it."""
-    if isinstance(value, Scope | Finding):
-        return dataclasses.asdict(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    session.write(events.Verify.of(evidence, new=list(evidence.new_tests), round=number, by=by, **others))
 
 
 def attempt_chosen(ranks: Sequence[Rank], sessions: Sequence[Session]) -> events.AttemptChosen:

@@ -39,13 +39,10 @@ def conversation_room(window: int) -> int:
 
 @dataclass
 class Window:
-    """Tracks how full the model's context window is.
-
-    Attributes:
-        limit: Most tokens that prompt and answer may have together; None if unknown.
-    """
+    """Tracks how full the model's context window is."""
 
     limit: int | None
+    """Most tokens that prompt and answer may have together; None if unknown."""
     _tokens: int | None = None
     _messages: int = 0
 

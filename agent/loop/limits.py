@@ -11,25 +11,22 @@ from m3agent.serving.client.messages import Turn
 
 @dataclass
 class RunLimits:
-    """The limits of one session, and its usage so far.
-
-    Attributes:
-        turns: Most turns.
-        minutes: Most wall time, in minutes.
-        tokens: Most completion tokens; None means no limit.
-        cost: Most cost in US dollars; None means no limit.
-        started: When the session started, on the monotonic clock.
-        used: What this session has used.
-        together: What all attempts at one issue have used together. If set, the limits of tokens and cost apply to it.
-    """
+    """The limits of one session, and its usage so far."""
 
     turns: int
+    """Most turns."""
     minutes: float
+    """Most wall time, in minutes."""
     tokens: int | None = None
+    """Most completion tokens; None means no limit."""
     cost: float | None = None
+    """Most cost in US dollars; None means no limit."""
     started: float = field(default_factory=time.monotonic)
+    """When the session started, on the monotonic clock."""
     used: Totals = field(default_factory=Totals)
+    """What this session has used."""
     together: Totals | None = None
+    """What all attempts at one issue have used together. If set, the limits of tokens and cost apply to it."""
 
     def add(self, turn: Turn, price: float | None) -> None:
         """Count one turn; `price` is in US dollars, None if unknown."""

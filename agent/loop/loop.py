@@ -36,17 +36,14 @@ LAST_WORDS_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """Why the loop ended.
-
-    Attributes:
-        kind: `done` (the model said so, and the gate accepted it), `limit` or `stalled`.
-        reason: The reason, in one sentence.
-        text: The model's last answer.
-    """
+    """Why the loop ended."""
 
     kind: Literal["done", "limit", "stalled"]
+    """`done` (the model said so, and the gate accepted it), `limit` or `stalled`."""
     reason: str
+    """The reason, in one sentence."""
     text: str
+    """The model's last answer."""
 
 
 async def accept(_: str) -> str:
@@ -56,18 +53,7 @@ async def accept(_: str) -> str:
 
 @dataclass
 class Loop:
-    """The loop of one session.
-
-    Attributes:
-        review: Called with the model's last answer when the gate accepts the result. It returns a message for the
-            model, which then continues, or an empty text, which ends the loop.
-        baseline: Returns the complete result of the base tree's tests, or None as long as it is unknown.
-        asked: How often the gate has told the model what is missing.
-        user_message: The user's message to the model in a resumed session.
-        accepted: The answer that the gate accepted before an earlier process of this session ended; else None.
-        append_only: Each request must begin with the last one and its answer, and be of the same form. So nothing is
-            summarised, no last words are asked for, and a repetitive answer ends the session.
-    """
+    """The loop of one session."""
 
     model: Model
     calls: Calls
@@ -78,11 +64,19 @@ class Loop:
     stall: StallDetector
     window: Window
     review: Callable[[str], Awaitable[str]] = accept
+    """Called with the model's last answer when the gate accepts the result. It returns a message for the model, which
+    then continues, or an empty text, which ends the loop."""
     baseline: Callable[[], TestReport | None] = lambda: None
+    """Returns the complete result of the base tree's tests, or None as long as it is unknown."""
     asked: int = 0
+    """How often the gate has told the model what is missing."""
     user_message: str = ""
+    """The user's message to the model in a resumed session."""
     accepted: str | None = None
+    """The answer that the gate accepted before an earlier process of this session ended; else None."""
     append_only: bool = False
+    """Each request must begin with the last one and its answer, and be of the same form. So nothing is summarised, no
+    last words are asked for, and a repetitive answer ends the session."""
 
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
@@ -223,7 +217,8 @@ class Loop:
         text = verdict.text
         if verdict.action == "force":
             text += f"\n\n{await self._where_it_stands()}"
-        self.session.write(turn_events.stall(self.model.turn, verdict, text))
+        action = turn_events.ACTIONS[verdict.action]
+        self.session.write(events.Stall.of(verdict, turn=self.model.turn, action=action, text=text))
         return ("", verdict) if verdict.action == "stop" else (text, None)
 
     async def _where_it_stands(self) -> str:

@@ -37,38 +37,35 @@ class RepetitiveStream(Exception):
 
 @dataclass
 class Model:
-    """One session's conversation with a model server.
-
-    Attributes:
-        client: Sends the requests.
-        session: The session's event log.
-        limits: The limits of the session, and its usage so far.
-        messages: The conversation.
-        stall: Watches the stream for repetition.
-        tools: The `tools` list of every request.
-        prices: Prices of the server; None if unknown.
-        thinking: Thinking mode of every request.
-        sampling: Sampling parameters of every request.
-        on_delta: Receives the stream's deltas.
-        turn: Number of the last request, from 1; 0 before the first.
-        failure: Why the present request had to be sent again; empty if it had not.
-        tokens: Keeps the tokens of each turn; None if nobody needs them.
-    """
+    """One session's conversation with a model server."""
 
     client: Client
+    """Sends the requests."""
     session: Session
+    """The session's event log."""
     limits: RunLimits
+    """The limits of the session, and its usage so far."""
     messages: Conversation
+    """The conversation."""
     stall: StallDetector
+    """Watches the stream for repetition."""
     tools: Sequence[dict[str, Any]]
+    """The `tools` list of every request."""
     prices: Prices | None = None
+    """Prices of the server; None if unknown."""
     thinking: ThinkingMode = "enabled"
+    """Thinking mode of every request."""
     sampling: Sampling = Sampling()  # noqa: RUF009  # it is frozen
+    """Sampling parameters of every request."""
     on_delta: Callable[[Delta], None] = lambda _: None
+    """Receives the stream's deltas."""
     turn: int = 0
+    """Number of the last request, from 1; 0 before the first."""
     failure: str = ""
+    """Why the present request had to be sent again; empty if it had not."""
     _read: int | None = None  # tokens of the last prompt, with which the next one begins
     tokens: TokenLog | None = None
+    """Keeps the tokens of each turn; None if nobody needs them."""
 
     async def ask(
         self,

@@ -37,49 +37,47 @@ _EMBEDDED = "embedded: search-based repair judged by the tests, no language mode
 
 @dataclass
 class ResumePoint:
-    """The state from which a session resumes.
-
-    Attributes:
-        started: The session's `session.started`.
-        tree: Last state of the work tree.
-        turn, calls: Number of the last turn and of the last call.
-        asked: How often the gate told the model what is missing.
-        accepted: The last answer, if the gate accepted it and its verdict did not go back to the model; else None.
-        rounds: How often a verdict went back to the model.
-        returned: The last `feedback`; empty without one.
-        named_red: Tests that earlier verdicts named red, each with the id of its tree.
-        pinned: Tests that reviewed answers pinned, those of which a summary took the place included.
-        seconds: Time that earlier processes worked on the session.
-        tell: The user's message to the model.
-        used: Tokens and cost so far.
-        tests: The outcomes of the session's test runs.
-        group: Id of the session whose prompt this session's begins with: that of the first attempt at the issue, or the
-            one that it was forked from; empty if that is the session itself.
-        variation: What distinguishes this attempt from others.
-        tools: Schemas of the MCP tools that the session offers.
-        stall: A detector that has received all earlier answers and finished calls.
-        turns: All turns of the log.
-    """
+    """The state from which a session resumes."""
 
     started: Line
+    """The session's `session.started`."""
     tree: str
+    """Last state of the work tree."""
     turn: int = 0
+    """Number of the last turn."""
     calls: int = 0
+    """Number of the last call."""
     asked: int = 0
+    """How often the gate told the model what is missing."""
     accepted: str | None = None
+    """The last answer, if the gate accepted it and its verdict did not go back to the model; else None."""
     rounds: int = 0
+    """How often a verdict went back to the model."""
     returned: Line = field(default_factory=dict)
+    """The last `feedback`; empty without one."""
     named_red: dict[str, str] = field(default_factory=dict)
+    """Tests that earlier verdicts named red, each with the id of its tree."""
     pinned: frozenset[str] = frozenset()
+    """Tests that reviewed answers pinned, those of which a summary took the place included."""
     seconds: float = 0.0
+    """Time that earlier processes worked on the session."""
     tell: str = ""
+    """The user's message to the model."""
     used: Totals = field(default_factory=Totals)
+    """Tokens and cost so far."""
     tests: SessionTests = field(default_factory=SessionTests)
+    """The outcomes of the session's test runs."""
     group: str = ""
+    """Id of the session whose prompt this session's begins with: that of the first attempt at the issue, or the one
+    that it was forked from; empty if that is the session itself."""
     variation: Variation = Variation()  # noqa: RUF009  # it is frozen
+    """What distinguishes this attempt from others."""
     tools: list[dict[str, Any]] = field(default_factory=list)
+    """Schemas of the MCP tools that the session offers."""
     stall: StallDetector = field(default_factory=StallDetector)
+    """A detector that has received all earlier answers and finished calls."""
     turns: Sequence[TurnRecord] = ()
+    """All turns of the log."""
 
     def pending(self, messages: Sequence[dict[str, Any]]) -> list[PendingCall]:
         """Return the calls of the model's last message that have no result in the conversation."""

@@ -19,21 +19,18 @@ TEMPERATURES = (1.0, 0.7)
 
 @dataclass(frozen=True)
 class Variation:
-    """What distinguishes one attempt from the others.
-
-    Attributes:
-        number: Number of the attempt, from 1.
-        of: Number of attempts.
-        hint: Text at the end of the prompt; empty for none.
-        temperature: Sampling temperature.
-        seed: Sampling seed, which only the embedded engine uses. None leaves the choice to the server.
-    """
+    """What distinguishes one attempt from the others."""
 
     number: int = 1
+    """Number of the attempt, from 1."""
     of: int = 1
+    """Number of attempts."""
     hint: str = ""
+    """Text at the end of the prompt; empty for none."""
     temperature: float = TEMPERATURES[0]
+    """Sampling temperature."""
     seed: int | None = None
+    """Sampling seed, which only the embedded engine uses. None leaves the choice to the server."""
 
     @property
     def sampling(self) -> Sampling:

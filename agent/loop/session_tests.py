@@ -16,19 +16,16 @@ RAN = ("passed", "failed", "errored")
 
 @dataclass
 class SessionTests:
-    """The outcomes of test runs on one state of the work tree, the last one that tests ran on.
-
-    Attributes:
-        last: Result of the last run of the test tool: lists of test ids under `passed`, `failed`, `errored`, `skipped`.
-        tree: The state of the work tree; None before the first run with a result.
-        outcomes: Whether each test passed in its last run on this state.
-        unclear: The last command that mentions tests, if it failed: its exit code and the state after it.
-    """
+    """The outcomes of test runs on one state of the work tree, the last one that tests ran on."""
 
     last: Mapping[str, Any] | None = None
+    """Result of the last run of the test tool: lists of test ids under `passed`, `failed`, `errored`, `skipped`."""
     tree: str | None = None
+    """The state of the work tree; None before the first run with a result."""
     outcomes: dict[str, bool] = field(default_factory=dict)
+    """Whether each test passed in its last run on this state."""
     unclear: tuple[int | None, str] | None = None
+    """The last command that mentions tests, if it failed: its exit code and the state after it."""
 
     def add_run(self, result: Mapping[str, Any], tree: str) -> None:
         """Add a run of the test tool. A run in which no test ran shows nothing.

@@ -25,17 +25,14 @@ OUT_OF_TIME = "the session's time limit was reached during this call, so it was 
 
 @dataclass(frozen=True)
 class PendingCall:
-    """A tool call that has no result in the conversation yet.
-
-    Attributes:
-        call: The call that the model requested.
-        started: Its `call.started` in the log of a resumed session; empty if the call never started.
-        finished: Its `call.finished` in that log; empty if the call never ended.
-    """
+    """A tool call that has no result in the conversation yet."""
 
     call: ToolCall
+    """The call that the model requested."""
     started: Line = field(default_factory=dict)
+    """Its `call.started` in the log of a resumed session; empty if the call never started."""
     finished: Line = field(default_factory=dict)
+    """Its `call.finished` in that log; empty if the call never ended."""
 
     @property
     def result(self) -> ToolResult | None:

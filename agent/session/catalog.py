@@ -26,22 +26,14 @@ LAST = "last"
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of one session. Unknown values are None; unknown texts are empty.
-
-    Attributes:
-        started: When it started; for a fork, when it was forked.
-        forked_from, forked_turn: Id of the session that it is a fork of, and the last turn of that session that it has.
-        status: A status of docs/events.md, or NOT_FINISHED, or DAMAGED.
-        notes: What the user should know about the patch, such as the branch that has it.
-        uncommitted: Changed paths that had uncommitted changes at the end: `m3agent apply` does not write over these.
-        bytes: Disk space of the session's folder.
-        problem: Why the log cannot be read; None if it can.
-    """
+    """Summary of one session. Unknown values are None; unknown texts are empty."""
 
     id: str
     folder: str
     started: str
+    """When it started; for a fork, when it was forked."""
     status: str
+    """A status of docs/events.md, or NOT_FINISHED, or DAMAGED."""
     reason: str
     exit: int | None
     issue: str
@@ -58,28 +50,31 @@ class Summary:
     seconds: float | None
     patch: str | None
     notes: tuple[str, ...]
+    """What the user should know about the patch, such as the branch that has it."""
     uncommitted: tuple[str, ...]
+    """Changed paths that had uncommitted changes at the end: `m3agent apply` does not write over these."""
     bytes: int
+    """Disk space of the session's folder."""
     problem: str | None
+    """Why the log cannot be read; None if it can."""
     forked_from: str = ""
+    """Id of the session that it is a fork of."""
     forked_turn: int | None = None
+    """The last turn of that session that it has."""
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions that a command may mean.
-
-    Attributes:
-        state: The state folder.
-        places: The git folder and the work tree of the present repository; None for the sessions of all repositories.
-        where: What the command is about, for people: a repository or a folder.
-        any_by_name: Whether an id may be that of another repository's session.
-    """
+    """The sessions that a command may mean."""
 
     state: Path
+    """The state folder."""
     places: frozenset[Path] | None = None
+    """The git folder and the work tree of the present repository; None for the sessions of all repositories."""
     where: Path | None = None
+    """What the command is about, for people: a repository or a folder."""
     any_by_name: bool = True
+    """Whether an id may be that of another repository's session."""
 
     def folders(self) -> list[Path]:
         """Return the folders of the sessions, newest first. Raises UsageError if they cannot be listed."""

@@ -1,13 +1,14 @@
-"""Define the events of a session's log: one JSON object per line, one class per type. The contract is docs/events.md.
+"""Define the events of a session's log: one JSON object per line, one class per type.
 
-The screen, `--json`, trajectories, reports and resume are views of these events. Readers ignore fields and types that
-they do not know. Writers never change the meaning of an existing field or type.
+The contract is docs/events.md. It says what each field means, so this module does not; a test compares the names. The
+screen, `--json`, trajectories, reports and resume are views of these events. Readers ignore fields and types that they do not
+know. Writers never change the meaning of an existing field or type.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Literal, Self
 
 VERSION = 1
 
@@ -21,22 +22,27 @@ class Event:
 
     type: ClassVar[str]
 
+    @classmethod
+    def of(cls, *sources: object, **others: Any) -> Self:
+        """Return an event with `others` and with the further fields that a source has under the same names.
+
+        Tuples become lists, and dataclasses objects, as in JSON. If several sources have a field, the first counts.
+        """
+        for name in (each.name for each in fields(cls) if each.name not in others):
+            if having := [source for source in sources if hasattr(source, name)]:
+                others[name] = _plain(getattr(having[0], name))
+        return cls(**others)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
 
 @dataclass(frozen=True)
 class SessionStarted(Event):
-    """The session begins; its first event.
-
-    Attributes:
-        m3agent: Version of m3agent.
-        repository: root (None when bare), git_dir, head, branch, bare, shallow, dirty (number of changed files).
-        issue: title, source, digest, text, images.
-        endpoint: url, source (named, running or embedded), description.
-        sandbox: backend, image, memory.
-        settings: The settings in force, without keys.
-        tree: Git tree id of the initial work tree.
-        attempt: number, of (number of attempts), hint, temperature, seed, group (session id of the first attempt); None
-            if there is only one attempt.
-    """
+    """The session begins; its first event."""
 
     type = "session.started"
     m3agent: str
@@ -51,14 +57,7 @@ class SessionStarted(Event):
 
 @dataclass(frozen=True)
 class SessionResumed(Event):
-    """A session that ended early continues in another process.
-
-    Attributes:
-        m3agent: Version of m3agent.
-        messages: Number of messages in the conversation.
-        tree: State to which the work tree was reset.
-        interrupted: Ids of the calls that had begun and are not run again.
-    """
+    """A session that ended early continues in another process."""
 
     type = "session.resumed"
     m3agent: str
@@ -69,12 +68,7 @@ class SessionResumed(Event):
 
 @dataclass(frozen=True)
 class SessionForked(Event):
-    """The lines before this one belong to another session.
-
-    Attributes:
-        source: Id of the other session.
-        turn: The last turn of the other session that was copied.
-    """
+    """The lines before this one belong to another session."""
 
     type = "session.forked"
     source: str
@@ -83,14 +77,7 @@ class SessionForked(Event):
 
 @dataclass(frozen=True)
 class PullFollowed(Event):
-    """The session continues because of what happened to its pull request.
-
-    Attributes:
-        pull_request: Address of the pull request.
-        round: Number of this continuation, from 1.
-        head: The pull request's last commit.
-        handled: What the model is told: comments, reviews, checks and conflicts, by their keys.
-    """
+    """The session continues because of what happened to its pull request."""
 
     type = "pull.followed"
     pull_request: str
@@ -101,12 +88,7 @@ class PullFollowed(Event):
 
 @dataclass(frozen=True)
 class EnvironmentReady(Event):
-    """The repository's environment was found or built; the session's sandboxes start from it.
-
-    Attributes:
-        image: The image of the environment.
-        seconds: Time to find or build it.
-    """
+    """The repository's environment was found or built; the session's sandboxes start from it."""
 
     type = "environment.ready"
     image: str
@@ -115,12 +97,7 @@ class EnvironmentReady(Event):
 
 @dataclass(frozen=True)
 class TestsCollected(Event):
-    """All tests were imported once in the repository's environment.
-
-    Attributes:
-        errors: The first error line of each file that cannot be imported, by path.
-        reason: Why the result is incomplete; None if it is complete.
-    """
+    """All tests were imported once in the repository's environment."""
 
     __test__: ClassVar[bool] = False
     type = "tests.collected"
@@ -130,15 +107,7 @@ class TestsCollected(Event):
 
 @dataclass(frozen=True)
 class Baseline(Event):
-    """All tests ran on the base tree, in a fresh sandbox, while the model worked.
-
-    Attributes:
-        tree: Tree id of the base.
-        cached: Whether an earlier session ran them.
-        complete: Whether the run ended normally. If not, its time was over.
-        seconds: Duration of the run.
-        passed, failed, errored, skipped: Test ids.
-    """
+    """All tests ran on the base tree, in a fresh sandbox, while the model worked."""
 
     type = "baseline"
     tree: str
@@ -156,9 +125,6 @@ class ToolsOffered(Event):
     """Every request of this session offers the model tools of MCP servers, which run outside the sandbox.
 
     Without such tools the log has no such line.
-
-    Attributes:
-        tools: The entries that follow m3agent's own tools in a request's `tools`, in order.
     """
 
     type = "tools.offered"
@@ -167,17 +133,7 @@ class ToolsOffered(Event):
 
 @dataclass(frozen=True)
 class ContextPacked(Event):
-    """The repository was packed into the text that the model sees.
-
-    Attributes:
-        files: Number of files in the text.
-        tokens: Number of tokens; an estimate unless `exact`.
-        exact: Whether `tokens` is exact.
-        dropped: Number of files left out, by reason.
-        redacted: Files in which secrets were replaced.
-        digest: SHA-256 of the text.
-        seconds: Time to pack.
-    """
+    """The repository was packed into the text that the model sees."""
 
     type = "context.packed"
     files: int
@@ -191,27 +147,12 @@ class ContextPacked(Event):
 
 @dataclass(frozen=True)
 class EndpointProbed(Event):
-    """The model server was probed. Fields are None if the probe could not find them out.
-
-    Attributes:
-        url: Address of the server.
-        model: Name of the model.
-        flavour: Kind of the server (`m3agent.serving.client.endpoint.Flavour`).
-        version: Version of the server.
-        max_model_len: Context window in tokens.
-        reasoning_field: Name of the field that carries the reasoning.
-        images: Whether messages may contain images.
-        prefix_caching: Whether the server found the beginning of a prompt in its cache.
-        cached_tokens: Whether the usage contains the number of cached tokens.
-        tokenizer_seconds: Time of the server's tokenizer for a million tokens.
-        seconds: Time of the probe.
-        ranks: Number of data-parallel ranks, each with its own cache; 1 if it is not known.
-    """
+    """The model server was probed. Fields are None if the probe could not find them out."""
 
     type = "endpoint.probed"
     url: str
     model: str
-    flavour: str
+    flavour: str  # a `m3agent.serving.client.endpoint.Flavour`
     version: str | None
     max_model_len: int | None
     reasoning_field: str
@@ -225,13 +166,7 @@ class EndpointProbed(Event):
 
 @dataclass(frozen=True)
 class TurnStarted(Event):
-    """A request is about to be sent.
-
-    Attributes:
-        turn: Number of the turn, from 1.
-        messages: Number of messages.
-        digest: SHA-256 over the messages as JSON.
-    """
+    """A request is about to be sent."""
 
     type = "turn.started"
     turn: int
@@ -252,16 +187,7 @@ class Message(Event):
 
 @dataclass(frozen=True)
 class CallStarted(Event):
-    """A tool call begins. The line is written and synced before the call has any effect.
-
-    Attributes:
-        turn: Number of the turn.
-        call: Number of the call in the session, from 1.
-        id: Id that the model gave the call.
-        name: Name of the tool.
-        arguments: Its arguments; None if they were not a JSON object.
-        tree: State of the work tree before the call.
-    """
+    """A tool call begins. The line is written and synced before the call has any effect."""
 
     type = "call.started"
     turn: int
@@ -274,24 +200,7 @@ class CallStarted(Event):
 
 @dataclass(frozen=True)
 class CallFinished(Event):
-    """A tool call ended. The line is written and synced after the call.
-
-    Attributes:
-        turn: Number of the turn.
-        call: Number of the call in the session, from 1.
-        id: Id that the model gave the call.
-        name: Name of the tool.
-        status: done, refused (nothing was run) or interrupted.
-        content: The tool's result as text.
-        is_error: Whether the result is an error.
-        exit_code: Exit status of the command; None without one.
-        digest: SHA-256 of the whole output, before cutting.
-        truncated: Whether the output was cut.
-        full_path: File with the complete output.
-        data: Structured result of the tool.
-        seconds: Time of the call.
-        tree: State of the work tree after the call.
-    """
+    """A tool call ended. The line is written and synced after the call."""
 
     type = "call.finished"
     turn: int
@@ -323,19 +232,7 @@ class FileChanged(Event):
 
 @dataclass(frozen=True)
 class NetworkRequest(Event):
-    """A request of a program in a sandbox to a host has ended.
-
-    Attributes:
-        where: Whether the sandbox belongs to the session or to the verification.
-        method: Method of the request; CONNECT for https.
-        host: Name of the host; empty if the request was malformed.
-        port: Port of the host; 0 if the request was malformed.
-        verdict: Whether the request was allowed, refused, or failed.
-        reason: Reason for the verdict; empty after a normal end.
-        sent: Bytes sent to the host.
-        received: Bytes received from the host.
-        seconds: Time from the request to its end.
-    """
+    """A request of a program in a sandbox to a host has ended."""
 
     type = "network.request"
     where: Literal["session", "verify"]
@@ -351,15 +248,7 @@ class NetworkRequest(Event):
 
 @dataclass(frozen=True)
 class TestFinished(Event):
-    """A test run ended, with the sets of test ids by outcome.
-
-    Attributes:
-        where: `session`; `before` or `after` for the verification's runs.
-        call: Number of the call that ran the tests; None outside a call.
-        passed, failed, errored, skipped: Test ids.
-        complete: False if the run was cut short.
-        tree: State of the work tree; empty for the verification, which composes its own trees.
-    """
+    """A test run ended, with the sets of test ids by outcome."""
 
     __test__: ClassVar[bool] = False
     type = "test.finished"
@@ -375,15 +264,7 @@ class TestFinished(Event):
 
 @dataclass(frozen=True)
 class Stall(Event):
-    """The run makes no progress.
-
-    Attributes:
-        turn: Number of the turn.
-        rule: The rule that found it.
-        count: Count of the rule, in its own unit.
-        action: told (a note to the model), forced (the note demands a different move) or stopped.
-        text: The note to the model, or the reason for the end.
-    """
+    """The run makes no progress."""
 
     type = "stall"
     turn: int
@@ -395,13 +276,7 @@ class Stall(Event):
 
 @dataclass(frozen=True)
 class Gate(Event):
-    """The model said that it is done.
-
-    Attributes:
-        turn: Number of the turn.
-        missing: What the model was told is missing; empty if it may finish.
-        asked: Number of earlier times that the model was told what is missing.
-    """
+    """The model said that it is done."""
 
     type = "gate"
     turn: int
@@ -411,15 +286,7 @@ class Gate(Event):
 
 @dataclass(frozen=True)
 class ContextSummarised(Event):
-    """The model's window was nearly full, and a summary replaced the tail of the conversation.
-
-    Attributes:
-        turn: Number of the last turn before the summary.
-        messages: Number of messages before the summary.
-        kept: Number of last messages that stay. The first two stay as well.
-        own_words: Whether the model wrote the summary; otherwise it lists the calls.
-        text: The summary.
-    """
+    """The model's window was nearly full, and a summary replaced the tail of the conversation."""
 
     type = "context.summarised"
     turn: int
@@ -431,30 +298,7 @@ class ContextSummarised(Event):
 
 @dataclass(frozen=True)
 class Verify(Event):
-    """The verdict of the verification in fresh sandboxes.
-
-    Attributes:
-        verdict: Whether the patch is believed.
-        reason: The reason for the verdict, in one sentence.
-        fixed: Tests that are red before the patch and green after it.
-        broken: Tests that are green before the patch and not after it, or red after it and not before.
-        still_red: Tests that are red before and after the patch.
-        new: Tests that the patch adds.
-        flaky: Tests with different outcomes on the same tree; none of them is in fixed, broken or still_red.
-        added_red: Red tests that the patch adds or changes.
-        undone: Paths of the patch whose changes do not count.
-        seconds: Wall time of the verification.
-        round: Number of the verification in the session, from 1.
-        by: Whether the completion gate asked for it, or the end of the session.
-        scope: The tests that the verdict rests on if the suite is large: tests, selected, ran, others, everything and
-            complete, as `m3agent.agent.verify.scope.Scope` defines them. None for other suites.
-        left_out: Names of the repository's test suites that did not run, because the patch does not affect them.
-        own_only: Whether only tests that the patch adds or changes show the fix.
-        tampering: Signs that the code under test tampered with the test runs, or that the fixed tests show nothing.
-        review: Lines of the patch that a person must read before its verdict can be believed: path, line, text, what.
-        repeats: Number of further runs of the tests near the change.
-        repeat_seconds: Duration of these runs, a part of `seconds`.
-    """
+    """The verdict of the verification in fresh sandboxes."""
 
     type = "verify"
     verdict: Literal["verified", "unverified", "failed"]
@@ -469,7 +313,7 @@ class Verify(Event):
     undone: list[str] = field(default_factory=list)
     round: int = 1
     by: Literal["gate", "end"] = "end"
-    scope: dict[str, Any] | None = None
+    scope: dict[str, Any] | None = None  # a `m3agent.agent.verify.scope.Scope`
     left_out: list[str] = field(default_factory=list)
     own_only: bool = False
     tampering: list[str] = field(default_factory=list)
@@ -480,17 +324,7 @@ class Verify(Event):
 
 @dataclass(frozen=True)
 class Feedback(Event):
-    """A verdict that is not `verified` was returned to the model.
-
-    Attributes:
-        turn: Number of the turn in which the model said that it was done.
-        round: Number of the verification, as in `verify`.
-        kinds: What the verdict found, the most important first: broken, added_red, still_red, cannot_import,
-            weakened, needs_review, unstable, no_red_test, undone; or refused, for a change that may not be handed over.
-        text: The message to the model.
-        tests: Red tests that the verdict rests on.
-        tree: State of the work tree that was verified.
-    """
+    """A verdict that is not `verified` was returned to the model."""
 
     type = "feedback"
     turn: int
@@ -503,18 +337,7 @@ class Feedback(Event):
 
 @dataclass(frozen=True)
 class TurnFinished(Event):
-    """An answer is complete, with its usage. Fields are None if unknown.
-
-    Attributes:
-        turn: Number of the turn.
-        finish: Why the answer ended: stop, tool_calls, length or content_filter.
-        prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens: Token counts of the server.
-        cached_share: Share of the prompt (0 to 1) that the server's cache had.
-        tokens_per_second: Generation speed from the first token on.
-        first_token_seconds: Time to first token.
-        seconds: Time of the whole request.
-        price: Price in US dollars.
-    """
+    """An answer is complete, with its usage. Fields are None if unknown."""
 
     type = "turn.finished"
     turn: int
@@ -532,13 +355,7 @@ class TurnFinished(Event):
 
 @dataclass(frozen=True)
 class Retry(Event):
-    """A request failed and is sent again; its partial answer was discarded.
-
-    Attributes:
-        attempt: Number of the failed attempt.
-        wait: Seconds until the next attempt.
-        reason: Why the request failed, and what the next one does differently.
-    """
+    """A request failed and is sent again; its partial answer was discarded."""
 
     type = "retry"
     attempt: int
@@ -551,14 +368,6 @@ class CacheLost(Event):
     """The server's cache no longer had most of the conversation, so the server read it again.
 
     The server was lost and another one answered, or the cache was full.
-
-    Attributes:
-        turn: Number of the turn.
-        expected: Tokens of the last prompt, which the server had read.
-        cached: Tokens of them that a cache still had.
-        read_again: Tokens that had to be read again.
-        seconds: Time to the first token; None if unknown.
-        reason: Why a request of this turn failed before; empty if none failed.
     """
 
     type = "cache.lost"
@@ -575,11 +384,6 @@ class TokensDiffer(Event):
     """The tokens of a prompt do not begin with those of the last prompt and its answer.
 
     A program that trains a model cannot use both turns as one sequence.
-
-    Attributes:
-        turn: Number of the turn.
-        kept: Number of equal tokens at the beginning.
-        expected: Number of tokens of the last prompt and its answer.
     """
 
     type = "tokens.differ"
@@ -590,13 +394,7 @@ class TokensDiffer(Event):
 
 @dataclass(frozen=True)
 class Error(Event):
-    """The reason for an early end of the session.
-
-    Attributes:
-        kind: Name of the error.
-        text: The reason, in one sentence.
-        exit: Exit code of the process.
-    """
+    """The reason for an early end of the session."""
 
     type = "error"
     kind: str
@@ -606,13 +404,7 @@ class Error(Event):
 
 @dataclass(frozen=True)
 class AttemptChosen(Event):
-    """The best of several attempts was chosen.
-
-    Attributes:
-        chosen: Number of the chosen attempt.
-        ranking: All attempts, best first. Each has number, session, verdict (none without a checked patch), regressions,
-            agreement (number of patches with the same change), lines (changed lines).
-    """
+    """The best of several attempts was chosen."""
 
     type = "attempt.chosen"
     chosen: int
@@ -621,29 +413,10 @@ class AttemptChosen(Event):
 
 @dataclass(frozen=True)
 class SessionFinished(Event):
-    """The session ended; its last event. Usage fields cover the whole session and are None if unknown.
-
-    Attributes:
-        status: How the session ended (`m3agent.agent.errors.Status`).
-        exit: Exit code.
-        reason: Why it ended so, in one sentence.
-        patch: Path of the patch file; None without one.
-        paths: Paths that the patch changes.
-        notes: What the user should know about the patch, such as files that run later or files left out.
-        pull_request: Address of the pull request that was opened or got a further commit; None without one.
-        turns: Number of turns.
-        calls: Number of tool calls.
-        prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens: Token counts of the server.
-        cached_share: Share of the prompts (0 to 1) that the server's cache had.
-        tokens_per_second: Mean generation speed.
-        price: Price in US dollars.
-        seconds: Wall time of all processes that worked on the session.
-        commit: Id of the last commit of that pull request; None without one.
-        uncommitted: The changed paths with uncommitted changes in the user's work tree: `m3agent apply` refuses the patch.
-    """
+    """The session ended; its last event. Usage fields cover the whole session and are None if unknown."""
 
     type = "session.finished"
-    status: str
+    status: str  # a `m3agent.agent.errors.Status`
     exit: int
     reason: str
     patch: str | None

@@ -28,17 +28,14 @@ _MOST = 2**63  # larger numbers are not counts, and may not even fit into a floa
 
 @dataclass(frozen=True)
 class SessionLog:
-    """The contents of a log.
-
-    Attributes:
-        path: The log.
-        events: The events, in order.
-        notes: Notes for people on the state of the log, such as an incomplete last line.
-    """
+    """The contents of a log."""
 
     path: Path
+    """The log."""
     events: tuple[Line, ...]
+    """The events, in order."""
     notes: tuple[str, ...]
+    """Notes for people on the state of the log, such as an incomplete last line."""
 
 
 def read_log(path: Path) -> SessionLog:

@@ -22,34 +22,38 @@ SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens
 STRETCHES = frozenset({"session.resumed", "session.forked"})
 """Events with which another process continues the session."""
 
+KEPT = {"verify": "verdict", "attempt.chosen": "choice", "session.finished": "ended"}
+"""Events of which the last one counts, with the field of the record that has it."""
+LISTED = {"error": "errors"} | dict.fromkeys(
+    ("environment.ready", "tests.collected", "context.packed", "endpoint.probed", "baseline"), "prepared"
+)
+"""Events that all count, with the field of the record that lists them."""
+
 
 @dataclass
 class CallRecord:
-    """A tool call. Lines that are missing in the log are empty.
-
-    Attributes:
-        id: Id that the model gave the call; several calls may have the same id.
-        key: The id, made unique among the calls of its turn.
-        name: Name of the tool.
-        arguments: Arguments of the call; None if they were not a JSON object.
-        asked: Whether the model's answer contains the call. If the log has a gap, only other lines may mention it.
-        started: Its `call.started`.
-        finished: Its `call.finished`.
-        line: Line number of `started` in the log, from 1; 0 if it is missing.
-        result_line: Line number of `finished`, likewise.
-        events: Its `file.changed`, `test.finished` and `stall` events, in order.
-    """
+    """A tool call. Lines that are missing in the log are empty."""
 
     id: str
+    """Id that the model gave the call; several calls may have the same id."""
     key: str
+    """The id, made unique among the calls of its turn."""
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any] | None
+    """Arguments of the call; None if they were not a JSON object."""
     asked: bool = True
+    """Whether the model's answer contains the call. If the log has a gap, only other lines may mention it."""
     started: Line = field(default_factory=dict)
+    """Its `call.started`."""
     finished: Line = field(default_factory=dict)
+    """Its `call.finished`."""
     line: int = 0
+    """Line number of `started` in the log, from 1; 0 if it is missing."""
     result_line: int = 0
+    """Line number of `finished`, likewise."""
     events: list[Line] = field(default_factory=list)
+    """Its `file.changed`, `test.finished` and `stall` events, in order."""
 
     @property
     def is_interrupted(self) -> bool:
@@ -63,29 +67,26 @@ class CallRecord:
 
 @dataclass
 class TurnRecord:
-    """A request to the model, its answer, and the answer's calls. Lines that are missing in the log are empty.
-
-    Attributes:
-        number: Number of the turn in the log. Two turns have the same number if an old version resumed the session in
-            the middle of a turn.
-        line: Line number of `answer` in the log, or of the turn's first line if there is no answer.
-        request: Its `turn.started`.
-        answer: Its `message`.
-        finished: Its `turn.finished`.
-        calls: The calls of the answer, in order, then calls that only other lines mention.
-        before: `session.resumed`, `session.forked` and `pull.followed` since the previous turn, and each `retry` of the
-            request.
-        events: All other events of the turn that belong to no call, in order.
-    """
+    """A request to the model, its answer, and the answer's calls. Lines that are missing in the log are empty."""
 
     number: int
+    """Number of the turn in the log. Two turns have the same number if an old version resumed the session in the
+    middle of a turn."""
     line: int
+    """Line number of `answer` in the log, or of the turn's first line if there is no answer."""
     request: Line = field(default_factory=dict)
+    """Its `turn.started`."""
     answer: Line = field(default_factory=dict)
+    """Its `message`."""
     finished: Line = field(default_factory=dict)
+    """Its `turn.finished`."""
     calls: list[CallRecord] = field(default_factory=list)
+    """The calls of the answer, in order, then calls that only other lines mention."""
     before: list[Line] = field(default_factory=list)
+    """`session.resumed`, `session.forked` and `pull.followed` since the previous turn, and each `retry` of the
+    request."""
     events: list[Line] = field(default_factory=list)
+    """All other events of the turn that belong to no call, in order."""
 
     @property
     def asked(self) -> list[CallRecord]:
@@ -114,41 +115,38 @@ class TurnRecord:
 
 @dataclass
 class SessionRecord:
-    """A session, read from its log. Lines that are missing in the log are empty.
-
-    Attributes:
-        started: `session.started`.
-        prepared: `environment.ready`, `tests.collected`, `context.packed`, `endpoint.probed` and `baseline`, in order.
-        other_tools: Schemas of the MCP tools that were offered.
-        turns: The turns, in order. Those copied from another session with a fork are included.
-        own_from: Index of the first turn that was not copied from another session.
-        network: Each `network.request` of a verification, or from before the first turn.
-        errors: Each `error`.
-        tests: The `test.finished` of that verification for each of `before` and `after`.
-        verdict: The last `verify` since the last turn.
-        choice: `attempt.chosen`.
-        ended: `session.finished`; empty if the session was resumed after it.
-        stretches: Times of the first and the last line of each process that worked on the session since its fork.
-        unknown: Number of events of each unknown type.
-        unread: Number of lines that are not events of this version.
-        is_whole: Whether no line is missing before the last one.
-    """
+    """A session, read from its log. Lines that are missing in the log are empty."""
 
     started: Line = field(default_factory=dict)
+    """`session.started`."""
     prepared: list[Line] = field(default_factory=list)
+    """`environment.ready`, `tests.collected`, `context.packed`, `endpoint.probed` and `baseline`, in order."""
     other_tools: list[Any] = field(default_factory=list)
+    """Schemas of the MCP tools that were offered."""
     turns: list[TurnRecord] = field(default_factory=list)
+    """The turns, in order. Those copied from another session with a fork are included."""
     own_from: int = 0
+    """Index of the first turn that was not copied from another session."""
     network: list[Line] = field(default_factory=list)
+    """Each `network.request` of a verification, or from before the first turn."""
     errors: list[Line] = field(default_factory=list)
+    """Each `error`."""
     tests: dict[str, Line] = field(default_factory=dict)
+    """The `test.finished` of that verification for each of `before` and `after`."""
     verdict: Line = field(default_factory=dict)
+    """The last `verify` since the last turn."""
     choice: Line = field(default_factory=dict)
+    """`attempt.chosen`."""
     ended: Line = field(default_factory=dict)
+    """`session.finished`; empty if the session was resumed after it."""
     stretches: list[tuple[str, str]] = field(default_factory=list)
+    """Times of the first and the last line of each process that worked on the session since its fork."""
     unknown: Counter[str] = field(default_factory=Counter)
+    """Number of events of each unknown type."""
     unread: int = 0
+    """Number of lines that are not events of this version."""
     is_whole: bool = True
+    """Whether no line is missing before the last one."""
 
     @property
     def answered(self) -> list[TurnRecord]:
@@ -233,23 +231,20 @@ class _Reader:
             self.end_stretch()
         self._begin = self._begin or line
         self._previous = line
-        method = _METHODS.get(kind)
-        if method is None:
-            record.unknown[kind] += 1
-        else:
+        if kind in KEPT:
+            setattr(record, KEPT[kind], line)
+        elif kind in LISTED:
+            getattr(record, LISTED[kind]).append(line)
+        elif (method := _METHODS.get(kind)) is not None:
             method(self, line)
+        else:
+            record.unknown[kind] += 1
 
     def end_stretch(self) -> None:
         """Record the times of the first and the last line since the last stretch, if there are any."""
         if self._begin and self._previous:
             self.record.stretches.append((text(self._begin, "ts"), text(self._previous, "ts")))
         self._begin = {}
-
-    def _prepared(self, line: Line) -> None:
-        self.record.prepared.append(line)
-
-    def _error(self, line: Line) -> None:
-        self.record.errors.append(line)
 
     def _started(self, line: Line) -> None:
         self.record.started = self.record.started or line
@@ -265,15 +260,6 @@ class _Reader:
 
     def _offered(self, line: Line) -> None:
         self.record.other_tools = items(line, "tools")
-
-    def _verify(self, line: Line) -> None:
-        self.record.verdict = line
-
-    def _chosen(self, line: Line) -> None:
-        self.record.choice = line
-
-    def _finished(self, line: Line) -> None:
-        self.record.ended = line
 
     def _turn_started(self, line: Line) -> None:
         turn = self._new_turn(whole(line, "turn"))
@@ -368,11 +354,6 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "session.resumed": _Reader._resumed,
     "session.forked": _Reader._forked,
     "pull.followed": _Reader._followed,
-    "environment.ready": _Reader._prepared,
-    "tests.collected": _Reader._prepared,
-    "context.packed": _Reader._prepared,
-    "endpoint.probed": _Reader._prepared,
-    "baseline": _Reader._prepared,
     "tools.offered": _Reader._offered,
     "turn.started": _Reader._turn_started,
     "retry": _Reader._retry,
@@ -388,10 +369,6 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "cache.lost": _Reader._of_turn,
     "context.summarised": _Reader._of_turn,
     "feedback": _Reader._of_turn,
-    "verify": _Reader._verify,
-    "error": _Reader._error,
-    "attempt.chosen": _Reader._chosen,
-    "session.finished": _Reader._finished,
 }
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from rich.text import Text
 from typer.testing import CliRunner, Result
 
 from m3agent.agent.cli import sessions
-from m3agent.agent.cli.sessions import report, sessions_app
+from m3agent.agent.cli.app import app
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.report.write import write_page
@@ -32,11 +31,6 @@ from tests.conftest import git
 from tests.tools.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.usefixtures("unicode_locale")
-
-app = typer.Typer()
-app.add_typer(sessions_app, name="sessions")
-app.command()(report)
-
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
