@@ -33,17 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AcpPrompt:
-    """A client's prompt.
-
-    Attributes:
-        typed: What the person typed, without the files that the client attached.
-        text: The whole text, attached files included.
-        images: The images of the prompt.
-    """
+    """A client's prompt."""
 
     typed: str
+    """What the person typed, without the files that the client attached."""
     text: str
+    """The whole text, attached files included."""
     images: tuple[IssueImage, ...] = ()
+    """The images of the prompt."""
 
     @property
     def title(self) -> str:

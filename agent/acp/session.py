@@ -31,6 +31,7 @@ from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
 from m3agent.agent.loop.resume import rebased, resume_point
+from m3agent.agent.loop.turn_events import answer_of
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.mcp.toolset import is_installed
 from m3agent.agent.repo.repository import Repository, open_repository
@@ -38,6 +39,7 @@ from m3agent.agent.repo.snapshot import workspace_of
 from m3agent.agent.session.fork import fork
 from m3agent.agent.session.log_reader import LOG, Line, SessionLog, read_log
 from m3agent.agent.session.session import Session
+from m3agent.agent.session.usage import Totals
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.tools.mcp.server import McpServer
@@ -53,21 +55,17 @@ ALLOW, ALWAYS, REJECT = "allow", "always", "reject"
 
 @dataclass
 class ClientSession:
-    """A session of an ACP client.
-
-    Attributes:
-        client: The client.
-        kept: The session's record on the disk.
-        state: The state folder.
-        mcp: MCP servers that the client passed on.
-        task: The prompt that the session works on; None if it is idle.
-    """
+    """A session of an ACP client."""
 
     client: Client
     kept: OpenSession
+    """The session's record on the disk."""
     state: Path
+    """The state folder."""
     mcp: Sequence[McpServer] = ()
+    """MCP servers that the client passed on."""
     task: asyncio.Task[PromptResponse] | None = None
+    """The prompt that the session works on; None if it is idle."""
     _allowed: set[str] = field(default_factory=set)
     """Names of MCP tools that may be called without asking again."""
 
@@ -264,7 +262,7 @@ class _Sender:
         self._session_id = session_id
         self._waiting: asyncio.Queue[Update] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._used: dict[str, int] = {}
+        self._used = Totals()
 
     def tell(self, update: Update) -> None:
         """Queue an update; it is sent soon, in the background."""
@@ -275,20 +273,19 @@ class _Sender:
     def count(self, line: Line) -> None:
         """Add the tokens of a log line, if it has any."""
         if line["type"] == "turn.finished":
-            for name in ("prompt", "completion", "reasoning", "cached"):
-                self._used[name] = self._used.get(name, 0) + (line[f"{name}_tokens"] or 0)
+            self._used.add(answer_of(line), line["price"])
 
     def usage(self) -> Usage | None:
         """Return the tokens used so far; None if no answer was logged."""
-        if not self._used:
-            return None
         used = self._used
+        if not used.turns:
+            return None
         return Usage(
-            total_tokens=used["prompt"] + used["completion"],
-            input_tokens=used["prompt"],
-            output_tokens=used["completion"],
-            thought_tokens=used["reasoning"],
-            cached_read_tokens=used["cached"],
+            total_tokens=(used.prompt or 0) + (used.completion or 0),
+            input_tokens=used.prompt or 0,
+            output_tokens=used.completion or 0,
+            thought_tokens=used.reasoning or 0,
+            cached_read_tokens=used.cached or 0,
         )
 
     async def flush(self, seconds: float | None = None) -> None:

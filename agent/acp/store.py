@@ -30,23 +30,20 @@ class Mode(StrEnum):
 
 @dataclass
 class Record:
-    """The record of a client's session.
-
-    Attributes:
-        id: Id of the session.
-        cwd: The folder that the session works in.
-        updated: Time of the last entry, UTC in ISO 8601.
-        title: Title of the first prompt; empty before it.
-        mode: What happens with patches.
-        entries: What happened, oldest first.
-    """
+    """The record of a client's session."""
 
     id: str
+    """Id of the session."""
     cwd: str
+    """The folder that the session works in."""
     updated: str
+    """Time of the last entry, UTC in ISO 8601."""
     title: str = ""
+    """Title of the first prompt; empty before it."""
     mode: Mode = Mode.ASK
+    """What happens with patches."""
     entries: list[dict[str, Any]] = field(default_factory=list)
+    """What happened, oldest first."""
 
     @property
     def last_fix(self) -> str | None:

@@ -100,6 +100,8 @@ class Updates:
         handler = getattr(self, "_on_" + line["type"].replace(".", "_"), None)
         if handler is not None:
             handler(line)
+        elif (warn := words.WARNINGS.get(line["type"])) and (said := warn(line)):
+            self.note(said)
 
     def _on_session_started(self, line: Line) -> None:
         self._reach(0)
@@ -181,19 +183,6 @@ class Updates:
         """The store of the fix's trees; None if it was removed, because opening it would create it again."""
         folder = self._folder / TREES
         return TreeStore(folder, only_read=True) if folder.is_dir() else None
-
-    def _on_stall(self, line: Line) -> None:
-        self.note(words.stall(line))
-
-    def _on_retry(self, line: Line) -> None:
-        self.note(words.retry(line))
-
-    def _on_cache_lost(self, line: Line) -> None:
-        self.note(words.cache_lost(line))
-
-    def _on_gate(self, line: Line) -> None:
-        if missing := words.not_done(line):
-            self.note(missing)
 
     def _on_feedback(self, line: Line) -> None:
         self.note(words.sent_back(line))

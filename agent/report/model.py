@@ -19,23 +19,20 @@ _TONES = {"green": "good", "red": "bad", "varies": "plain"}
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """One test run.
-
-    Attributes:
-        where: Where it ran: `session`, `before` or `after`.
-        passed: Number of tests that passed.
-        failed: Ids of the tests that failed.
-        errored: Ids of the tests with an error.
-        skipped: Number of skipped tests.
-        complete: False if the run was cut short.
-    """
+    """One test run."""
 
     where: str
+    """Where it ran: `session`, `before` or `after`."""
     passed: int
+    """Number of tests that passed."""
     failed: tuple[str, ...]
+    """Ids of the tests that failed."""
     errored: tuple[str, ...]
+    """Ids of the tests with an error."""
     skipped: int
+    """Number of skipped tests."""
     complete: bool
+    """False if the run was cut short."""
 
     @property
     def red(self) -> bool:
@@ -45,67 +42,58 @@ class SuiteRun:
 
 @dataclass(frozen=True)
 class Incident:
-    """An event that deserves attention, such as a stall, a retry or a gate.
-
-    Attributes:
-        kind: Kind of the event.
-        text: Description of the event.
-        bad: Whether the event is a problem.
-    """
+    """An event that deserves attention, such as a stall, a retry or a gate."""
 
     kind: str
+    """Kind of the event."""
     text: str
+    """Description of the event."""
     bad: bool = True
+    """Whether the event is a problem."""
 
 
 @dataclass
 class Request:
-    """Equal network requests, counted together.
-
-    Attributes:
-        what: Method, host and port.
-        verdict: Whether they were allowed, refused, or failed.
-        reason: Reason for the verdict.
-        times: Number of requests.
-        sent: Bytes sent in all of them.
-        received: Bytes received in all of them.
-    """
+    """Equal network requests, counted together."""
 
     what: str
+    """Method, host and port."""
     verdict: str
+    """Whether they were allowed, refused, or failed."""
     reason: str
+    """Reason for the verdict."""
     times: int = 0
+    """Number of requests."""
     sent: float = 0
+    """Bytes sent in all of them."""
     received: float = 0
+    """Bytes received in all of them."""
 
 
 @dataclass
 class CallView:
-    """One tool call.
-
-    Attributes:
-        title: What it does, in a few words.
-        outcome: Its outcome in a few words; empty if success is all there is to say.
-        line: Line number of its arguments in the log.
-        whole_output: File with the complete output; empty if the output was not cut.
-        result_line: Line number of its result in the log; None without a result.
-        changes: Status letter and path of each changed file.
-    """
+    """One tool call."""
 
     number: int | None
     name: str
     arguments: dict[str, Any] | None
     line: int
+    """Line number of its arguments in the log."""
     title: str
+    """What it does, in a few words."""
     outcome: str
+    """Its outcome in a few words; empty if success is all there is to say."""
     status: str = ""
     content: str = ""
     is_error: bool = False
     exit_code: int | None = None
     seconds: float | None = None
     whole_output: str = ""
+    """File with the complete output; empty if the output was not cut."""
     result_line: int | None = None
+    """Line number of its result in the log; None without a result."""
     changes: list[tuple[str, str]] = field(default_factory=list)
+    """Status letter and path of each changed file."""
     runs: list[SuiteRun] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
 
@@ -117,32 +105,29 @@ class CallView:
 
 @dataclass
 class TurnView:
-    """One request to the model, its answer, and the answer's calls.
-
-    Attributes:
-        label: Number of the turn, as shown; unique on the page.
-        after: Seconds from the session's start to the request; None if unknown.
-        line: Line number of the answer in the log.
-        finish: Why the answer ended.
-        used: The turn's `turn.finished`.
-        before: Events before the answer.
-        incidents: Other events that belong to no call.
-        requests: Network requests during the turn.
-    """
+    """One request to the model, its answer, and the answer's calls."""
 
     number: int
     label: str
+    """Number of the turn, as shown; unique on the page."""
     started: str = ""
     after: float | None = None
+    """Seconds from the session's start to the request; None if unknown."""
     line: int = 0
+    """Line number of the answer in the log."""
     reasoning: str = ""
     text: str = ""
     finish: str = ""
+    """Why the answer ended."""
     used: Line = field(default_factory=dict)
+    """The turn's `turn.finished`."""
     calls: list[CallView] = field(default_factory=list)
     before: list[Incident] = field(default_factory=list)
+    """Events before the answer."""
     incidents: list[Incident] = field(default_factory=list)
+    """Other events that belong to no call."""
     requests: list[Request] = field(default_factory=list)
+    """Network requests during the turn."""
 
     @property
     def anchor(self) -> str:

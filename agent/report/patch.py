@@ -15,34 +15,28 @@ _HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@"
 
 @dataclass(frozen=True)
 class PatchLine:
-    """One line of a patch.
-
-    Attributes:
-        kind: Kind of the line.
-        text: The line, with its sign.
-        number: Line number in the new file, or in the old file for a removed line; None outside hunks.
-    """
+    """One line of a patch."""
 
     kind: Kind
+    """Kind of the line."""
     text: str
+    """The line, with its sign."""
     number: int | None = None
+    """Line number in the new file, or in the old file for a removed line; None outside hunks."""
 
 
 @dataclass
 class FilePatch:
-    """The part of a patch that changes one file.
-
-    Attributes:
-        path: Path of the new file, or of the old file if the patch deletes it.
-        lines: The lines of this part.
-        added: Number of added lines.
-        removed: Number of removed lines.
-    """
+    """The part of a patch that changes one file."""
 
     path: str
+    """Path of the new file, or of the old file if the patch deletes it."""
     lines: list[PatchLine] = field(default_factory=list)
+    """The lines of this part."""
     added: int = 0
+    """Number of added lines."""
     removed: int = 0
+    """Number of removed lines."""
 
 
 def parse_patch(text: str) -> list[FilePatch]:

@@ -23,23 +23,20 @@ _LABEL_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class TurnTokens:
-    """The tokens of one turn; None means unknown.
-
-    Attributes:
-        label: Number of the turn, as shown.
-        anchor: Id of the turn's element on the page.
-        prompt: Prompt tokens.
-        cached: Prompt tokens from the server's cache.
-        completion: Completion tokens.
-        mark: What deserves attention in this turn, such as a stall; empty for nothing.
-    """
+    """The tokens of one turn; None means unknown."""
 
     label: str
+    """Number of the turn, as shown."""
     anchor: str
+    """Id of the turn's element on the page."""
     prompt: int | None
+    """Prompt tokens."""
     cached: int | None
+    """Prompt tokens from the server's cache."""
     completion: int | None
+    """Completion tokens."""
     mark: str = ""
+    """What deserves attention in this turn, such as a stall; empty for nothing."""
 
 
 def plot(turns: Sequence[TurnTokens]) -> Markup:

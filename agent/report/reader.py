@@ -27,6 +27,7 @@ from m3agent.agent.session.log_reader import (
 )
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
 from m3agent.agent.session.session import PATCH
+from m3agent.agent.util.counted import counted
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
@@ -109,7 +110,7 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 found.append(("Environment", f"{text(line, 'image')} ({seconds})"))
             case "tests.collected":
                 if files := len(mapping(line, "errors")):
-                    found.append(("Not importable", f"{files} test file{'' if files == 1 else 's'}"))
+                    found.append(("Not importable", counted(files, "test file")))
             case "baseline":
                 found.append(("Baseline", words.baseline(line)))
             case "context.packed":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from m3agent.agent.session.log_reader import Line, items, mapping, text
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.tools.registry import traits_of
 
@@ -46,7 +47,7 @@ def step_outcome(finished: Line) -> str:
     elif said.startswith("0 passed"):
         said = NO_TESTS
     elif not is_error and traits.kind == "read":
-        said = f"{len(lines):,} {'line' if len(lines) == 1 else 'lines'}"
+        said = counted(len(lines), "line")
     elif not is_error and traits.kind == "edit":
         said = lines[1] if len(lines) > 1 else ""  # the diff says what changed; a second line is a caveat
     elif isinstance(code, int) and not data.get("timed_out") and "passed" not in data:

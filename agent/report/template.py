@@ -22,18 +22,16 @@ class TextLimits:
     """Most characters shown of each kind of text.
 
     For a longer text the page shows the beginning, the end, and where to find the whole text.
-
-    Attributes:
-        words: The model's texts.
-        arguments: Arguments of a call.
-        result: Result of a call.
-        patch_line: One line of a patch.
     """
 
     words: int = 12_000
+    """The model's texts."""
     arguments: int = 8_000
+    """Arguments of a call."""
     result: int = 12_000
+    """Result of a call."""
     patch_line: int = 2_000
+    """One line of a patch."""
 
 
 MOST_TESTS = 200

@@ -35,17 +35,14 @@ _C0 = _C0_NAMES.split()  # names of ISO 646; few fonts contain Unicode's symbols
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A text whose middle is left out if it is too long.
-
-    Attributes:
-        head: The beginning, or the whole text.
-        tail: The end; empty if nothing is left out.
-        omitted: Number of characters left out.
-    """
+    """A text whose middle is left out if it is too long."""
 
     head: str
+    """The beginning, or the whole text."""
     tail: str
+    """The end; empty if nothing is left out."""
     omitted: int
+    """Number of characters left out."""
 
 
 def excerpt(text: str, limit: int) -> Excerpt:

@@ -6,11 +6,12 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
+from m3agent.agent.util.counted import counted, first_of
 
 LEAST_SHARE = 0.001  # of the window that is shown as a number
 MOST_NAMES = 20  # most names of test suites
@@ -34,7 +35,7 @@ ROWS = (
 def uncommitted(session_started: Line) -> str:
     """Return the number of changed and new files as the end of a clause; empty if there are none."""
     count = whole(session_started, "repository", "dirty")
-    return f", {count:,} uncommitted {'file' if count == 1 else 'files'} included" if count else ""
+    return f", {counted(count, 'uncommitted file')} included" if count else ""
 
 
 def server_label(session_started: Line) -> str:
@@ -68,7 +69,7 @@ def context(context_packed: Line) -> str:
     approx = "" if context_packed.get("exact") is True else "≈"
     return ", ".join(
         (
-            f"{show.count(files)} {'file' if files == 1 else 'files'}",
+            f"{show.UNKNOWN} files" if files is None else counted(files, "file"),
             f"{approx}{show.count(tokens)} tokens",
             *([f"{dropped:,} left out"] if dropped else []),
             *([f"secrets redacted in {redacted}"] if redacted else []),
@@ -140,22 +141,17 @@ def evidence(verify: Line, compared: int, *, isolated: bool) -> list[str]:
     """
     if not compared:
         return []
-    tests = f"{compared:,} {'test' if compared == 1 else 'tests'}"
-    said = f"{tests} with and without the patch, in {fresh_places(isolated=isolated)}"
+    said = f"{counted(compared, 'test')} with and without the patch, in {fresh_places(isolated=isolated)}"
     if runs := whole(verify, "repeats"):
-        said += f"; {runs:,} more {'run' if runs == 1 else 'runs'} of the tests near the change"
+        said += f"; {counted(runs, 'more run')} of the tests near the change"
     parts = [said]
     if suites := [name for name in items(verify, "left_out") if isinstance(name, str)]:
-        parts.append(f"not run, as the patch does not affect them: {_first(suites)}")
+        parts.append(f"not run, as the patch does not affect them: {first_of(suites, MOST_NAMES)}")
     if paths := [path for path in items(verify, "undone") if isinstance(path, str)]:
-        parts.append(f"the tests ran without these changes, which the patch still has: {_first(paths)}")
+        parts.append(
+            f"the tests ran without these changes, which the patch still has: {first_of(paths, MOST_NAMES)}"
+        )
     return parts
-
-
-def _first(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"
 
 
 def deciding_tests(verify: Line) -> Iterator[tuple[str, str, list[str]]]:
@@ -176,3 +172,12 @@ def change_of_tests(before: str, after: str) -> str:
     if before == after == "varies":
         return "with changing outcomes"
     return f"{'not there' if before == '-' else before} before, {after} after"
+
+
+WARNINGS: Mapping[str, Callable[[Line], str]] = {
+    "stall": stall,
+    "retry": retry,
+    "cache.lost": cache_lost,
+    "gate": not_done,
+}
+"""Types of lines that warn, and what they say; an empty text warns of nothing."""

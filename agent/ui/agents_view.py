@@ -20,6 +20,7 @@ from m3agent.agent.ui.plan_view import (
     paragraph,
     speed,
 )
+from m3agent.agent.util.counted import counted
 from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
 from m3agent.serving.plan.recipe import LICENCE
 from m3agent.serving.plan.speed import at_speed_of
@@ -69,7 +70,7 @@ def team_block(gpus: str, answer: TeamPlan) -> Block:
 def verdict(gpus: str, answer: TeamPlan) -> list[Text]:
     """Return the answer: how many sessions stay cached, and what to do about the others."""
     server = gpus if answer.plan.gpus == gpus else f"one server on {answer.plan.gpus}"
-    kept = f"{server} keeps the prefixes of {answer.kept} session{'' if answer.kept == 1 else 's'} cached."
+    kept = f"{server} keeps the prefixes of {counted(answer.kept, 'session')} cached."
     turn = f"{text.duration(answer.as_planned.turn_seconds)} on average{at_speed_of(answer.plan.gpus)}"
     if answer.kept >= answer.agents:
         at_once = f" With {_agents(answer.agents)} at once, a turn takes at least {turn}."
@@ -187,4 +188,4 @@ def _legend() -> Text:
 
 
 def _agents(number: int) -> str:
-    return f"{number} agent{'' if number == 1 else 's'}"
+    return counted(number, "agent")

@@ -13,9 +13,11 @@ from rich.text import Text
 from m3agent.agent.errors import HANDED_OVER, Status
 from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
+from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
 from m3agent.agent.util.as_typed import as_typed
+from m3agent.agent.util.counted import counted, first_of
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 
@@ -35,31 +37,28 @@ Head = Callable[..., Text]
 
 @dataclass
 class Facts:
-    """What the end of a session needs of its earlier lines.
-
-    Attributes:
-        settings: The settings in force.
-        root: The folder of the repository; empty for a bare one.
-        backend: Kind of the sandbox.
-        is_embedded: Whether the engine `embedded` answers, which is no language model.
-        has_red: Whether a test failed without a change; None if the tests did not run.
-        window: The model's window, in tokens; None if unknown.
-        context_tokens: Tokens of the packed repository.
-        verdict: The last line `verify`; empty without one.
-        green: Tests that passed before and after, in the last verification.
-        compared: Number of tests that ran with the patch, in the last verification.
-    """
+    """What the end of a session needs of its earlier lines."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings in force."""
     root: str = ""
+    """The folder of the repository; empty for a bare one."""
     backend: str = ""
+    """Kind of the sandbox."""
     is_embedded: bool = False
+    """Whether the engine `embedded` answers, which is no language model."""
     has_red: bool | None = None
+    """Whether a test failed without a change; None if the tests did not run."""
     window: int | None = None
+    """The model's window, in tokens; None if unknown."""
     context_tokens: int = 0
+    """Tokens of the packed repository."""
     verdict: Line = field(default_factory=dict)
+    """The last line `verify`; empty without one."""
     green: frozenset[str] = frozenset()
+    """Tests that passed before and after, in the last verification."""
     compared: int = 0
+    """Number of tests that ran with the patch, in the last verification."""
 
     @property
     def isolated(self) -> bool:
@@ -70,14 +69,14 @@ class Facts:
         """Take a line of the session's log."""
         match line["type"]:
             case "session.started":
-                self.settings, self.backend = line["settings"], line["sandbox"]["backend"]
-                self.root = line["repository"].get("root") or ""
-                self.is_embedded = line["endpoint"].get("source") == "embedded"
+                self.settings, self.backend = line["settings"], log.text(line, "sandbox", "backend")
+                self.root = log.text(line, "repository", "root")
+                self.is_embedded = words.is_embedded(line)
             case "context.packed":
                 self.context_tokens = line["tokens"]
             case "endpoint.probed":
-                self.window = line["max_model_len"]
-                self.is_embedded |= line["flavour"] == "embedded"  # served by another process
+                self.window = log.whole(line, "max_model_len")
+                self.is_embedded |= line.get("flavour") == "embedded"  # served by another process
             case "baseline":
                 self.has_red = bool(line["failed"] or line["errored"])
             case "test.finished" if line["where"] == "before":
@@ -113,7 +112,7 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
         if len(ids) > MOST_TESTS:
             add(before, after, f"{len(ids) - MOST_TESTS} more")
     if others := len(facts.green - listed):
-        add("green", "green", f"{others:,} {'other test' if others == 1 else 'other tests'}")
+        add("green", "green", counted(others, "other test"))
     review = [f"{f['path']}:{f['line']} {f['what']}: {f['text']}" for f in line.get("review") or ()]
     for label, found in (("tampering", line.get("tampering") or []), ("review", review)):
         for each in found[:MOST_TESTS]:
@@ -125,25 +124,22 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a session.
-
-    Attributes:
-        line: The line `session.finished`.
-        facts: What earlier lines said.
-        name: What the user calls the session in a command.
-        is_told: Whether the reason was printed before, as an error.
-        repo: The repository's folder, for the next commands; empty if they find it from where the user is.
-        shown_by: The command that shows the patch where it was handed over; None if it was not, empty without a command.
-        is_refused: Whether the patch was to be handed over and was not.
-    """
+    """The end of a session."""
 
     line: Line
+    """The line `session.finished`."""
     facts: Facts
+    """What earlier lines said."""
     name: str
+    """What the user calls the session in a command."""
     is_told: bool
+    """Whether the reason was printed before, as an error."""
     repo: str = ""
+    """The repository's folder, for the next commands; empty if they find it from where the user is."""
     shown_by: str | None = None
+    """The command that shows the patch where it was handed over; None if it was not, empty without a command."""
     is_refused: bool = False
+    """Whether the patch was to be handed over and was not."""
 
     def lines(self, head: Head, *, whole: bool, has_next: bool) -> Block:
         """Return the closing block.
@@ -184,9 +180,7 @@ class End:
 
     def _names(self) -> str:
         paths = self.line["paths"]
-        names = ", ".join(paths[:MOST_PATHS])
-        more = f" and {len(paths) - MOST_PATHS} more" if len(paths) > MOST_PATHS else ""
-        return printable_line(f"({names}{more})", 1000) if paths else ""
+        return printable_line(f"({first_of(paths, MOST_PATHS)})", 1000) if paths else ""
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
@@ -250,7 +244,7 @@ def cost(line: Line, facts: Facts) -> str:
         facts: What earlier lines said.
     """
     turns, limit = line["turns"], facts.settings.get("max_turns")
-    spent = f"{text.duration(line['seconds'])}, {turns} {'turn' if turns == 1 else 'turns'}"
+    spent = f"{text.duration(line['seconds'])}, {counted(turns, 'turn')}"
     if line["status"] == Status.LIMIT and limit is not None and turns == limit + 1:
         spent += " (the last one for a summary)"
     tokens = "" if facts.is_embedded else used(line)

@@ -25,6 +25,7 @@ from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import Block, beside, one_row
 from m3agent.agent.ui.patch_view import change
 from m3agent.agent.ui.status_row import StatusRow, area, still
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import printable_line, printable_text
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
@@ -52,7 +53,6 @@ class _Shown:
     """What the screen knows of one session: its row, and what later lines refer to."""
 
     row: StatusRow = field(default_factory=StatusRow)
-    facts: closing.Facts = field(default_factory=closing.Facts)
     started: Line = field(default_factory=dict)  # `session.started`
     calls: dict[int, Line] = field(default_factory=dict)  # `call.started`, by number
     context: str = ""  # the packed repository, until the model's window is known
@@ -74,6 +74,7 @@ class Screen:
         repo: The repository's folder, for the next commands; empty if they find it from where the user is.
         by_id: Whether the next steps name the session by its id, because it is not the last one of this command.
         hold_end: Keep the closing blocks until `print_end`, so that they can follow the patch on the same terminal.
+        as_json: Receives the lines of the logs too; None without --json.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Screen:
         by_id: bool = False,
         repo: str = "",
         hold_end: bool = False,
+        as_json: Callable[[Line], None] | None = None,
     ) -> None:
         self._live = LiveView(self._area, None if detail is Detail.QUIET else self._still)
         self._detail = detail
@@ -95,6 +97,7 @@ class Screen:
         self._by_id = by_id
         self._repo = repo
         self._hold_end = hold_end
+        self.as_json = as_json
         self._held: list[Block] = []
         self._sessions: dict[str, _Shown] = {}
         self._now = _Shown()  # the session that the current line belongs to
@@ -108,6 +111,11 @@ class Screen:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    @property
+    def sinks(self) -> list[Callable[[Line], None]]:
+        """The receivers of a session's log lines."""
+        return [self.on_line] if self.as_json is None else [self.on_line, self.as_json]
 
     def say(self, text: str) -> None:
         """Show a note for the person, also if the screen is quiet."""
@@ -138,6 +146,12 @@ class Screen:
         handler = getattr(self, name, None)
         if handler is not None and (self._detail > Detail.QUIET or handler in self._at_every_detail):
             handler(line)
+        elif (
+            self._detail > Detail.QUIET
+            and (warn := words.WARNINGS.get(line["type"]))
+            and (said := warn(line))
+        ):
+            self._mark("!", printable_line(said, 500), "yellow")
 
     @property
     def _at_every_detail(self) -> Sequence[Callable[[Line], None]]:
@@ -146,7 +160,6 @@ class Screen:
     def _take(self, line: Line) -> None:
         self._now = self._of(line["session"])
         self._now.row.see(line)
-        self._now.facts.see(line)
         if line["type"] == "session.started":
             self._now.started = line
 
@@ -212,22 +225,21 @@ class Screen:
             source, turn = printable_line(self._now.copied["source"]), self._now.copied["turn"]
             self._print("forked", f"from {source}, after turn {turn}")
         else:
-            count = line["messages"]
-            self._print("resumed", f"after {count} {'message' if count == 1 else 'messages'}")
+            self._print("resumed", f"after {counted(line['messages'], 'message')}")
 
     def _on_context_packed(self, line: Line) -> None:
         self._now.context = words.context(line)
-        if self._now.facts.window:
+        if self._now.row.facts.window:
             self._print_context(self._share())
 
     def _on_endpoint_probed(self, line: Line) -> None:
-        if not self._now.facts.is_embedded:
+        if not self._now.row.facts.is_embedded:
             self._print_common("model", printable_line(words.model(line), 300))
         self._print_context(self._share())
 
     def _share(self) -> str:
         """Return the share of the model's window that the repository takes; empty if there is no language model."""
-        facts = self._now.facts
+        facts = self._now.row.facts
         return "" if facts.is_embedded else words.share_of_window(facts.context_tokens, facts.window)
 
     def _on_baseline(self, line: Line) -> None:
@@ -295,12 +307,9 @@ class Screen:
 
     def _on_turn_finished(self, line: Line) -> None:
         if self._detail is Detail.VERBOSE and (
-            used := "" if self._now.facts.is_embedded else closing.used(line)
+            used := "" if self._now.row.facts.is_embedded else closing.used(line)
         ):
             self._print(f"turn {line['turn']}", used, "dim")
-
-    def _on_cache_lost(self, line: Line) -> None:
-        self._mark("!", printable_line(words.cache_lost(line), 400), "yellow")
 
     def _on_network_request(self, line: Line) -> None:
         what = f"{line['method']} {line['host']}:{line['port']}" if line["host"] else "a malformed request"
@@ -309,12 +318,6 @@ class Screen:
         if line["verdict"] != "allowed" and told not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(told)
             self._mark("!", printable_line(told, 300), "yellow")
-
-    def _on_stall(self, line: Line) -> None:
-        self._mark("!", printable_line(words.stall(line), 500), "yellow")
-
-    def _on_retry(self, line: Line) -> None:
-        self._mark("!", printable_line(words.retry(line), 300), "yellow")
 
     def _on_tokens_differ(self, line: Line) -> None:
         told = (
@@ -325,15 +328,11 @@ class Screen:
 
     # -- the verdict ---------------------------------------------------------------------------------------------------
 
-    def _on_gate(self, line: Line) -> None:
-        if missing := words.not_done(line):
-            self._mark("!", printable_line(missing, 500), "yellow")
-
     def _on_verify(self, line: Line) -> None:
-        self._live.print(closing.comparison(line, self._now.facts, self._head))
+        self._live.print(closing.comparison(line, self._now.row.facts, self._head))
 
     def _on_feedback(self, line: Line) -> None:
-        reason = self._now.facts.verdict.get("reason") or "the change is refused"
+        reason = self._now.row.facts.verdict.get("reason") or "the change is refused"
         self._mark("!", printable_line(f"{reason}; {words.sent_back(line)}", 500), "yellow")
 
     def _on_error(self, line: Line) -> None:
@@ -353,7 +352,7 @@ class Screen:
         is_best = shown.chosen is None or shown.chosen == shown.row.number
         end = closing.End(
             line,
-            shown.facts,
+            shown.row.facts,
             name="last" if shown.row.of == 1 and not self._by_id else line["session"],
             is_told=printable_line(line["reason"], 500) in self._errors,
             repo=self._repo,

@@ -18,9 +18,9 @@ from m3agent.agent.report import text, words
 from m3agent.agent.report.step import step_title
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
+from m3agent.agent.ui.closing import Facts
 from m3agent.agent.ui.layout import ATTEMPT, FRAMES
 from m3agent.agent.util.sanitize import printable_line
-from m3agent.sandbox.backends.kinds import is_isolated
 from m3agent.serving.client.messages import Delta
 
 NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
@@ -39,22 +39,19 @@ PREPARING = "preparing the next request"
 
 @dataclass
 class StatusRow:
-    """The state of one session.
-
-    Attributes:
-        number: Number of the attempt, from 1.
-        of: Number of attempts.
-        clock: Returns the time on the monotonic clock, in seconds.
-    """
+    """The state of one session."""
 
     number: int = 1
+    """Number of the attempt, from 1."""
     of: int = 1
+    """Number of attempts."""
     clock: Callable[[], float] = time.monotonic
+    """Returns the time on the monotonic clock, in seconds."""
+    facts: Facts = field(default_factory=Facts)
+    """What lines of the log said that others need."""
     _turn: int = 0
     _used: Totals = field(default_factory=Totals)
     _speed: float | None = None  # of a language model's last answer, in tokens per second
-    _is_embedded: bool = False
-    _verifying: str = f"verifying in {words.fresh_places(isolated=True)}"
     _limits: Mapping[str, Any] = field(default_factory=dict)
     _started: float = field(init=False)
     _doing: str = "starting"
@@ -75,23 +72,19 @@ class StatusRow:
 
     def see(self, line: Line) -> None:
         """Take a line of the session's log."""
+        self.facts.see(line)
         match line["type"]:
             case "session.started":
                 attempt = line.get("attempt") or {"number": 1, "of": 1}
                 self.number, self.of = attempt["number"], attempt["of"]
                 self._limits = line["settings"]
-                self._is_embedded = line.get("endpoint", {}).get("source") == "embedded"
-                isolated = is_isolated(line.get("sandbox", {}).get("backend", ""))
-                self._verifying = f"verifying in {words.fresh_places(isolated=isolated)}"
                 self._do(STARTING)
-            case "endpoint.probed":
-                self._is_embedded |= line.get("flavour") == "embedded"  # served by another process
             case "session.resumed":
                 self._limits = {}  # the limits may have changed
                 self._do(STARTING)
             case "turn.started":
                 self._turn, self._streamed, self._tail = line["turn"], 0, ""
-                self._do(SEARCHING if self._is_embedded else WAITING)
+                self._do(self._waiting)
             case "retry":
                 self._do(words.retry(line))
             case "message":
@@ -113,11 +106,19 @@ class StatusRow:
             case "feedback":
                 self._do(PREPARING)
 
+    @property
+    def _waiting(self) -> str:
+        return SEARCHING if self.facts.is_embedded else WAITING
+
+    @property
+    def _verifying(self) -> str:
+        return f"verifying in {words.fresh_places(isolated=self.facts.isolated)}"
+
     def hear(self, delta: Delta) -> None:
         """Take a piece of the model's answer. This runs for every token, so it only stores values."""
         if delta.kind == "reset":
             self._streamed, self._tail = 0, ""
-            self._do(SEARCHING if self._is_embedded else WAITING)
+            self._do(self._waiting)
             return
         if delta.kind != self._speaking:
             self._do(SPEAKING[delta.kind])
@@ -182,7 +183,7 @@ class StatusRow:
 
     def _figures(self) -> Iterable[str]:
         used = self._used
-        if self._is_embedded or used.prompt is None or used.completion is None:
+        if self.facts.is_embedded or used.prompt is None or used.completion is None:
             return
         yield f"{text.short_count(used.prompt)} in"
         if used.cached_share is not None:
