@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-from m3agent.agent.cli.common import faults, run, say
+from m3agent.agent.cli.common import run, say
 from m3agent.agent.errors import UsageError
 
 
@@ -15,16 +15,15 @@ def acp() -> None:
     An editor starts this command; it is not for a terminal. Exit codes: 0 the editor disconnected; 2 a package is
     missing.
     """
-    with faults():
-        try:
-            import acp as sdk  # noqa: F401
-        except ImportError:
-            raise UsageError(
-                "m3agent acp needs the package agent-client-protocol: install m3agent[acp] as docs/install.md says."
-            ) from None
-        if sys.stdin is not None and sys.stdin.isatty():
-            say("waiting for messages of an editor (docs/ide.md); Ctrl-D ends it")
-        run(_serve())
+    try:
+        import acp as sdk  # noqa: F401
+    except ImportError:
+        raise UsageError(
+            "m3agent acp needs the package agent-client-protocol: install m3agent[acp] as docs/install.md says."
+        ) from None
+    if sys.stdin is not None and sys.stdin.isatty():
+        say("waiting for messages of an editor (docs/ide.md); Ctrl-D ends it")
+    run(_serve())
 
 
 async def _serve() -> None:

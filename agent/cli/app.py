@@ -27,15 +27,17 @@ from m3agent.agent.cli.common import (
     Quiet,
     Repo,
     Verbose,
+    argument,
     check_folder,
     end,
-    faults,
     finish,
+    option,
     print_bytes,
     run,
     say,
     screen_for,
-    sinks,
+    settings_in,
+    state_folder,
 )
 from m3agent.agent.cli.eval import eval_app
 from m3agent.agent.cli.export import export
@@ -95,8 +97,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool,
-        typer.Option("--version", "-V", callback=_version, is_eager=True, help="Print the version and exit."),
+        bool, option("--version", "-V", "Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """An issue in, a verified patch out: an agentic coding harness for MiniMax M3."""
@@ -107,25 +108,24 @@ def root(
 def fix(
     issue: Annotated[
         str | None,
-        typer.Argument(
-            help="An issue's address on GitHub or GitLab, owner/repo#12, #12 of this repository's origin, a file, "
+        argument(
+            "An issue's address on GitHub or GitLab, owner/repo#12, #12 of this repository's origin, a file, "
             "- for standard input, or the issue's text itself.",
-            metavar="ISSUE",
+            "ISSUE",
             show_default=False,
         ),
     ] = None,
     repo: Repo = Path(),
     each: Annotated[
         Path | None,
-        typer.Option(
-            help="Fix several issues one after the other: FILE has one on each line, in any form of ISSUE; - is standard "
+        option(
+            "Fix several issues one after the other: FILE has one on each line, in any form of ISSUE; - is standard "
             "input. The exit code is the largest one.",
-            metavar="FILE",
+            "FILE",
         ),
     ] = None,
     attach: Annotated[
-        list[Path] | None,
-        typer.Option(help="An image, or a video to take frames from; repeatable.", metavar="FILE"),
+        list[Path] | None, option("An image, or a video to take frames from; repeatable.", "FILE")
     ] = None,
     *,
     flags: Flags,
@@ -134,18 +134,16 @@ def fix(
     pr: PullRequest = False,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", help="With --pr: follow the pull request then, as m3agent pr follow does by default."
-        ),
+        option("--follow", "With --pr: follow the pull request then, as m3agent pr follow does by default."),
     ] = False,
     certificate: Certificate = None,
     as_json: AsJson = False,
     json_result: JsonResult = False,
     result_only: Annotated[
         bool,
-        typer.Option(
+        option(
             "--result-only",
-            help="For programs: apply the patch whatever its verdict, print the result as one JSON object, and exit with 0 "
+            "For programs: apply the patch whatever its verdict, print the result as one JSON object, and exit with 0 "
             "unless the fix could not be carried out.",
         ),
     ] = False,
@@ -157,43 +155,42 @@ def fix(
     Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or
     environment; 4 model server; 5 refused; 6 limit or stall; 130 interrupted.
     """
-    with faults():
-        from m3agent.agent.cli import hosts
-        from m3agent.agent.cli.dockerfiles import ask
-        from m3agent.agent.cli.each import check, fix_each
-        from m3agent.agent.delivery.apply import HandOver
-        from m3agent.agent.errors import UsageError
+    from m3agent.agent.cli import hosts
+    from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.cli.each import check, fix_each
+    from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.errors import UsageError
 
-        given_for_one = {
-            "--attach": bool(attach),
-            "--branch": branch is not None,
-            "--certificate": certificate is not None,
-            "--follow": follow,
-            "--result-only": result_only,
-        }
-        check(each, issue, given_for_one)
-        printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
-        if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
-            raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
-        if follow and not pr:
-            raise UsageError("--follow is for pull requests: give --pr too")
-        hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
+    given_for_one = {
+        "--attach": bool(attach),
+        "--branch": branch is not None,
+        "--certificate": certificate is not None,
+        "--follow": follow,
+        "--result-only": result_only,
+    }
+    check(each, issue, given_for_one)
+    printed = {"--result-only": result_only, "--json": as_json, "--json-result": json_result}
+    if len(given := [name for name, is_given in printed.items() if is_given]) > 1:
+        raise UsageError(f"{' and '.join(given)} each decide what is printed: give only one")
+    if follow and not pr:
+        raise UsageError("--follow is for pull requests: give --pr too")
+    hand_over = HandOver(apply or result_only, branch, pr, always=result_only)
 
-        def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
-            by_id = each is not None
-            screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
-            return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate, as_json), screen
+    def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+        by_id = each is not None
+        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json, by_id=by_id)
+        return _fix(spec, attach or [], repo, flags, hand_over, screen, certificate), screen
 
-        ask(repo, flags)
-        hosts.ask(repo, flags)
-        if each is not None:
-            fix_each(each, begin, as_json=as_json, json_result=json_result)
-        fixing, screen = begin(issue or "")
-        if follow:
-            from m3agent.agent.cli.pr import then_follow
+    ask(repo, flags)
+    hosts.ask(repo, flags)
+    if each is not None:
+        fix_each(each, begin, json_result=json_result)
+    fixing, screen = begin(issue or "")
+    if follow:
+        from m3agent.agent.cli.pr import then_follow
 
-            fixing = then_follow(fixing, flags, screen, as_json=as_json)
-        finish(fixing, screen, as_json=as_json, json_result=json_result, result_only=result_only)
+        fixing = then_follow(fixing, flags, screen)
+    finish(fixing, screen, json_result=json_result, result_only=result_only)
 
 
 async def _fix(
@@ -204,7 +201,6 @@ async def _fix(
     hand_over: HandOver,
     screen: Screen,
     certificate: Path | None,
-    as_json: bool,
 ) -> FixResult:
     from m3agent.agent.fix.entry import new_fix
 
@@ -218,7 +214,7 @@ async def _fix(
             certificate=certificate,
             stdin=sys.stdin,
             say=screen.say,
-            sinks=sinks(screen, as_json=as_json),
+            sinks=screen.sinks,
             listener=screen.listener,
         )
 
@@ -228,78 +224,59 @@ async def _fix(
 def context(
     repo: Repo = Path(),
     issue: Annotated[
-        str | None,
-        typer.Option(
-            help="An issue, in any form that fix accepts; ranks the files if not all fit.", metavar="ISSUE"
-        ),
+        str | None, option("An issue, in any form that fix accepts; ranks the files if not all fit.", "ISSUE")
     ] = None,
-    budget: Annotated[
-        int | None, typer.Option(help="Limit of tokens.", parser=some_tokens, metavar="N")
-    ] = None,
+    budget: Annotated[int | None, option("Limit of tokens.", "N", parser=some_tokens)] = None,
     include: Annotated[
-        list[str] | None,
-        typer.Option(help="Only files that match, as in .gitignore; repeatable.", metavar="GLOB"),
+        list[str] | None, option("Only files that match, as in .gitignore; repeatable.", "GLOB")
     ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="Leave out files that match; repeatable.", metavar="GLOB")
-    ] = None,
+    exclude: Annotated[list[str] | None, option("Leave out files that match; repeatable.", "GLOB")] = None,
     *,
     flags: Flags,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Print which files are in, which are left out, and why.")
+        bool, option("--stats", "Print which files are in, which are left out, and why.")
     ] = False,
     verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Check the count against Hugging Face's tokenizer on the whole text."),
+        bool, option("--verify", "Check the count against Hugging Face's tokenizer on the whole text.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the text to this file.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, option("--output", "-o", "Write the text to this file.", "FILE")] = None,
 ) -> None:
     """Pack the repository into one text, as the model gets it."""
-    with faults():
-        from m3agent.agent.cli import context as command
-        from m3agent.agent.cli import hosts
-        from m3agent.agent.context.checkout import Checkout
-        from m3agent.agent.context.tokenizer.source import chosen_tokenizer
-        from m3agent.agent.repo.repository import open_repository
-        from m3agent.agent.settings.loader import load_settings
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.agent.util.sanitize import print_note
+    from m3agent.agent.cli import context as command
+    from m3agent.agent.cli import hosts
+    from m3agent.agent.context.checkout import Checkout
+    from m3agent.agent.context.packer import PackOptions
+    from m3agent.agent.context.tokenizer.source import chosen_tokenizer
+    from m3agent.agent.repo.repository import open_repository
+    from m3agent.agent.util.sanitize import print_note
 
-        repository = open_repository(repo)
-        settings = load_settings(repo, {**flags, "context_budget": budget}, os.environ).settings
-        about = ""
-        if issue is not None:
-            from m3agent.agent.fix.entry import read_issue
+    repository = open_repository(repo)
+    settings = settings_in(repo, {**flags, "context_budget": budget})
+    about = ""
+    if issue is not None:
+        from m3agent.agent.fix.entry import read_issue
 
-            about = read_issue(issue, repository, settings, os.environ, print_note, sys.stdin).text
-        request = command.PackRequest(
-            budget=settings.context_budget,
-            frozen=settings.prefix == "frozen",
-            include=tuple(include or ()),
-            exclude=tuple(exclude or ()),
-            issue=about,
-            output=str(output) if output is not None else None,
-            stats=stats,
-            verify=verify,
-        )
-        state = state_dir(os.environ)
-        url: str | None = None
-        key: str | None = None
-        if settings.tokenizer == "server":
-            from m3agent.agent.endpoint.choice import choose_model_server
-            from m3agent.agent.endpoint.disclosure import announce
+        about = read_issue(issue, repository, settings, os.environ, print_note, sys.stdin).text
+    state = state_folder()
+    url: str | None = None
+    key: str | None = None
+    if settings.tokenizer == "server":
+        from m3agent.agent.endpoint.choice import choose_model_server
 
-            if (server := choose_model_server(settings, state)) is not None:
-                url, key = server.url, server.key
-                if server.notice:
-                    print_note(server.notice)
-                hosts.ask_about(server, settings, "the repository's files go")
-                if not settings.yes:
-                    announce(url, state, print_note, "the repository's files go", key=key)
-        counted_by = chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key)
-        raise typer.Exit(command.run(request, Checkout.of(repository), counted_by))
+        if (server := choose_model_server(settings, state)) is not None:
+            url, key = server.url, server.key
+            hosts.tell(server, settings, "the repository's files go")
+    options = PackOptions(
+        budget=settings.context_budget,
+        tokenizer=chosen_tokenizer(settings, str(state), settings.model, endpoint=url, api_key=key),
+        issue=about,
+        frozen=settings.prefix == "frozen",
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+    )
+    named = str(output) if output is not None else None
+    checkout = Checkout.of(repository)
+    raise typer.Exit(command.run(options, checkout, output=named, stats=stats, verify=verify))
 
 
 @app.command()
@@ -308,21 +285,19 @@ def doctor(repo: Repo = Path(), as_json: AsJson = False) -> None:
 
     Exit codes: 0 nothing is marked missing; 2 wrong use; 3 something is marked missing.
     """
-    with faults():
-        from m3agent.agent.cli import check_table
-        from m3agent.agent.cli.doctor import diagnose, exit_code
-        from m3agent.agent.settings.loader import load_settings
-        from m3agent.agent.ui.result import print_result
-        from m3agent.agent.util.sanitize import columns_of
+    from m3agent.agent.cli import check_table
+    from m3agent.agent.cli.doctor import diagnose, exit_code
+    from m3agent.agent.ui.result import print_result
+    from m3agent.agent.util.sanitize import columns_of
 
-        check_folder(repo)
-        settings = load_settings(repo, {}, os.environ).settings
-        found = run(diagnose(settings, repo))
-        if as_json:
-            print_bytes(check_table.as_json(found).encode())
-        else:
-            print_result(check_table.table(found, width=columns_of(sys.stdout)))
-        raise typer.Exit(exit_code(found))
+    check_folder(repo)
+    settings = settings_in(repo, {})
+    found = run(diagnose(settings, repo))
+    if as_json:
+        print_bytes(check_table.as_json(found).encode())
+    else:
+        print_result(check_table.table(found, width=columns_of(sys.stdout)))
+    raise typer.Exit(exit_code(found))
 
 
 @config_app.command("show")
@@ -332,26 +307,25 @@ def config_show(repo: Repo = Path(), as_json: AsJson = False) -> None:
     Set one for a command with its flag (max_turns is --max-turns), with a variable (M3AGENT_MAX_TURNS), or for good as a line
     `max_turns = 50` in ~/.config/m3agent/config.toml.
     """
-    with faults():
-        from m3agent.agent.errors import UsageError
-        from m3agent.agent.settings.loader import load_settings
-        from m3agent.agent.settings.settings import config_file
-        from m3agent.agent.ui.result import print_result, table
-        from m3agent.agent.util.sanitize import columns_of
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.settings.loader import load_settings
+    from m3agent.agent.settings.settings import config_file
+    from m3agent.agent.ui.result import print_result, table
+    from m3agent.agent.util.sanitize import columns_of
 
-        check_folder(repo)
-        wrong: list[UsageError] = []
-        loaded = load_settings(repo, {}, os.environ, wrong)
-        if as_json:
-            print_bytes(loaded.json().encode())
-        else:
-            print_result(table(loaded.table(columns_of(sys.stdout))))
-        if not as_json and (file := config_file(os.environ)) is not None:
-            say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
-        for error in wrong:
-            say(str(error))
-        if wrong:
-            raise typer.Exit(UsageError.exit_code)
+    check_folder(repo)
+    wrong: list[UsageError] = []
+    loaded = load_settings(repo, {}, os.environ, wrong)
+    if as_json:
+        print_bytes(loaded.json().encode())
+    else:
+        print_result(table(loaded.table(columns_of(sys.stdout))))
+    if not as_json and (file := config_file(os.environ)) is not None:
+        say(f"to set one for good, write a line such as `max_turns = 50` into {file}")
+    for error in wrong:
+        say(str(error))
+    if wrong:
+        raise typer.Exit(UsageError.exit_code)
 
 
 arrange(app)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from m3agent.agent.cli.common import Repo, faults, say, session_names, sessions_here
+from m3agent.agent.cli.common import Repo, argument, say, session_names, sessions_here, state_folder
 
 if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
@@ -17,10 +14,8 @@ if TYPE_CHECKING:
 def apply(
     session: Annotated[
         str,
-        typer.Argument(
-            help="The session's id, the beginning of the id, or 'last'.",
-            metavar="[SESSION]",
-            autocompletion=session_names,
+        argument(
+            "The session's id, the beginning of the id, or 'last'.", "[SESSION]", autocompletion=session_names
         ),
     ] = "last",
     repo: Repo = Path(),
@@ -30,41 +25,39 @@ def apply(
     The patch must be verified or unverified. Uncommitted changes are never overwritten, and a file that changed since the
     fix started is refused: then nothing is written.
     """
-    with faults():
-        from m3agent.agent.delivery.apply import apply_to_work_tree
-        from m3agent.agent.errors import PermissionRefused, UsageError
-        from m3agent.agent.fix.entry import opened
-        from m3agent.agent.repo.snapshot import TREES
-        from m3agent.agent.session.catalog import summary_of
-        from m3agent.agent.session.record import read_session
-        from m3agent.agent.settings.loader import settings_of
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.sandbox.store.git import TreeStore
-        from m3agent.sandbox.store.workspace import Workspace
+    from m3agent.agent.delivery.apply import apply_to_work_tree
+    from m3agent.agent.errors import PermissionRefused, UsageError
+    from m3agent.agent.fix.entry import opened
+    from m3agent.agent.repo.snapshot import TREES
+    from m3agent.agent.session.catalog import summary_of
+    from m3agent.agent.session.record import read_session
+    from m3agent.agent.settings.loader import settings_of
+    from m3agent.sandbox.store.git import TreeStore
+    from m3agent.sandbox.store.workspace import Workspace
 
-        state = state_dir(os.environ)
-        folder = sessions_here(repo).find(session)
-        summary = summary_of(folder)
-        root = Path(summary.repository)
-        path = _patch_of(summary)
-        if not (folder / TREES).is_dir():
-            raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
-        started = read_session(folder).started
-        settings = settings_of({"sandbox": started["sandbox"]["backend"]})
-        repository = opened(root, settings, state, again=True)
-        store = TreeStore(folder / TREES)
-        workspace = Workspace(store, started["tree"])
-        patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
-        try:
-            written = apply_to_work_tree(repository, workspace, patch)
-        except PermissionRefused as error:
-            raise PermissionRefused(
-                f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
-            ) from None
-        if written:
-            say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
-        else:
-            say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
+    state = state_folder()
+    folder = sessions_here(repo).find(session)
+    summary = summary_of(folder)
+    root = Path(summary.repository)
+    path = _patch_of(summary)
+    if not (folder / TREES).is_dir():
+        raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
+    started = read_session(folder).started
+    settings = settings_of({"sandbox": started["sandbox"]["backend"]})
+    repository = opened(root, settings, state, again=True)
+    store = TreeStore(folder / TREES)
+    workspace = Workspace(store, started["tree"])
+    patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
+    try:
+        written = apply_to_work_tree(repository, workspace, patch)
+    except PermissionRefused as error:
+        raise PermissionRefused(
+            f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
+        ) from None
+    if written:
+        say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
+    else:
+        say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
 
 
 def _patch_of(summary: Summary) -> Path:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -18,30 +19,56 @@ if TYPE_CHECKING:
     from m3agent.agent.fix.finalize import FixResult
     from m3agent.agent.session.catalog import Sessions
     from m3agent.agent.session.log_reader import Line
+    from m3agent.agent.settings.settings import Settings
     from m3agent.agent.ui.event_printer import Screen
 
 T = TypeVar("T")
 
 
-Repo = Annotated[
-    Path, typer.Option("--repo", help="The repository's folder.", metavar="FOLDER", show_default="here")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
+def option(*words: str, **more: Any) -> Any:
+    """Declare an option: its names (else the name of the parameter), its help, and how the help calls its value."""
+    names = [word for word in words if word.startswith("-") and " " not in word]
+    about, *metavar = words[len(names) :]
+    return typer.Option(*names, help=about, metavar=metavar[0] if metavar else None, **more)
+
+
+def argument(about: str, metavar: str, **more: Any) -> Any:
+    """Declare an argument: its help, and how the help calls it."""
+    return typer.Argument(help=about, metavar=metavar, **more)
+
+
+Repo = Annotated[Path, option("--repo", "The repository's folder.", "FOLDER", show_default="here")]
+AsJson = Annotated[bool, option("--json", "Print JSON to standard output.")]
 JsonResult = Annotated[
-    bool,
-    typer.Option("--json-result", help="Print the result as one JSON object in the place of the patch."),
+    bool, option("--json-result", "Print the result as one JSON object in the place of the patch.")
 ]
-Apply = Annotated[bool, typer.Option("--apply", help="Write the patch into the work tree.")]
-Branch = Annotated[str | None, typer.Option(help="Commit the patch to a new branch.", metavar="NAME")]
+Apply = Annotated[bool, option("--apply", "Write the patch into the work tree.")]
+Branch = Annotated[str | None, option("Commit the patch to a new branch.", "NAME")]
 PullRequest = Annotated[
     bool,
-    typer.Option(
-        "--pr", help="Push the patch as a new branch to origin and open a pull request on GitHub or GitLab."
-    ),
+    option("--pr", "Push the patch as a new branch to origin and open a pull request on GitHub or GitLab."),
 ]
 
 
-All = Annotated[bool, typer.Option("--all", help="Sessions of all repositories, not of this one only.")]
+All = Annotated[bool, option("--all", "Sessions of all repositories, not of this one only.")]
+
+
+def state_folder() -> Path:
+    """Return the state folder. Raises EnvironmentFault if it cannot be written."""
+    from m3agent.agent.settings.settings import state_dir
+
+    return state_dir(os.environ)
+
+
+def settings_in(repo: Path, flags: Mapping[str, object]) -> Settings:
+    """Return the settings in force in a folder, given those of the command line.
+
+    Raises:
+        UsageError: A setting is wrong.
+    """
+    from m3agent.agent.settings.loader import load_settings
+
+    return load_settings(repo, flags, os.environ).settings
 
 
 def sessions_here(repo: Path, *, every: bool = False, shows: bool = False) -> Sessions:
@@ -57,9 +84,8 @@ def sessions_here(repo: Path, *, every: bool = False, shows: bool = False) -> Se
         EnvironmentFault: The repository cannot be read.
     """
     from m3agent.agent.session.catalog import Sessions, sessions_of
-    from m3agent.agent.settings.settings import state_dir
 
-    sessions = sessions_of(state_dir(os.environ), repo, every=every)
+    sessions = sessions_of(state_folder(), repo, every=every)
     if shows and not every and sessions.any_by_name and not sessions.folders():
         say(f"{sessions.where} is in no git repository: the sessions of all repositories count")
         return Sessions(sessions.state)
@@ -72,28 +98,22 @@ def session_names(incomplete: str) -> list[str]:
     `last` comes first, then the newest.
     """
     from m3agent.agent.session.catalog import LAST, sessions_of
-    from m3agent.agent.settings.settings import state_dir
 
-    names = [LAST, *(folder.name for folder in sessions_of(state_dir(os.environ), Path()).folders())]
+    names = [LAST, *(folder.name for folder in sessions_of(state_folder(), Path()).folders())]
     return [name for name in names if name.startswith(incomplete)]
 
 
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show errors, notes and the end only, not each step.")
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also show what calls print, tokens, times and rates.")
-]
+Quiet = Annotated[bool, option("--quiet", "-q", "Show errors, notes and the end only, not each step.")]
+Verbose = Annotated[bool, option("--verbose", "-v", "Also show what calls print, tokens, times and rates.")]
 Certificate = Annotated[
-    Path | None,
-    typer.Option(help="Write the certificate of the verification to this file.", metavar="FILE"),
+    Path | None, option("Write the certificate of the verification to this file.", "FILE")
 ]
 Typical = Annotated[
     int | None,
-    typer.Option(
-        help="Tokens of a sequence at the 90th percentile of the workload; by default the context.",
+    option(
+        "Tokens of a sequence at the 90th percentile of the workload; by default the context.",
+        "N",
         parser=some_tokens,
-        metavar="N",
     ),
 ]
 
@@ -118,7 +138,6 @@ def screen_for(
 ) -> Screen:
     """Return the screen for a fix. Raises UsageError if it shall be both quiet and verbose."""
     from m3agent.agent.errors import UsageError
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.event_printer import Detail, Screen
 
     if quiet and verbose:
@@ -126,22 +145,19 @@ def screen_for(
     return Screen(
         detail=Detail(verbose - quiet),
         rows=not (as_json and sys.stdout.isatty()),  # a terminal would mix JSON lines and rows
-        state=state_dir(os.environ),
+        state=state_folder(),
         shown_by=hand_over.shown_by,
         by_id=by_id,
         repo="" if repo == Path() else str(repo),
         hold_end=sys.stdout.isatty() and sys.stderr.isatty() and not as_json,
+        as_json=_print_line if as_json else None,
     )
 
 
-def sinks(screen: Screen, *, as_json: bool) -> list[Callable[[Line], None]]:
-    """Return the receivers of a session's log lines: the screen and, with `--json`, standard output."""
+def _print_line(line: Line) -> None:
     import json
 
-    def print_line(line: Line) -> None:
-        print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
-
-    return [screen.on_line, print_line] if as_json else [screen.on_line]
+    print_bytes(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 class faults:
@@ -160,6 +176,17 @@ class faults:
         if isinstance(error, FAILURES):
             say(str(error))
             raise typer.Exit(exit_code_of(error)) from None
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that reports its expected errors as `faults` does."""
+
+    @functools.wraps(command)
+    def with_faults(*values: object, **options: object) -> None:
+        with faults():
+            command(*values, **options)
+
+    return with_faults
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -187,7 +214,6 @@ def finish(
     fix: Coroutine[Any, Any, FixResult],
     screen: Screen,
     *,
-    as_json: bool,
     json_result: bool = False,
     result_only: bool = False,
 ) -> NoReturn:
@@ -196,7 +222,6 @@ def finish(
     Args:
         fix: The fix.
         screen: Shows the fix.
-        as_json: Standard output gets JSON, which the fix prints itself.
         json_result: Print the result as one JSON object.
         result_only: The same, and exit with 0 whatever the verdict.
     """
@@ -204,7 +229,7 @@ def finish(
         result = run(fix)
         if json_result or result_only:
             print_bytes(result_line(result))
-        elif result.patch and not as_json:
+        elif result.patch and screen.as_json is None:
             print_patch(result.patch)
     finally:
         screen.print_end()

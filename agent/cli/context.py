@@ -32,55 +32,18 @@ MOST_SETTINGS = 4 << 20
 """Most bytes of a file that are searched for settings. It may be a link to something endless."""
 
 
-class PackRequest:
-    """What to pack and what to report.
-
-    Attributes:
-        budget: Largest number of tokens; None for no limit.
-        frozen: Whether to keep the text of an earlier pack as a prefix.
-        include: Patterns of files to include.
-        exclude: Patterns of files to leave out.
-        issue: Text by which files are ranked if not all fit.
-        output: Name of the output file; None for standard output.
-        stats: Whether to print the table of contents.
-        verify: Whether to check the token count.
-    """
-
-    __slots__ = ("budget", "exclude", "frozen", "include", "issue", "output", "stats", "verify")
-
-    def __init__(
-        self,
-        *,
-        budget: int | None = None,
-        frozen: bool = False,
-        include: tuple[str, ...] = (),
-        exclude: tuple[str, ...] = (),
-        issue: str = "",
-        output: str | None = None,
-        stats: bool = False,
-        verify: bool = False,
-    ) -> None:
-        self.budget = budget
-        self.frozen = frozen
-        self.include = include
-        self.exclude = exclude
-        self.issue = issue
-        self.output = output
-        self.stats = stats
-        self.verify = verify
-
-
 def main(arguments: list[str]) -> None:
     """Answer a plain call and exit the process; return if the call is not plain."""
     given = _plain(arguments)
     if given is None:
         return
-    request, folder, tokenizer = given
+    options, folder, tokenizer, output, stats = given
     try:
         checkout = None if _has_settings(folder) else quick_checkout(folder)
         if checkout is None:
             return
-        code = run(request, checkout, _tokenizer(tokenizer))
+        options.tokenizer = _tokenizer(tokenizer)
+        code = run(options, checkout, output=output, stats=stats)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
@@ -97,28 +60,36 @@ def main(arguments: list[str]) -> None:
     os._exit(code)  # skip the cleanup: freeing megabytes takes time
 
 
-def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | None) -> int:
-    """Pack, write the requested output and print a summary line to standard error. Return the exit status."""
-    options = PackOptions(
-        budget=request.budget,
-        tokenizer=tokenizer,
-        cache=folder_of(state_path(os.environ), checkout.git_dir),
-        issue=request.issue,
-        frozen=request.frozen,
-        include=request.include,
-        exclude=request.exclude,
-        progress=_Progress() if sys.stderr.isatty() else None,
-    )
+def run(
+    options: PackOptions,
+    checkout: Checkout,
+    *,
+    output: str | None = None,
+    stats: bool = False,
+    verify: bool = False,
+) -> int:
+    """Pack, write the requested output and print a summary line to standard error. Return the exit status.
+
+    Args:
+        options: What to pack. The cache and the progress are added.
+        checkout: The checkout.
+        output: Name of the output file; None for standard output.
+        stats: Whether to print the table of contents.
+        verify: Whether to check the token count.
+    """
+    options.cache = folder_of(state_path(os.environ), checkout.git_dir)
+    options.progress = _Progress() if sys.stderr.isatty() else None
+    tokenizer = options.tokenizer
     context = pack(checkout, options)
     if options.progress is not None:
         sys.stderr.write("\r\x1b[K")
     over = sum(reason == OVER_BUDGET for _, reason in context.dropped)
     nothing_fits = bool(over) and not context.files
-    if nothing_fits and not request.stats:
-        return _nothing_fits(over, request)
-    if request.output is not None:
-        _write(request.output, context.pieces)
-    elif not (request.stats or request.verify):
+    if nothing_fits and not stats:
+        return _nothing_fits(over, options)
+    if output is not None:
+        _write(output, context.pieces)
+    elif not (stats or verify):
         if sys.stdout.isatty():
             sys.stderr.write("the text is not printed on a terminal: name a file with -o, or use a pipe\n")
         else:
@@ -129,7 +100,7 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
         from m3agent.agent.util.sanitize import print_note
 
         print_note(f"with this tokenizer, counts are not exact: {open_counter(tokenizer).note}")
-    if request.stats:
+    if stats:
         from m3agent.agent.context.selection.outline import available
         from m3agent.agent.context.stats import table
         from m3agent.agent.util.sanitize import print_note, print_text
@@ -140,16 +111,16 @@ def run(request: PackRequest, checkout: Checkout, tokenizer: TokenizerSource | N
                 "signatures of left-out files need m3agent's parsers: install m3agent[outlines] as docs/install.md says."
             )
     if nothing_fits:
-        return _nothing_fits(over, request)
-    if request.verify:
+        return _nothing_fits(over, options)
+    if verify:
         return _verify(context, tokenizer)
     return 0
 
 
-def _nothing_fits(files: int, request: PackRequest) -> int:
+def _nothing_fits(files: int, options: PackOptions) -> int:
     """Say that the text would have no file; return the exit status."""
     number = f"none of {files:,} files fits" if files > 1 else "the only file does not fit"
-    sys.stderr.write(f"m3agent: {number} into {request.budget or 0:,} tokens: give more with --budget\n")
+    sys.stderr.write(f"m3agent: {number} into {options.budget or 0:,} tokens: give more with --budget\n")
     return 2
 
 
@@ -202,8 +173,8 @@ def summary(context: Context) -> str:
     return line
 
 
-def _plain(arguments: list[str]) -> tuple[PackRequest, str, str | None] | None:
-    """Return the request, the folder and the tokenizer.
+def _plain(arguments: list[str]) -> tuple[PackOptions, str, str | None, str | None, bool] | None:
+    """Return the options, the folder, the tokenizer, the output file, and whether to print the table of contents.
 
     Returns:
         None unless all options are known here and written in full.
@@ -228,15 +199,14 @@ def _plain(arguments: list[str]) -> tuple[PackRequest, str, str | None] | None:
         budget and not (budget.isascii() and budget.isdigit() and int(budget))
     ):
         return None
-    request = PackRequest(
+    options = PackOptions(
         budget=int(budget) if budget else None,
         frozen=prefix == "frozen",
         include=tuple(values.get("--include", ())),
         exclude=tuple(values.get("--exclude", ())),
-        output=values.get("--output", [None])[-1],
-        stats="--stats" in values,
     )
-    return request, values.get("--repo", ["."])[-1], values.get("--tokenizer", [None])[-1]
+    tokenizer, output = (values.get(name, [None])[-1] for name in ("--tokenizer", "--output"))
+    return options, values.get("--repo", ["."])[-1], tokenizer, output, "--stats" in values
 
 
 def _has_settings(folder: str) -> bool:

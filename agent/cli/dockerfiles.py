@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import typer
-
-from m3agent.agent.cli.common import say
-from m3agent.agent.cli.hosts import has_person
+from m3agent.agent.cli.common import say, settings_in, state_folder
+from m3agent.agent.cli.hosts import confirmed, has_person
 from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.dockerfiles import dockerfiles, trust_in
 from m3agent.agent.repo.repository import Repository, open_repository
-from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.options import Flags
-from m3agent.agent.settings.settings import state_dir
 from m3agent.agent.util.sanitize import print_note, printable_line
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.kinds import IMAGELESS
@@ -26,13 +21,13 @@ def ask(repo: Path, flags: Flags) -> None:
     """Ask whether the repository's Dockerfile may be built, if that is not decided and a person is at the terminal."""
     if not has_person():
         return
-    settings = load_settings(repo, flags, os.environ).settings
+    settings = settings_in(repo, flags)
     no_build = settings.environment == "off" or settings.image is not None or settings.sandbox in IMAGELESS
     if settings.dockerfile != "ask" or no_build:
         return
     repository = open_repository(repo)
     for container, text in dockerfiles(repository):
-        decision = trust_in(repository, container, text, state_dir(os.environ))
+        decision = trust_in(repository, container, text, state_folder())
         if decision.given or not _engine_here():
             return
         say(
@@ -40,11 +35,8 @@ def ask(repo: Path, flags: Flags) -> None:
             "that reach the internet, but nothing of this machine. Without it, only the image and the packages that "
             "the file names are used."
         )
-        try:
-            if typer.confirm("Build it now, and whenever its text is the same?", err=True):
-                decision.give()
-        except typer.Abort:
-            raise KeyboardInterrupt from None
+        if confirmed("Build it now, and whenever its text is the same?"):
+            decision.give()
         return
 
 
@@ -56,7 +48,7 @@ def trust(repo: Path) -> None:
     """
     repository = open_repository(repo)
     for container, text in _existing(repository):
-        trust_in(repository, container, text, state_dir(os.environ)).give()
+        trust_in(repository, container, text, state_folder()).give()
         print_note(f"trusted in its present form: {printable_line(container.dockerfile)}")
 
 
@@ -68,7 +60,7 @@ def distrust(repo: Path) -> None:
     """
     repository = open_repository(repo)
     for container, text in _existing(repository):
-        was = trust_in(repository, container, text, state_dir(os.environ)).withdraw()
+        was = trust_in(repository, container, text, state_folder()).withdraw()
         path = printable_line(container.dockerfile)
         print_note(f"{'no longer trusted' if was else 'was not trusted'}: {path}")
 

@@ -45,7 +45,7 @@ def check(file: Path | None, issue: str | None, for_one: Mapping[str, bool]) -> 
         raise UsageError(f"{wrong[0]} is for one issue: leave it or --each away")
 
 
-def fix_each(file: Path, begin: Begin, *, as_json: bool, json_result: bool) -> NoReturn:
+def fix_each(file: Path, begin: Begin, *, json_result: bool) -> NoReturn:
     """Fix the issues that a file names, show a table of the results, and exit with the largest of the exit codes.
 
     An issue that cannot be fixed does not stop the others. Ctrl-C does.
@@ -53,7 +53,6 @@ def fix_each(file: Path, begin: Begin, *, as_json: bool, json_result: bool) -> N
     Args:
         file: Has an issue on each line, in any form that `fix` accepts; `-` is standard input.
         begin: Begins the fix of an issue.
-        as_json: As in `finish`.
         json_result: As in `finish`.
     """
     specs = _issues(file)
@@ -61,7 +60,7 @@ def fix_each(file: Path, begin: Begin, *, as_json: bool, json_result: bool) -> N
     codes = []
     for number, spec in enumerate(specs, 1):
         say(f"issue {number} of {len(specs)}: {printable_line(spec, 200)}")
-        code, result = _fix(*begin(spec), as_json=as_json, json_result=json_result)
+        code, result = _fix(*begin(spec), json_result=json_result)
         status, session = ("error", UNKNOWN) if result is None else (result.status.value, result.session.name)
         rows.append((status, str(code), session, printable_line(spec, 200)))
         codes.append(code)
@@ -73,7 +72,7 @@ def fix_each(file: Path, begin: Begin, *, as_json: bool, json_result: bool) -> N
 
 
 def _fix(
-    fixing: Coroutine[None, None, FixResult], screen: Screen, *, as_json: bool, json_result: bool
+    fixing: Coroutine[None, None, FixResult], screen: Screen, *, json_result: bool
 ) -> tuple[int, FixResult | None]:
     """Carry out one fix; return its exit code, and its result unless it could not begin."""
     results: list[FixResult] = []
@@ -84,7 +83,7 @@ def _fix(
 
     try:
         with faults():
-            finish(kept(), screen, as_json=as_json, json_result=json_result)
+            finish(kept(), screen, json_result=json_result)
     except typer.Exit as ended:
         return ended.exit_code, results[0] if results else None
 

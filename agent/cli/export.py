@@ -7,9 +7,16 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from m3agent.agent.cli.common import All, Repo, faults, print_bytes, say, session_names, sessions_here
+from m3agent.agent.cli.common import (
+    All,
+    Repo,
+    argument,
+    option,
+    print_bytes,
+    say,
+    session_names,
+    sessions_here,
+)
 from m3agent.agent.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,46 +33,43 @@ class Format(StrEnum):
 def export(
     sessions: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="Ids, beginnings of ids, or 'last'; sft exports all of the repository if none is named.",
-            metavar="SESSION...",
+        argument(
+            "Ids, beginnings of ids, or 'last'; sft exports all of the repository if none is named.",
+            "SESSION...",
             autocompletion=session_names,
         ),
     ] = None,
     format: Annotated[  # noqa: A002  # the option's name
-        Format,
-        typer.Option(help="atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL)."),
+        Format, option("atif: one session, ATIF 1.8 (JSON); sft: verified sessions, chat format (JSONL).")
     ] = Format.atif,
     output: Annotated[
-        str,
-        typer.Option("--output", "-o", help="Write to this file; - is standard output.", metavar="FILE"),
+        str, option("--output", "-o", "Write to this file; - is standard output.", "FILE")
     ] = "-",
     repo: Repo = Path(),
     every: All = False,
 ) -> None:
     """Write sessions as trajectories: ATIF for viewers and benchmarks, chat-format JSONL to train on."""
-    with faults():
-        from m3agent.agent.report.write import check_target, write_page
+    from m3agent.agent.report.write import check_target, write_page
 
-        if output != "-":
-            check_target(Path(output))
-        known = sessions_here(repo, every=every, shows=True)
-        if format is Format.sft and not sessions:
-            folders = [Path(summary.folder) for summary in known.list() if not summary.problem]
-        else:
-            folders = [known.find(name) for name in sessions or ()]
-        if format is Format.atif and len(folders) != 1:
-            raise UsageError("--format atif writes one session: give one")
-        if format is Format.atif:
-            written = _atif(folders[0])
-        else:
-            written, left_out = _sft(folders)
-            if left_out:
-                say(f"left out {left_out}: not verified, or incomplete")
-        if output == "-":
-            print_bytes(written)
-        else:
-            write_page(Path(output), written)
+    if output != "-":
+        check_target(Path(output))
+    known = sessions_here(repo, every=every, shows=True)
+    if format is Format.sft and not sessions:
+        folders = [Path(summary.folder) for summary in known.list() if not summary.problem]
+    else:
+        folders = [known.find(name) for name in sessions or ()]
+    if format is Format.atif and len(folders) != 1:
+        raise UsageError("--format atif writes one session: give one")
+    if format is Format.atif:
+        written = _atif(folders[0])
+    else:
+        written, left_out = _sft(folders)
+        if left_out:
+            say(f"left out {left_out}: not verified, or incomplete")
+    if output == "-":
+        print_bytes(written)
+    else:
+        write_page(Path(output), written)
 
 
 def _atif(folder: Path) -> bytes:

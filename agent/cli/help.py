@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from m3agent.agent.cli.common import guarded
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.panel import Panel
@@ -166,14 +168,18 @@ class Group(_Help, TyperGroup):
 
 
 def arrange(app: typer.Typer) -> None:
-    """Give every command of an app this help."""
+    """Give every command of an app this help, and let it report its expected errors in one sentence."""
     panels = {name: panel for panel, names in COMMANDS.items() for name in names}
     for command in app.registered_commands:
-        command.cls = Command
+        _prepare(command)
         command.rich_help_panel = panels[command.name or command.callback.__name__]  # type: ignore[union-attr]
     for group in app.registered_groups:
         group.rich_help_panel = panels[str(group.name)]
         _arrange_below(group.typer_instance)
+
+
+def _prepare(command: Any) -> None:
+    command.cls, command.callback = Command, guarded(command.callback)
 
 
 def _arrange_below(app: typer.Typer | None) -> None:
@@ -181,7 +187,7 @@ def _arrange_below(app: typer.Typer | None) -> None:
     if not (isinstance(app.info.cls, type) and issubclass(app.info.cls, Group)):
         app.info.cls = Group
     for command in app.registered_commands:
-        command.cls = Command
+        _prepare(command)
     for group in app.registered_groups:
         _arrange_below(group.typer_instance)
 

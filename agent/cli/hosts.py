@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import typer
 
-from m3agent.agent.cli.common import say
+from m3agent.agent.cli.common import say, settings_in, state_folder
 from m3agent.agent.endpoint.choice import ModelServer, choose_endpoint
-from m3agent.agent.endpoint.disclosure import ask_first
-from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.endpoint.disclosure import announce, ask_first
 from m3agent.agent.settings.options import Flags
-from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.agent.settings.settings import Settings
+from m3agent.agent.util.sanitize import print_note
 
 
 def ask(repo: Path, flags: Flags, what: str = "the repository and the issue go") -> None:
     """Ask about the host that the settings choose, as `ask_about` does."""
     if has_person():
-        settings = load_settings(repo, flags, os.environ).settings
-        choice = choose_endpoint(settings, state_dir(os.environ))
+        settings = settings_in(repo, flags)
+        choice = choose_endpoint(settings, state_folder())
         if isinstance(choice, ModelServer):
             ask_about(choice, settings, what)
 
@@ -37,7 +36,16 @@ def ask_about(server: ModelServer, settings: Settings, what: str) -> None:
         PermissionRefused: The person does not agree.
     """
     if has_person() and not settings.yes:
-        ask_first(server.url, state_dir(os.environ), _agrees, what, key=server.key)
+        ask_first(server.url, state_folder(), _agrees, what, key=server.key)
+
+
+def tell(server: ModelServer, settings: Settings, what: str) -> None:
+    """Ask as `ask_about` does, or else tell once that data goes to the server. Also print what is to say of the server."""
+    if server.notice:
+        print_note(server.notice)
+    ask_about(server, settings, what)
+    if not settings.yes:
+        announce(server.url, state_folder(), print_note, what, key=server.key)
 
 
 def has_person() -> bool:
@@ -47,7 +55,12 @@ def has_person() -> bool:
 
 def _agrees(sentence: str) -> bool:
     say(f"{sentence} (asked once for each host; --yes agrees)")
+    return confirmed("Go on?")
+
+
+def confirmed(question: str) -> bool:
+    """Ask the person at the terminal for yes or no. Ctrl-C and Ctrl-D raise KeyboardInterrupt."""
     try:
-        return typer.confirm("Go on?", err=True)
+        return typer.confirm(question, err=True)
     except typer.Abort:
         raise KeyboardInterrupt from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Repo, faults, print_bytes, run, say
+from m3agent.agent.cli.common import AsJson, Repo, print_bytes, run, say, settings_in, state_folder
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.agent.util.table import columns
@@ -27,31 +27,30 @@ mcp_app = typer.Typer(help="Use tools of other programs (Model Context Protocol)
 @mcp_app.command("list")
 def mcp_list(repo: Repo = Path(), as_json: AsJson = False) -> None:
     """List the servers in your file and in the repository's, and what each would start or reach. Start nothing."""
-    with faults():
-        import json
+    import json
 
-        found = [
-            {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
-            for path, used, server in _named(_repository(repo))
-        ]
-        if as_json:
-            print_bytes(json.dumps(found, indent=2).encode() + b"\n")
-        elif found:
-            rows = [
-                (
-                    printable_line(one["server"], 40),
-                    "yes" if one["used"] else "not trusted",
-                    printable_line(one["starts"], 90),
-                    printable_line(one["file"]),
-                )
-                for one in found
-            ]
-            print_text(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), end="")
-        else:
-            print_note(
-                "no MCP server is configured: name one in ~/.config/m3agent/mcp.json, or in .mcp.json at the top of the "
-                "repository"
+    found = [
+        {"server": server.name, "file": str(path), "used": used, "starts": _starts(server)}
+        for path, used, server in _named(_repository(repo))
+    ]
+    if as_json:
+        print_bytes(json.dumps(found, indent=2).encode() + b"\n")
+    elif found:
+        rows = [
+            (
+                printable_line(one["server"], 40),
+                "yes" if one["used"] else "not trusted",
+                printable_line(one["starts"], 90),
+                printable_line(one["file"]),
             )
+            for one in found
+        ]
+        print_text(columns([("SERVER", "USED", "STARTS", "FILE"), *rows]), end="")
+    else:
+        print_note(
+            "no MCP server is configured: name one in ~/.config/m3agent/mcp.json, or in .mcp.json at the top of the "
+            "repository"
+        )
 
 
 @mcp_app.command("check")
@@ -60,48 +59,41 @@ def mcp_check(repo: Repo = Path()) -> None:
 
     Exit codes: 0 all answer; 1 one does not, or a tool is left out; 2 wrong use.
     """
-    with faults():
-        from m3agent.agent.mcp.config import configured
-        from m3agent.agent.settings.loader import load_settings
-        from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.mcp.config import configured
 
-        said: list[str] = []
-        settings = load_settings(repo, {"mcp": True}, os.environ).settings
-        servers = configured(_repository(repo), settings, state_dir(os.environ), os.environ, say)
-        schemas = run(_offered(list(servers), said))
-        rows = [(printable_line(one["name"]), printable_line(one["description"], 100)) for one in schemas]
-        if rows:
-            print_text(columns([("TOOL", "DESCRIPTION"), *rows]), end="")
-        for sentence in said:
-            say(sentence)
-        raise typer.Exit(1 if said else 0)
+    said: list[str] = []
+    settings = settings_in(repo, {"mcp": True})
+    servers = configured(_repository(repo), settings, state_folder(), os.environ, say)
+    schemas = run(_offered(list(servers), said))
+    rows = [(printable_line(one["name"]), printable_line(one["description"], 100)) for one in schemas]
+    if rows:
+        print_text(columns([("TOOL", "DESCRIPTION"), *rows]), end="")
+    for sentence in said:
+        say(sentence)
+    raise typer.Exit(1 if said else 0)
 
 
 @mcp_app.command("trust")
 def mcp_trust(repo: Repo = Path()) -> None:
     """Let fixes use the servers in the repository's .mcp.json. If the file changes, trust it again."""
-    with faults():
-        from m3agent.agent.mcp.config import read, trust
-        from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.mcp.config import read, trust
 
-        path = _project_file(repo)
-        servers = read(path, None)
-        trust(path, state_dir(os.environ))
-        print_note(printable_line(f"trusted in its present form: {path}", PATH))
-        for server in servers:
-            print_note(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}")
+    path = _project_file(repo)
+    servers = read(path, None)
+    trust(path, state_folder())
+    print_note(printable_line(f"trusted in its present form: {path}", PATH))
+    for server in servers:
+        print_note(f"  {printable_line(server.name)}: {printable_line(_starts(server), 300)}")
 
 
 @mcp_app.command("distrust")
 def mcp_distrust(repo: Repo = Path()) -> None:
     """Stop trusting the repository's .mcp.json."""
-    with faults():
-        from m3agent.agent.mcp.config import distrust
-        from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.mcp.config import distrust
 
-        path = _project_file(repo)
-        was = distrust(path, state_dir(os.environ))
-        print_note(printable_line(f"{'no longer trusted' if was else 'was not trusted'}: {path}", PATH))
+    path = _project_file(repo)
+    was = distrust(path, state_folder())
+    print_note(printable_line(f"{'no longer trusted' if was else 'was not trusted'}: {path}", PATH))
 
 
 def _repository(repo: Path) -> Repository:
@@ -123,10 +115,9 @@ def _project_file(repo: Path) -> Path:
 def _named(repository: Repository) -> Iterator[tuple[Path, bool, McpServer]]:
     """Yield each server of each configuration file: the file, whether the server is used, and the server."""
     from m3agent.agent.mcp.config import files, read
-    from m3agent.agent.settings.settings import state_dir
 
     # highest precedence first
-    for path, used in reversed(files(repository, state_dir(os.environ), os.environ)):
+    for path, used in reversed(files(repository, state_folder(), os.environ)):
         yield from ((path, used, server) for server in read(path, None))
 
 

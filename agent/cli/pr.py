@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Quiet, Repo, Verbose, faults, run, screen_for, session_names
+from m3agent.agent.cli.common import (
+    AsJson,
+    Quiet,
+    Repo,
+    Verbose,
+    argument,
+    option,
+    run,
+    screen_for,
+    session_names,
+    settings_in,
+    state_folder,
+)
 from m3agent.agent.cli.resume import carried_on
 from m3agent.agent.settings.options import Flags, takes_settings
 
@@ -37,25 +49,19 @@ pr_app = typer.Typer(help="Follow a pull request that m3agent opened.", no_args_
     max_minutes="Time limit in minutes of the work in each round.",
 )
 def follow(
-    url: Annotated[str, typer.Argument(help="The address of the pull request.", metavar="URL")],
+    url: Annotated[str, argument("The address of the pull request.", "URL")],
     repo: Repo = Path(),
     session: Annotated[
         str | None,
-        typer.Option(
-            help="The session to continue; by default the last one that pushed to the pull request.",
-            metavar="SESSION",
+        option(
+            "The session to continue; by default the last one that pushed to the pull request.",
+            "SESSION",
             autocompletion=session_names,
         ),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option(help="The most further commits or answers.", min=1, metavar="N")
-    ] = ROUNDS,
-    minutes: Annotated[
-        float, typer.Option(help="The longest time to follow, in minutes.", min=0, metavar="N")
-    ] = MINUTES,
-    every: Annotated[
-        float, typer.Option(help="Seconds between two looks at the pull request.", min=1, metavar="N")
-    ] = SECONDS,
+    rounds: Annotated[int, option("The most further commits or answers.", "N", min=1)] = ROUNDS,
+    minutes: Annotated[float, option("The longest time to follow, in minutes.", "N", min=0)] = MINUTES,
+    every: Annotated[float, option("Seconds between two looks at the pull request.", "N", min=1)] = SECONDS,
     *,
     flags: Flags,
     as_json: AsJson = False,
@@ -70,24 +76,17 @@ def follow(
     Exit codes: 0 approved, merged, or nothing left to do when the time is over; 1 closed, or a round without a good
     patch; 2 wrong use; 3 sandbox or environment; 4 model server; 5 refused; 6 limit; 130 interrupted.
     """
-    with faults():
-        from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.delivery.apply import HandOver
 
-        screen = screen_for(HandOver(), repo, quiet=quiet, verbose=verbose, as_json=as_json)
-        try:
-            ended = run(
-                _entered(
-                    screen, _follow(url, repo, session, (rounds, minutes, every), flags, screen, as_json)
-                )
-            )
-        finally:
-            screen.print_end()
-        raise typer.Exit(ended.exit_code)
+    screen = screen_for(HandOver(), repo, quiet=quiet, verbose=verbose, as_json=as_json)
+    try:
+        ended = run(_follow(url, repo, session, (rounds, minutes, every), flags, screen))
+    finally:
+        screen.print_end()
+    raise typer.Exit(ended.exit_code)
 
 
-async def then_follow(
-    fixing: Coroutine[Any, Any, FixResult], flags: Flags, screen: Screen, *, as_json: bool
-) -> FixResult:
+async def then_follow(fixing: Coroutine[Any, Any, FixResult], flags: Flags, screen: Screen) -> FixResult:
     """Run a fix, follow the pull request that it opened, and return the fix's result with the last exit code."""
     import dataclasses
 
@@ -96,16 +95,8 @@ async def then_follow(
         return result
     limits = {name: value for name, value in flags.items() if name == "github_api" or name.startswith("max_")}
     repo, name = _repository_of(result.session), result.session.name
-    work = _follow(result.opened.address, repo, name, (ROUNDS, MINUTES, SECONDS), limits, screen, as_json)
-    ended = await _entered(screen, work)
+    ended = await _follow(result.opened.address, repo, name, (ROUNDS, MINUTES, SECONDS), limits, screen)
     return dataclasses.replace(result, exit_code=ended.exit_code)
-
-
-async def _entered(screen: Screen, work: Coroutine[Any, Any, Followed]) -> Followed:
-    with screen:
-        ended = await work
-        screen.say(ended.reason)
-        return ended
 
 
 async def _follow(
@@ -115,8 +106,8 @@ async def _follow(
     limits: tuple[int, float, float],
     flags: Flags,
     screen: Screen,
-    as_json: bool,
 ) -> Followed:
+    """Follow a pull request and say why that ended."""
     import asyncio
 
     from m3agent.agent.follow.follow import FollowRequest, session_of
@@ -124,27 +115,28 @@ async def _follow(
     from m3agent.agent.forge.address import pull_of_origin
     from m3agent.agent.repo.repository import open_repository, origin_url
     from m3agent.agent.session.catalog import sessions_of
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.settings.settings import state_dir
 
-    state = state_dir(os.environ)
-    api = load_settings(repo, flags, os.environ).settings.github_api
-    repository = await asyncio.to_thread(open_repository, repo)
-    pull = pull_of_origin(url, origin_url(repository), github_api=api, env=os.environ)
-    folder = (
-        sessions_of(state, repo).find(session)
-        if session is not None
-        else session_of(state, pull, github_api=api, env=os.environ)
-    )
+    with screen:
+        state = state_folder()
+        api = settings_in(repo, flags).github_api
+        repository = await asyncio.to_thread(open_repository, repo)
+        pull = pull_of_origin(url, origin_url(repository), github_api=api, env=os.environ)
+        folder = (
+            sessions_of(state, repo).find(session)
+            if session is not None
+            else session_of(state, pull, github_api=api, env=os.environ)
+        )
 
-    async def carry_on(
-        forked: Session, lines: Sequence[Line], point: ResumePoint, hand_over: HandOver
-    ) -> FixResult:
-        return await carried_on(forked, lines, point, flags, hand_over, screen, as_json=as_json)
+        async def carry_on(
+            forked: Session, lines: Sequence[Line], point: ResumePoint, hand_over: HandOver
+        ) -> FixResult:
+            return await carried_on(forked, lines, point, flags, hand_over, screen)
 
-    rounds, minutes, seconds = limits
-    request = FollowRequest(pull, repository, folder, rounds, minutes, seconds)
-    return await follow_pull(request, state, carry_on, env=os.environ, say=screen.say)
+        rounds, minutes, seconds = limits
+        request = FollowRequest(pull, repository, folder, rounds, minutes, seconds)
+        ended = await follow_pull(request, state, carry_on, env=os.environ, say=screen.say)
+        screen.say(ended.reason)
+    return ended
 
 
 def _repository_of(session: Path) -> Path:

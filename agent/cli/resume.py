@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from m3agent.agent.cli.common import (
     Apply,
@@ -19,12 +16,13 @@ from m3agent.agent.cli.common import (
     Quiet,
     Repo,
     Verbose,
-    faults,
+    argument,
     finish,
+    option,
     screen_for,
     session_names,
     sessions_here,
-    sinks,
+    state_folder,
 )
 from m3agent.agent.settings.options import Flags, takes_settings
 
@@ -43,10 +41,8 @@ NO_ADVICE = (
 """Said if the user tells a session something that no language model reads."""
 Which = Annotated[
     str,
-    typer.Argument(
-        help="The session's id, the beginning of the id, or 'last'.",
-        metavar="SESSION",
-        autocompletion=session_names,
+    argument(
+        "The session's id, the beginning of the id, or 'last'.", "SESSION", autocompletion=session_names
     ),
 ]
 
@@ -75,15 +71,14 @@ def resume(
     The model gets the same messages as before, byte for byte. An interrupted call is not run again. The work tree is
     restored to its last state. All settings stay the same, except those given here.
     """
-    with faults():
-        from m3agent.agent.delivery.apply import HandOver
-        from m3agent.agent.session.session import Session
+    from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.session.session import Session
 
-        hand_over = HandOver(apply, branch, pr)
-        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
-        _ask(flags)
-        resumed, lines = Session.open(sessions_here(repo).find(session))
-        _go_on(resumed, lines, "", flags, hand_over, screen, as_json)
+    hand_over = HandOver(apply, branch, pr)
+    screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
+    _ask(flags)
+    resumed, lines = Session.open(sessions_here(repo).find(session))
+    finish(_resumed(resumed, lines, "", flags, hand_over, screen), screen)
 
 
 @takes_settings(
@@ -96,10 +91,9 @@ def resume(
 def fork(
     session: Which,
     turn: Annotated[
-        int | None,
-        typer.Option(help="Continue from the end of this turn; by default the last one.", metavar="N"),
+        int | None, option("Continue from the end of this turn; by default the last one.", "N")
     ] = None,
-    tell: Annotated[str, typer.Option(help="What to say to the model first.", metavar="TEXT")] = "",
+    tell: Annotated[str, option("What to say to the model first.", "TEXT")] = "",
     repo: Repo = Path(),
     *,
     flags: Flags,
@@ -115,22 +109,20 @@ def fork(
     Any session can be forked, even one that is finished or running. The new session has the conversation and the work
     tree as they were at the end of the turn; its limits count from there.
     """
-    with faults():
-        from m3agent.agent.delivery.apply import HandOver
-        from m3agent.agent.errors import UsageError
-        from m3agent.agent.loop.resume import used_embedded_engine
-        from m3agent.agent.session.fork import fork as fork_session
-        from m3agent.agent.session.log_reader import LOG, read_log
-        from m3agent.agent.settings.settings import state_dir
+    from m3agent.agent.delivery.apply import HandOver
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.loop.resume import used_embedded_engine
+    from m3agent.agent.session.fork import fork as fork_session
+    from m3agent.agent.session.log_reader import LOG, read_log
 
-        hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
-        screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
-        _ask(flags)
-        log = read_log(sessions_here(repo).find(session) / LOG)
-        if tell.strip() and log.events and used_embedded_engine(log.events[0]):
-            raise UsageError(NO_ADVICE)  # before anything is copied
-        forked, lines = fork_session(state_dir(os.environ), log, turn)
-        _go_on(forked, lines, tell, flags, hand_over, screen, as_json)
+    hand_over = HandOver(apply, branch, pr)  # checked before anything is copied
+    screen = screen_for(hand_over, repo, quiet=quiet, verbose=verbose, as_json=as_json)
+    _ask(flags)
+    log = read_log(sessions_here(repo).find(session) / LOG)
+    if tell.strip() and log.events and used_embedded_engine(log.events[0]):
+        raise UsageError(NO_ADVICE)  # before anything is copied
+    forked, lines = fork_session(state_folder(), log, turn)
+    finish(_resumed(forked, lines, tell, flags, hand_over, screen), screen)
 
 
 def _ask(changed: Flags) -> None:
@@ -141,35 +133,16 @@ def _ask(changed: Flags) -> None:
         ask(Path(), changed, "the conversation goes")
 
 
-def _go_on(
-    session: Session,
-    lines: list[Line],
-    tell: str,
-    changed: Flags,
-    hand_over: HandOver,
-    screen: Screen,
-    as_json: bool,
-) -> None:
-    """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
-    with contextlib.closing(session):
-        finish(_resume(session, lines, tell, changed, hand_over, screen, as_json), screen, as_json=as_json)
-
-
-async def _resume(
-    session: Session,
-    lines: list[Line],
-    tell: str,
-    changed: Flags,
-    hand_over: HandOver,
-    screen: Screen,
-    as_json: bool,
+async def _resumed(
+    session: Session, lines: list[Line], tell: str, changed: Flags, hand_over: HandOver, screen: Screen
 ) -> FixResult:
+    """Resume a session, given the lines of its log. `tell` is the user's message to the model."""
     from m3agent.agent.context.neutralise import harmless
     from m3agent.agent.loop.resume import resume_point
 
-    with screen:
+    with contextlib.closing(session), screen:
         point = dataclasses.replace(resume_point(lines), tell=harmless(tell.strip()))
-        return await carried_on(session, lines, point, changed, hand_over, screen, as_json=as_json)
+        return await carried_on(session, lines, point, changed, hand_over, screen)
 
 
 async def carried_on(
@@ -179,8 +152,6 @@ async def carried_on(
     changed: Flags,
     hand_over: HandOver,
     screen: Screen,
-    *,
-    as_json: bool,
 ) -> FixResult:
     """Carry on a session from a point of its log, show it on the screen, and return its result.
 
@@ -191,15 +162,13 @@ async def carried_on(
         changed: The settings that the user changes.
         hand_over: What to do with the patch.
         screen: Shows the session; it is entered.
-        as_json: Print the lines of the log to standard output.
     """
     from m3agent.agent.fix import orchestrate as flow
     from m3agent.agent.fix.earlier import request_of
     from m3agent.agent.loop.resume import used_embedded_engine
-    from m3agent.agent.settings.settings import state_dir
 
-    state = state_dir(os.environ)
-    for sink in sinks(screen, as_json=as_json):
+    state = state_folder()
+    for sink in screen.sinks:
         session.listen(sink)
     request = request_of(point, changed, hand_over, state, screen.say)
     await flow.check(request, state, screen.say)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 from collections.abc import AsyncIterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import Repo, faults, run, say
+from m3agent.agent.cli.common import Repo, argument, option, run, say, settings_in, state_folder
 from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import print_text
@@ -34,18 +33,11 @@ sandbox_app = typer.Typer(
 @sandbox_app.command("exec", context_settings={"allow_interspersed_args": False})
 @takes_settings("sandbox", "image", "dockerfile", "allow_net")
 def sandbox_exec(
-    command: Annotated[
-        list[str], typer.Argument(help="The program and its arguments.", metavar="COMMAND...")
-    ],
+    command: Annotated[list[str], argument("The program and its arguments.", "COMMAND...")],
     repo: Repo = Path(),
     timeout: Annotated[
         float,
-        typer.Option(
-            help="Seconds after which the command and all its processes are killed.",
-            min=0.01,
-            max=86400,
-            metavar="S",
-        ),
+        option("Seconds after which the command and all its processes are killed.", "S", min=0.01, max=86400),
     ] = TIMEOUT,
     *,
     flags: Flags,
@@ -56,11 +48,10 @@ def sandbox_exec(
     use; 3 no sandbox; 124 timed out; 126 the command cannot be run; 127 the command does not exist; 128+N ended by
     signal N; 130 interrupted.
     """
-    with faults():
-        from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.cli.dockerfiles import ask
 
-        ask(repo, flags)
-        raise typer.Exit(run(_exec(repo, flags, command, timeout)))
+    ask(repo, flags)
+    raise typer.Exit(run(_exec(repo, flags, command, timeout)))
 
 
 @sandbox_app.command("shell")
@@ -70,11 +61,10 @@ def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
 
     If standard input is not a terminal, the shell reads its commands from it. The exit code is the shell's.
     """
-    with faults():
-        from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.cli.dockerfiles import ask
 
-        ask(repo, flags)
-        raise typer.Exit(run(_shell(repo, flags)))
+    ask(repo, flags)
+    raise typer.Exit(run(_shell(repo, flags)))
 
 
 @sandbox_app.command("build")
@@ -82,10 +72,9 @@ def sandbox_shell(repo: Repo = Path(), *, flags: Flags) -> None:
 def sandbox_build(
     repo: Repo = Path(),
     exclude_newer: Annotated[
-        str | None,
-        typer.Option(help="Install only packages uploaded before this day, like 2024-05-31.", metavar="DATE"),
+        str | None, option("Install only packages uploaded before this day, like 2024-05-31.", "DATE")
     ] = None,
-    image: Annotated[str | None, typer.Option(help="Docker image to install into.", metavar="IMG")] = None,
+    image: Annotated[str | None, option("Docker image to install into.", "IMG")] = None,
     *,
     flags: Flags,
 ) -> None:
@@ -94,47 +83,41 @@ def sandbox_build(
     `fix` does this by itself if the setting `environment` is `auto`. Exit codes: 0, also if the repository
     declares nothing (then nothing is printed); 2 wrong use; 3 it could not be built.
     """
-    with faults():
-        from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.cli.dockerfiles import ask
 
-        ask(repo, {**flags, "image": image, "sandbox": "docker"})  # only an engine has images
-        name = run(_build(repo, exclude_newer, image, flags))
-        if name is not None:
-            print_text(name)
+    ask(repo, {**flags, "image": image, "sandbox": "docker"})  # only an engine has images
+    name = run(_build(repo, exclude_newer, image, flags))
+    if name is not None:
+        print_text(name)
 
 
 @sandbox_app.command("trust")
 def sandbox_trust(repo: Repo = Path()) -> None:
     """Let builds run the instructions of the repository's Dockerfile. If the file changes, trust it again."""
-    with faults():
-        from m3agent.agent.cli.dockerfiles import trust
+    from m3agent.agent.cli.dockerfiles import trust
 
-        trust(repo)
+    trust(repo)
 
 
 @sandbox_app.command("distrust")
 def sandbox_distrust(repo: Repo = Path()) -> None:
     """Stop trusting the repository's Dockerfile."""
-    with faults():
-        from m3agent.agent.cli.dockerfiles import distrust
+    from m3agent.agent.cli.dockerfiles import distrust
 
-        distrust(repo)
+    distrust(repo)
 
 
 @sandbox_app.command("prune")
 def sandbox_prune(
-    all_images: Annotated[bool, typer.Option("--all", help="Remove every environment image.")] = False,
-    keep_gb: Annotated[
-        float, typer.Option(help="Gigabytes of environment images to keep.", min=0, metavar="N")
-    ] = KEEP_GB,
+    all_images: Annotated[bool, option("--all", "Remove every environment image.")] = False,
+    keep_gb: Annotated[float, option("Gigabytes of environment images to keep.", "N", min=0)] = KEEP_GB,
 ) -> None:
     """Remove the least recently used environment images beyond a size limit, and leftovers of killed processes.
 
     Only images, containers and volumes that m3agent made are removed. A container or volume is kept while the m3agent
     process that made it runs.
     """
-    with faults():
-        run(_prune(0.0 if all_images else keep_gb))
+    run(_prune(0.0 if all_images else keep_gb))
 
 
 async def _exec(repo: Path, flags: Flags, command: list[str], timeout: float) -> int:
@@ -179,8 +162,6 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
     from m3agent.agent.fix.suites import suites_of
     from m3agent.agent.repo.repository import last_tag, open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.backends.factory import SandboxSpec
     from m3agent.sandbox.images.environment import find_environment, missing_packages
 
@@ -190,8 +171,8 @@ async def _build(repo: Path, exclude_newer: str | None, image: str | None, flags
         except ValueError:
             raise UsageError(f"--exclude-newer: '{exclude_newer}' is not a day like 2024-05-31") from None
     repository = await asyncio.to_thread(open_repository, repo)
-    settings = load_settings(repo, flags, os.environ).settings
-    state = state_dir(os.environ)
+    settings = settings_in(repo, flags)
+    state = state_folder()
     may = may_build(repository, settings, state, say)
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder, say)
@@ -225,11 +206,10 @@ async def _prune(keep_gb: float) -> None:
     import asyncio
 
     from m3agent.agent.repo.snapshot import sweep_scratch
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.backends.engine import connect
     from m3agent.sandbox.images.prune import Pruned, prune
 
-    state = state_dir(os.environ)
+    state = state_folder()
 
     def work() -> Pruned:
         api = connect()
@@ -267,27 +247,22 @@ async def _opened(repo: Path, flags: Flags) -> AsyncIterator[Sandbox]:
     """Open a sandbox over the repository's files, made as `fix` makes it."""
     import asyncio
 
-    from m3agent.agent.fix.dockerfiles import may_build
-    from m3agent.agent.fix.sandbox_setup import chosen_sandbox, with_environment
-    from m3agent.agent.repo.repository import last_tag, open_repository
+    from m3agent.agent.fix.sandbox_setup import chosen_sandbox, environment_of
+    from m3agent.agent.repo.repository import open_repository
     from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.sandbox.backends.factory import new_sandbox
 
     repository = await asyncio.to_thread(open_repository, repo)
-    settings = load_settings(repo, flags, os.environ).settings
+    settings = settings_in(repo, flags)
     spec, backend = await chosen_sandbox(settings, say)
 
     def tell(request: NetworkRequest) -> None:
         if request.verdict != "allowed":
             say(f"network: {request.verdict}: {request.reason}")
 
-    state = state_dir(os.environ)
-    may = may_build(repository, settings, state, say)
+    state = state_folder()
     with scratch_folder(state) as folder:
         workspace = await asyncio.to_thread(workspace_of, repository, folder, say)
-        tag = await asyncio.to_thread(last_tag, repository)
-        spec = await with_environment(spec, backend, workspace, settings, state, say, tag, may)
+        spec = await environment_of(repository, spec, backend, workspace, settings, state, say)
         async with new_sandbox(backend, spec, workspace, say, tell) as sandbox:
             yield sandbox

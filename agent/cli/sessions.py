@@ -15,7 +15,8 @@ from m3agent.agent.cli.common import (
     All,
     AsJson,
     Repo,
-    faults,
+    argument,
+    option,
     print_bytes,
     say,
     session_names,
@@ -23,6 +24,7 @@ from m3agent.agent.cli.common import (
 )
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.as_typed import as_typed
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import columns_of, printable_line
 from m3agent.agent.util.table import fitting, wrapped
 
@@ -55,12 +57,8 @@ NAMES = 12  # characters of the first column of `sessions show`
 def sessions_list(
     number: Annotated[
         int | None,
-        typer.Option(
-            "--number",
-            "-n",
-            help=f"How many; 0 for all. By default {SHOWN}, and all with --json.",
-            min=0,
-            metavar="N",
+        option(
+            "--number", "-n", f"How many; 0 for all. By default {SHOWN}, and all with --json.", "N", min=0
         ),
     ] = None,
     repo: Repo = Path(),
@@ -68,18 +66,17 @@ def sessions_list(
     as_json: AsJson = False,
 ) -> None:
     """Print the last sessions of this repository, the newest at the end. JSON has the newest first."""
-    with faults():
-        sessions = sessions_here(repo, every=every, shows=True)
-        found = sessions.list()
-        wanted = number if number is not None else 0 if as_json else SHOWN
-        shown = found[:wanted] if wanted else found
-        if as_json:
-            _print_json([_fields(summary) for summary in shown])
-        elif shown:
-            dropped = [head for head in DROPPED if head != "REPOSITORY" or not every]
-            _print_list(shown[::-1], len(found) - len(shown), dropped)
-        else:
-            say("there are no sessions yet" + (f" about {sessions.where}" if sessions.where else ""))
+    sessions = sessions_here(repo, every=every, shows=True)
+    found = sessions.list()
+    wanted = number if number is not None else 0 if as_json else SHOWN
+    shown = found[:wanted] if wanted else found
+    if as_json:
+        _print_json([_fields(summary) for summary in shown])
+    elif shown:
+        dropped = [head for head in DROPPED if head != "REPOSITORY" or not every]
+        _print_list(shown[::-1], len(found) - len(shown), dropped)
+    else:
+        say("there are no sessions yet" + (f" about {sessions.where}" if sessions.where else ""))
 
 
 def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) -> None:
@@ -93,9 +90,7 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
     table, left_out = fitting(rows, columns_of(sys.stdout), dropped)
     print_result(_coloured(table.splitlines(), rows, shown))
     if earlier:
-        say(
-            f"{earlier:,} earlier {'session is' if earlier == 1 else 'sessions are'} not shown: -n 0 lists all"
-        )
+        say(f"{counted(earlier, 'earlier session is', 'earlier sessions are')} not shown: -n 0 lists all")
     if left_out:
         say(f"too narrow for {', '.join(left_out)}: `m3agent sessions show ID` has them")
     for summary in shown:
@@ -127,65 +122,58 @@ def _fork(summary: Summary) -> str:
 
 @sessions_app.command("show")
 def sessions_show(
-    session: Annotated[
-        str, typer.Argument(help=f"{WHICH}.", metavar="[SESSION]", autocompletion=session_names)
-    ] = "last",
+    session: Annotated[str, argument(f"{WHICH}.", "[SESSION]", autocompletion=session_names)] = "last",
     repo: Repo = Path(),
     every: All = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the result of one session."""
-    with faults():
-        from m3agent.agent.session.catalog import summary_of
+    from m3agent.agent.session.catalog import summary_of
 
-        summary = summary_of(sessions_here(repo, every=every, shows=True).find(session))
-        named = summary.repository and (every or repo != Path())
-        there = f" --repo {shlex.quote(summary.repository)}" if named else ""
-        if as_json:
-            _print_json(_fields(summary))
-        elif summary.problem:
-            raise UsageError(summary.problem)
-        else:
-            from m3agent.agent.ui.result import labelled, print_result
+    summary = summary_of(sessions_here(repo, every=every, shows=True).find(session))
+    named = summary.repository and (every or repo != Path())
+    there = f" --repo {shlex.quote(summary.repository)}" if named else ""
+    if as_json:
+        _print_json(_fields(summary))
+    elif summary.problem:
+        raise UsageError(summary.problem)
+    else:
+        from m3agent.agent.ui.result import labelled, print_result
 
-            print_result(labelled(_details(summary, columns_of(sys.stdout), there), NAMES))
+        print_result(labelled(_details(summary, columns_of(sys.stdout), there), NAMES))
 
 
 def report(
     sessions: Annotated[
         list[str] | None,
-        typer.Argument(
-            help=f"{WHICH}; or the path of a session's folder or log. By default the last session.",
-            metavar="SESSION...",
+        argument(
+            f"{WHICH}; or the path of a session's folder or log. By default the last session.",
+            "SESSION...",
             autocompletion=session_names,
         ),
     ] = None,
     output: Annotated[
-        str,
-        typer.Option(
-            "--output", "-o", help="Write the page to this file; - is standard output.", metavar="FILE"
-        ),
+        str, option("--output", "-o", "Write the page to this file; - is standard output.", "FILE")
     ] = PAGE,
     repo: Repo = Path(),
     every: Annotated[
-        bool, typer.Option("--all", help="Find the sessions in all repositories, not in this one only.")
+        bool, option("--all", "Find the sessions in all repositories, not in this one only.")
     ] = False,
 ) -> None:
     """Write one self-contained HTML page that shows sessions: verdict, patch, timeline, tokens."""
-    with faults():
-        from m3agent.agent.report.page import render
-        from m3agent.agent.report.write import check_target, write_page, written
-        from m3agent.agent.session.catalog import LAST
+    from m3agent.agent.report.page import render
+    from m3agent.agent.report.write import check_target, write_page, written
+    from m3agent.agent.session.catalog import LAST
 
-        if output != "-":
-            check_target(Path(output))
-        here = partial(sessions_here, repo, every=every, shows=True)
-        page = render([_read(here, name) for name in dict.fromkeys(sessions or [LAST])]).encode()
-        if output == "-":
-            print_bytes(page)
-        else:
-            write_page(Path(output), page)
-            say(written(Path(output), page))
+    if output != "-":
+        check_target(Path(output))
+    here = partial(sessions_here, repo, every=every, shows=True)
+    page = render([_read(here, name) for name in dict.fromkeys(sessions or [LAST])]).encode()
+    if output == "-":
+        print_bytes(page)
+    else:
+        write_page(Path(output), page)
+        say(written(Path(output), page))
 
 
 def _read(here: Callable[[], Sessions], name: str) -> SessionReport:

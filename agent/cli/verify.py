@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Certificate, Repo, faults, print_bytes, run, say
+from m3agent.agent.cli.common import (
+    AsJson,
+    Certificate,
+    Repo,
+    argument,
+    option,
+    print_bytes,
+    run,
+    say,
+    settings_in,
+    state_folder,
+)
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import columns_of
 
@@ -49,40 +60,33 @@ MANIFESTS = {".cfg", ".json", ".mod", ".toml", ".txt", ".xml"}
 def verify(
     patch: Annotated[
         str | None,
-        typer.Argument(
-            help="A patch as `git apply` takes it: a file, or - for standard input. Without one, the changes of the work "
+        argument(
+            "A patch as `git apply` takes it: a file, or - for standard input. Without one, the changes of the work "
             "tree.",
-            metavar="[PATCH]",
+            "[PATCH]",
             show_default=False,
         ),
     ] = None,
-    commit: Annotated[
-        str | None, typer.Option(help="A commit, or a range such as main..HEAD.", metavar="RANGE")
-    ] = None,
+    commit: Annotated[str | None, option("A commit, or a range such as main..HEAD.", "RANGE")] = None,
     branch: Annotated[
-        str | None, typer.Option(help="A branch, since it left the commit that is checked out.", metavar="B")
+        str | None, option("A branch, since it left the commit that is checked out.", "B")
     ] = None,
     pr: Annotated[
-        str | None,
-        typer.Option(
-            "--pr", help="The address of a pull request of origin, on GitHub or GitLab.", metavar="URL"
-        ),
+        str | None, option("--pr", "The address of a pull request of origin, on GitHub or GitLab.", "URL")
     ] = None,
     base: Annotated[
-        str | None,
-        typer.Option(help="The commit without the patch, or a branch that the patch left.", metavar="REV"),
+        str | None, option("The commit without the patch, or a branch that the patch left.", "REV")
     ] = None,
     repo: Repo = Path(),
     issue: Annotated[
-        str | None,
-        typer.Option(help="The issue that the patch is for, in any form that fix accepts.", metavar="TEXT"),
+        str | None, option("The issue that the patch is for, in any form that fix accepts.", "TEXT")
     ] = None,
     pinned: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A test that states what the issue changes. If the patch breaks it, the patch is unverified and not failed; may "
+        option(
+            "A test that states what the issue changes. If the patch breaks it, the patch is unverified and not failed; may "
             "be repeated.",
-            metavar="TEST",
+            "TEST",
         ),
     ] = None,
     *,
@@ -90,10 +94,10 @@ def verify(
     certificate: Certificate = None,
     check: Annotated[
         Path | None,
-        typer.Option(
-            help="Verify the patch of this certificate again, without results of earlier runs, and print what differs. If the "
+        option(
+            "Verify the patch of this certificate again, without results of earlier runs, and print what differs. If the "
             "certificate names no commit, the patch must be in the work tree, or be given.",
-            metavar="CERTIFICATE",
+            "CERTIFICATE",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -103,20 +107,19 @@ def verify(
     Exit codes: 0 verified; 1 unverified, failed, or empty (no patch); 2 wrong use; 3 sandbox or environment; 5 refused; 130
     interrupted. With --check: 0 if the certificate holds, 1 if not.
     """
-    with faults():
-        from m3agent.agent.cli.dockerfiles import ask
-        from m3agent.agent.errors import UsageError
-        from m3agent.agent.patches.change import Source
+    from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.errors import UsageError
+    from m3agent.agent.patches.change import Source
 
-        source = Source(patch, commit, branch, pr, base)
-        if check is not None and (certificate is not None or issue is not None):
-            raise UsageError(
-                "--check takes the issue from the certificate, and writes none: leave out the other option"
-            )
-        ask(repo, flags)
-        if check is not None:
-            raise typer.Exit(run(_check(check, source, repo, flags, as_json=as_json)))
-        raise typer.Exit(run(_verify(source, repo, flags, issue, pinned or [], certificate, as_json=as_json)))
+    source = Source(patch, commit, branch, pr, base)
+    if check is not None and (certificate is not None or issue is not None):
+        raise UsageError(
+            "--check takes the issue from the certificate, and writes none: leave out the other option"
+        )
+    ask(repo, flags)
+    if check is not None:
+        raise typer.Exit(run(_check(check, source, repo, flags, as_json=as_json)))
+    raise typer.Exit(run(_verify(source, repo, flags, issue, pinned or [], certificate, as_json=as_json)))
 
 
 async def _verify(
@@ -134,7 +137,6 @@ async def _verify(
     from m3agent.agent.certificate.table import WIDTH, table
     from m3agent.agent.errors import EXIT_CODES, Status
     from m3agent.agent.fix.entry import read_issue
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.result import labelled, print_result, sign_of
     from m3agent.agent.verify.accuracy import known_accuracy
     from m3agent.agent.verify.rules import NOT_TESTED
@@ -162,7 +164,7 @@ async def _verify(
         print_bytes(found.text())
     else:
         sign = f"{sign_of(found.predicate.verdict)} "
-        accuracy = str(known_accuracy(state_dir(os.environ), request.repository.common_dir) or "")
+        accuracy = str(known_accuracy(state_folder(), request.repository.common_dir) or "")
         print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
         other = found.predicate.reason.startswith(NOT_TESTED)
         say(OTHER_PYTHON if other else NEXT[found.predicate.verdict])
@@ -221,11 +223,9 @@ async def _request(source: Source, repo: Path, flags: Flags) -> VerifyRequest:
 
     from m3agent.agent.fix.entry import opened
     from m3agent.agent.patches.verification import VerifyRequest
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.settings.settings import state_dir
 
-    settings = load_settings(repo, flags, os.environ).settings
-    repository = await asyncio.to_thread(opened, repo, settings, state_dir(os.environ))
+    settings = settings_in(repo, flags)
+    repository = await asyncio.to_thread(opened, repo, settings, state_folder())
     return VerifyRequest(source, repository, settings)
 
 
@@ -234,12 +234,11 @@ async def _verified(
 ) -> Statement | Change:
     from m3agent.agent.patches.verification import verify_patch
     from m3agent.agent.report.words import fresh_places
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.activity import Activity
     from m3agent.sandbox.backends.kinds import is_isolated
 
     where = fresh_places(isolated=is_isolated(request.settings.sandbox or ""))
     with Activity(f"verifying the patch in {where}") as activity:
         return await verify_patch(
-            request, state_dir(os.environ), env=os.environ, say=activity.say, expected=expected
+            request, state_folder(), env=os.environ, say=activity.say, expected=expected
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
+from m3agent.agent.util.counted import counted, first_of
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import fitting, wrapped, wrapping
 from m3agent.evals.data.results import Verdict
@@ -59,7 +60,7 @@ def table(report: RunReport, comparison: RunComparison | None = None, width: int
 
 def _head(report: RunReport, width: int) -> str:
     attempts = report.config.attempts
-    each = wording.counted(attempts, "attempt", "attempts")
+    each = counted(attempts, "attempt")
     agent = printable_line(report.config.agent) + (", engine embedded" if _is_embedded(report) else "")
     lines = [f"{agent}: {wording.size_of(report)}, {each} at each"]
     if not report.complete:
@@ -101,7 +102,7 @@ def _rates(report: RunReport) -> Iterable[tuple[str, str]]:
 
 
 def _score(name: str, score: Score) -> Iterable[tuple[str, str]]:
-    instances = wording.counted(score.instances, "instance", "instances")
+    instances = counted(score.instances, "instance")
     yield name, f"{wording.rate(score)} of {instances} ({wording.resolved_of(score)})"
     yield f"  {wording.LEVEL} interval, Wilson", wording.wilson_of(score)
     yield f"  {wording.LEVEL} interval, by repository", wording.clustered_of(score)
@@ -118,11 +119,7 @@ def _amounts(used: UsageSummary, *, has_tokens: bool) -> Iterable[tuple[str, str
         yield "tokens", _amount(used.tokens, count)
         yield "  prompt", _amount(used.prompt_tokens, count)
         yield "  completion", _amount(used.completion_tokens, count)
-        unknown = (
-            f" (unknown for {wording.counted(used.cache.unknown, 'attempt', 'attempts')})"
-            if used.cache.unknown
-            else ""
-        )
+        unknown = f" (unknown for {counted(used.cache.unknown, 'attempt')})" if used.cache.unknown else ""
         yield "prompt from the server's cache", f"{share(used.cache.share)}{unknown}"
     yield "turns", _amount(used.turns, count)
     yield "stalls", _stalls(used)
@@ -140,9 +137,7 @@ def _amount(amount: Amount, shown_as: wording.Shown) -> str:
     ]
     if amount.per_resolved is not None:
         parts.append(f"{wording.least(shown_as(amount.per_resolved), amount)} per resolved")
-    unknown = (
-        f" (unknown for {wording.counted(amount.unknown, 'attempt', 'attempts')})" if amount.unknown else ""
-    )
+    unknown = f" (unknown for {counted(amount.unknown, 'attempt')})" if amount.unknown else ""
     return ", ".join(parts) + unknown
 
 
@@ -202,5 +197,4 @@ def _ids(ids: tuple[str, ...]) -> str:
     """`: a, b`, and how many more there are."""
     if not ids:
         return ""
-    more = f" and {len(ids) - MOST_IDS:,} more" if len(ids) > MOST_IDS else ""
-    return f": {printable_line(', '.join(ids[:MOST_IDS]), 2000)}{more}"
+    return f": {printable_line(first_of(ids, MOST_IDS), 2000)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from m3agent.agent.report.text import UNKNOWN, count, share
+from m3agent.agent.util.counted import counted
 from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.statistics import CONFIDENCE, Interval
@@ -67,20 +68,15 @@ def chance(p: float | None) -> str:
     return "not defined" if p is None else "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"
 
 
-def counted(number: int, one: str, several: str) -> str:
-    """Format a count with its noun: `1 instance`, `12 instances`."""
-    return f"{count(number)} {one if number == 1 else several}"
-
-
 def size_of(report: RunReport) -> str:
     """Format the size of a run: `12 instances of 10 repositories`."""
-    instances = counted(len(report.repos), "instance", "instances")
+    instances = counted(len(report.repos), "instance")
     return f"{instances} of {counted(len(report.repositories), 'repository', 'repositories')}"
 
 
 def resolved_of(score: Score) -> str:
     """Format the number of resolved attempts: `4 of 12 attempts`."""
-    return f"{count(score.resolved)} of {counted(score.attempts, 'attempt', 'attempts')}"
+    return f"{count(score.resolved)} of {counted(score.attempts, 'attempt')}"
 
 
 def least(shown: str, amount: Amount) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import Checkout, quick_checkout
+from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository, origin_url
 from tests.abuse.test_host_git import CONFIG
@@ -115,7 +116,7 @@ class Hostile:
         repository.tree()
         quick = quick_checkout(str(folder))
         for checkout in filter(None, (quick, Checkout.of(repository))):
-            command.run(command.PackRequest(output=str(out / "context.txt")), checkout, None)
+            command.run(PackOptions(), checkout, output=str(out / "context.txt"))
             shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
         made = Made(folder, out / "trees.git", [("a.py", REGULAR, b"x = 2\n")], [])
         made.commit("fixed")

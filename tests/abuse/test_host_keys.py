@@ -22,6 +22,7 @@ import pytest
 
 from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import Checkout
+from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.push import RemoteBranches, has_commit, heads_of, push
 from m3agent.agent.errors import M3AgentError
@@ -260,8 +261,7 @@ async def do_everything(where: Path, out: Path, origins: list[str], config: Path
     last_tag(repository)
     repository.dirty_paths()
     repository.tree()
-    pack_request = command.PackRequest(output=str(out / "context.txt"))
-    command.run(pack_request, Checkout.of(repository), None)
+    command.run(PackOptions(), Checkout.of(repository), output=str(out / "context.txt"))
     shutil.rmtree(Path(os.environ["M3AGENT_STATE"], "context"), ignore_errors=True)
     workspace = workspace_of(repository, out, lambda _: None)
     new = [(changed, REGULAR, b"x = 2\n"), ("new.py", REGULAR, b"")]

@@ -9,22 +9,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from m3agent.agent.cli.common import argument, option, state_folder
 from m3agent.agent.errors import UsageError
 from m3agent.agent.util.sanitize import print_note
 
 if TYPE_CHECKING:
     from m3agent.evals.data.instance import Instance
+    from m3agent.evals.environments.environments import Environments
+    from m3agent.evals.grade.grader import Grader
 
 eval_app = typer.Typer(help="Create, validate, run, grade and report benchmarks.", no_args_is_help=True)
 
-Rows = Annotated[str, typer.Argument(help="The instances: a file, a folder or a data set.", metavar="ROWS")]
-Ids = Annotated[str | None, typer.Option(help="Only these instances.", metavar="ID,...")]
+Rows = Annotated[str, argument("The instances: a file, a folder or a data set.", "ROWS")]
+Ids = Annotated[str | None, option("Only these instances.", "ID,...")]
 Validation = Annotated[
-    Path | None,
-    typer.Option(
-        help="Output of `eval validate -o`: leaves out flaky tests and invalid instances.", metavar="FILE"
-    ),
+    Path | None, option("Output of `eval validate -o`: leaves out flaky tests and invalid instances.", "FILE")
 ]
+
+
+def parts(say: Callable[[str], None], *, official: bool = False) -> tuple[Environments, Grader]:
+    """Return the environments and the grader to use; `say` receives notes for the user."""
+    from m3agent.evals.environments.environments import Environments
+    from m3agent.evals.grade.grader import Grader
+
+    state = state_folder()
+    return Environments(state, say), Grader(state, say, official=official)
 
 
 def counter(total: int) -> Callable[[str], None]:

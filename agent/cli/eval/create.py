@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import sys
@@ -14,10 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes, run, say
-from m3agent.agent.cli.eval.app import eval_app
+from m3agent.agent.cli.common import (
+    argument,
+    option,
+    print_bytes,
+    run,
+    say,
+    settings_in,
+    state_folder,
+)
+from m3agent.agent.cli.eval.app import eval_app, parts
 from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import columns_of, printable_line
 from m3agent.agent.util.table import wrapping
 
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     from m3agent.evals.create.rewrite import Rewriter
 
 NONE_EXIT = 1
+GOES = "commits and the errors of their tests go"
 
 
 @eval_app.command()
@@ -37,42 +46,32 @@ NONE_EXIT = 1
     model="Model at that server.",
 )
 def create(
-    repo: Annotated[Path, typer.Argument(help="The repository's folder; may be bare.", metavar="REPO")],
+    repo: Annotated[Path, argument("The repository's folder; may be bare.", "REPO")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Folder for the instances; an existing one is continued.", metavar="FOLDER"
-        ),
+        option("--output", "-o", "Folder for the instances; an existing one is continued.", "FOLDER"),
     ] = None,
-    limit: Annotated[int, typer.Option(help="Limit of instances to make.", min=1, metavar="N")] = 50,
-    since: Annotated[str | None, typer.Option(help="Only commits from this day on.", metavar="DATE")] = None,
-    until: Annotated[str | None, typer.Option(help="Only commits up to this day.", metavar="DATE")] = None,
+    limit: Annotated[int, option("Limit of instances to make.", "N", min=1)] = 50,
+    since: Annotated[str | None, option("Only commits from this day on.", "DATE")] = None,
+    until: Annotated[str | None, option("Only commits up to this day.", "DATE")] = None,
     python: Annotated[
-        str | None,
-        typer.Option(
-            help="Python for all instances, like 3.11; by default each instance's own.", metavar="3.N"
-        ),
+        str | None, option("Python for all instances, like 3.11; by default each instance's own.", "3.N")
     ] = None,
     most_files: Annotated[
-        int, typer.Option(help="Limit of files that a commit may change, tests included.", min=2, metavar="N")
+        int, option("Limit of files that a commit may change, tests included.", "N", min=2)
     ] = 12,
     most_lines: Annotated[
-        int,
-        typer.Option(help="Limit of lines that a commit may change outside the tests.", min=1, metavar="N"),
+        int, option("Limit of lines that a commit may change outside the tests.", "N", min=1)
     ] = 400,
-    kinds: Annotated[
-        str | None, typer.Option(help="Only these kinds: bug, feature, unclear.", metavar="KIND,...")
-    ] = None,
+    kinds: Annotated[str | None, option("Only these kinds: bug, feature, unclear.", "KIND,...")] = None,
     name: Annotated[
-        str | None,
-        typer.Option(help="The repository's name; by default taken from its remote.", metavar="OWNER/NAME"),
+        str | None, option("The repository's name; by default taken from its remote.", "OWNER/NAME")
     ] = None,
     timeout: Annotated[
-        float,
-        typer.Option(help="Time limit of one run of an instance's tests, in seconds.", min=1, metavar="S"),
+        float, option("Time limit of one run of an instance's tests, in seconds.", "S", min=1)
     ] = 600,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the candidates, the likeliest fixes first.")
+        bool, option("--dry-run", "Only print the candidates, the likeliest fixes first.")
     ] = False,
     *,
     flags: Flags,
@@ -84,27 +83,24 @@ def create(
     Exit codes: 0 there are instances; 1 none; 2 wrong use; 3 sandbox or machine error; 4 model server error; 130
     interrupted (the same command continues).
     """
-    with faults():
-        from m3agent.agent.cli.hosts import ask
-        from m3agent.evals.create.create import CreateRequest
-        from m3agent.evals.create.mine import Bounds
+    from m3agent.agent.cli.hosts import ask
+    from m3agent.evals.create.create import CreateRequest
+    from m3agent.evals.create.mine import Bounds
 
-        if output is None and not dry_run:
-            raise UsageError(
-                "Give the folder for the instances with -o, or see the candidates with --dry-run."
-            )
-        wish = CreateRequest(
-            limit,
-            _day(since, "--since"),
-            _day(until, "--until", end=True),
-            _minor(python),
-            Bounds(most_files, most_lines),
-            _kinds(kinds),
-        )
-        if not dry_run:
-            ask(Path("/"), flags, "commits and the errors of their tests go")
-        code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, flags))
-        raise typer.Exit(code)
+    if output is None and not dry_run:
+        raise UsageError("Give the folder for the instances with -o, or see the candidates with --dry-run.")
+    wish = CreateRequest(
+        limit,
+        _day(since, "--since"),
+        _day(until, "--until", end=True),
+        _minor(python),
+        Bounds(most_files, most_lines),
+        _kinds(kinds),
+    )
+    if not dry_run:
+        ask(Path("/"), flags, GOES)
+    code = run(_create(repo, output if not dry_run else None, _name(name), wish, timeout, flags))
+    raise typer.Exit(code)
 
 
 async def _create(
@@ -113,16 +109,15 @@ async def _create(
     import asyncio
 
     from m3agent.agent.repo.snapshot import scratch_folder
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.evals.create.history import open_history
 
-    state = state_dir(os.environ)
+    state = state_folder()
     with scratch_folder(state) as scratch:
         history = await asyncio.to_thread(open_history, repo, scratch, name)
         if output is None:
             return await _print_candidates(repo, history, wish)
         async with _rewriter(history, flags, state) as rewriter:
-            return await _fill(history, output, wish, timeout, state, rewriter)
+            return await _fill(history, output, wish, timeout, rewriter)
 
 
 @contextlib.asynccontextmanager
@@ -130,24 +125,19 @@ async def _rewriter(history: CommitHistory, flags: Flags, state: Path) -> AsyncI
     """Yield what rewrites commits as issues; None without a model server. People are told where the commits go."""
     import asyncio
 
+    from m3agent.agent.cli import hosts
     from m3agent.agent.endpoint.choice import choose_model_server
-    from m3agent.agent.endpoint.disclosure import announce
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.util.sanitize import print_note
     from m3agent.evals.create.rewrite import Rewriter
     from m3agent.serving.client.client import Client
     from m3agent.serving.client.endpoint import probe
 
-    settings = load_settings(Path("/"), flags, os.environ).settings  # no repository's own settings
+    settings = settings_in(Path("/"), flags)  # no repository's own settings
     server = await asyncio.to_thread(choose_model_server, settings, state)
     if server is None:
         yield None
         return
     say(f"issues are written by {server.description}")
-    if server.notice:
-        print_note(server.notice)
-    if not settings.yes:
-        announce(server.url, state, print_note, "commits and the errors of their tests go", key=server.key)
+    hosts.tell(server, settings, GOES)
     endpoint = await probe(server.url, api_key=server.key, model=settings.model)
     if endpoint.flavour == "embedded":
         raise UsageError(
@@ -186,20 +176,16 @@ async def _fill(
     output: Path,
     wish: CreateRequest,
     timeout: float,
-    state: Path,
     rewriter: Rewriter | None,
 ) -> int:
     from m3agent.evals.create.create import create
     from m3agent.evals.create.folder import CreatedFolder
     from m3agent.evals.create.graded import GradedValidator
-    from m3agent.evals.environments.environments import Environments
-    from m3agent.evals.grade.grader import Grader
-    from m3agent.evals.report.wording import counted
 
-    validator = GradedValidator(Environments(state, say), Grader(state, say), timeout)
+    validator = GradedValidator(*parts(say), timeout)
     with CreatedFolder.opened(output, history.name) as made:
         seen = await create(history, made, wish, validator, say, rewriter)
-        made_now = f"{counted(len(made.rows), 'instance', 'instances')} of {made.repo} in {output}"
+        made_now = f"{counted(len(made.rows), 'instance')} of {made.repo} in {output}"
         if not made.rows:
             say(made_now)
             return _none(seen)
@@ -231,8 +217,7 @@ def _conclude(seen: CommitCounts) -> None:
     """Print why commits gave no candidate."""
     if not seen.commits:
         return
-    examined = f"{seen.commits} {'commit' if seen.commits == 1 else 'commits'} examined"
-    say(f"{examined}, {seen.candidates} {'candidate' if seen.candidates == 1 else 'candidates'}; the others:")
+    say(f"{counted(seen.commits, 'commit')} examined, {counted(seen.candidates, 'candidate')}; the others:")
     for reason, count in seen.rejected.most_common():
         say(f"  {count:6} {reason}")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from m3agent.agent.cli.common import faults, print_bytes, run
-from m3agent.agent.cli.eval.app import Ids, Rows, counter, eval_app, load_rows
+from m3agent.agent.cli.common import option, print_bytes, run, state_folder
+from m3agent.agent.cli.eval.app import Ids, Rows, counter, eval_app, load_rows, parts
 from m3agent.agent.util.sanitize import print_note, printable_line
 
 if TYPE_CHECKING:
@@ -22,14 +21,11 @@ if TYPE_CHECKING:
 def export(
     rows: Rows,
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="Folder for the result; an existing one is continued.", metavar="FOLDER"
-        ),
+        Path, option("--output", "-o", "Folder for the result; an existing one is continued.", "FOLDER")
     ],
     form: Annotated[
         Literal["harbor", "swebench"],
-        typer.Option("--format", help="Tasks for Harbor, or rows of SWE-bench with the names of images."),
+        option("--format", "Tasks for Harbor, or rows of SWE-bench with the names of images."),
     ] = "harbor",
     ids: Ids = None,
 ) -> None:
@@ -40,21 +36,16 @@ def export(
     Exit codes: 0 all are exported; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (the same command
     continues).
     """
-    with faults():
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.evals.environments.environments import Environments
-        from m3agent.evals.export.export import Exporter
-        from m3agent.evals.grade.grader import Grader
+    from m3agent.evals.export.export import Exporter
 
-        instances = load_rows(rows, ids)
-        state = state_dir(os.environ)
-        exporter = Exporter(output, state, Environments(state, print_note), Grader(state, print_note))
-        write = exporter.harbor if form == "harbor" else exporter.swebench
-        found = run(write(instances, _teller(len(instances))))
-        print_bytes("".join(f"{one.instance_id}\n" for one in found if not one.reason).encode())
-        if any(one.machine_failed for one in found):
-            raise typer.Exit(3)
-        raise typer.Exit(1 if any(one.reason for one in found) else 0)
+    instances = load_rows(rows, ids)
+    exporter = Exporter(output, state_folder(), *parts(print_note))
+    write = exporter.harbor if form == "harbor" else exporter.swebench
+    found = run(write(instances, _teller(len(instances))))
+    print_bytes("".join(f"{one.instance_id}\n" for one in found if not one.reason).encode())
+    if any(one.machine_failed for one in found):
+        raise typer.Exit(3)
+    raise typer.Exit(1 if any(one.reason for one in found) else 0)
 
 
 def _teller(total: int) -> Callable[[Exported], None]:

@@ -8,15 +8,16 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
-from m3agent.agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows
+from m3agent.agent.cli.common import AsJson, argument, option, print_bytes, run, say
+from m3agent.agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows, parts
 from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.util.sanitize import columns_of, print_note, print_text, printable_text
+from m3agent.agent.util.sanitize import columns_of, print_note, print_text, printable_line
 from m3agent.agent.util.table import fitting_wrapped, wrapped
 
 if TYPE_CHECKING:
@@ -24,18 +25,13 @@ if TYPE_CHECKING:
     from m3agent.evals.grade.validate import Validation as Validated
 
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        help="Instances at a time; by default the number of processors.", min=1, max=256, metavar="N"
-    ),
+    int | None, option("Instances at a time; by default the number of processors.", "N", min=1, max=256)
 ]
 Official = Annotated[
-    bool,
-    typer.Option(
-        "--official/--no-official", help="Also grade by the official package's rules, in a separate run."
-    ),
+    bool, option("--official/--no-official", "Also grade by the official package's rules, in a separate run.")
 ]
-REASON = 70  # characters of a reason in a table
+_short = partial(printable_line, limit=70)
+"""Returns a reason as a table has it."""
 
 
 @eval_app.command("validate")
@@ -43,15 +39,15 @@ def eval_validate(
     rows: Rows,
     output: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--output",
             "-o",
-            help="Write the findings to this file; those that it has already are used again.",
-            metavar="FILE",
+            "Write the findings to this file; those that it has already are used again.",
+            "FILE",
         ),
     ] = None,
     ids: Ids = None,
-    runs: Annotated[int, typer.Option(help="Runs of the reference patch.", min=1, max=50, metavar="N")] = 2,
+    runs: Annotated[int, option("Runs of the reference patch.", "N", min=1, max=50)] = 2,
     workers: Workers = None,
     official: Official = False,
     as_json: AsJson = False,
@@ -61,66 +57,58 @@ def eval_validate(
     Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (with -o, the same
     command continues).
     """
-    with faults():
-        from m3agent.evals.grade.validate import Validations, validate_all
-        from m3agent.evals.run.progress import ValidationProgress
+    from m3agent.evals.grade.validate import Validations, validate_all
+    from m3agent.evals.run.progress import ValidationProgress
 
-        instances = load_rows(rows, ids)
-        _check_output(output)
-        known = Validations.read(output).found if output is not None and output.exists() else {}
-        progress = ValidationProgress(len(instances), _workers(workers))
-        environments, grader = _parts(progress.say, official=False)
+    instances = load_rows(rows, ids)
+    _check_output(output)
+    known = Validations.read(output).found if output is not None and output.exists() else {}
+    progress = ValidationProgress(len(instances), _workers(workers))
+    environments, grader = parts(progress.say)
 
-        def keep(one: Validated) -> None:
-            was_known = known.get(one.instance_id) is one
-            if not was_known:
-                known[one.instance_id] = one
-                if output is not None:
-                    _write(output, Validations.text(known.values()))
-            progress.finished(one, known=was_known)
+    def keep(one: Validated) -> None:
+        was_known = known.get(one.instance_id) is one
+        if not was_known:
+            known[one.instance_id] = one
+            if output is not None:
+                _write(output, Validations.text(known.values()))
+        progress.finished(one, known=was_known)
 
-        with progress:
-            found = run(
-                validate_all(
-                    instances,
-                    environments,
-                    grader,
-                    workers=_workers(workers),
-                    runs=runs,
-                    official=official,
-                    known=dict(known),
-                    on_phase=progress.phase,
-                    on_done=keep,
-                )
+    with progress:
+        found = run(
+            validate_all(
+                instances,
+                environments,
+                grader,
+                workers=_workers(workers),
+                runs=runs,
+                official=official,
+                known=dict(known),
+                on_phase=progress.phase,
+                on_done=keep,
             )
-        if as_json:
-            print_bytes(Validations.text(found).encode())
-        else:
-            print_text(_validation_table(found, columns_of(sys.stdout)), end="")
-            if any(one.valid for one in found):
-                kept = [] if output is None else ["--validation", str(output)]
-                say(
-                    f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL"
-                )
-        if any(one.machine_failed for one in found):
-            raise typer.Exit(3)
-        raise typer.Exit(0 if all(one.valid for one in found) else 1)
+        )
+    if as_json:
+        print_bytes(Validations.text(found).encode())
+    else:
+        print_text(_validation_table(found, columns_of(sys.stdout)), end="")
+        if any(one.valid for one in found):
+            kept = [] if output is None else ["--validation", str(output)]
+            say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL")
+    if any(one.machine_failed for one in found):
+        raise typer.Exit(3)
+    raise typer.Exit(0 if all(one.valid for one in found) else 1)
 
 
 @eval_app.command("grade")
 def eval_grade(
     rows: Rows,
     predictions: Annotated[
-        str,
-        typer.Argument(
-            help="The patches: preds.json, JSON lines, or 'gold' for the reference.", metavar="PREDICTIONS"
-        ),
+        str, argument("The patches: preds.json, JSON lines, or 'gold' for the reference.", "PREDICTIONS")
     ],
     ids: Ids = None,
     validation: Validation = None,
-    logs: Annotated[
-        Path | None, typer.Option(help="Keep the logs of the tests in this folder.", metavar="FOLDER")
-    ] = None,
+    logs: Annotated[Path | None, option("Keep the logs of the tests in this folder.", "FOLDER")] = None,
     workers: Workers = None,
     official: Official = True,
     as_json: AsJson = False,
@@ -129,58 +117,47 @@ def eval_grade(
 
     Exit codes: 0 all are graded; 2 wrong use; 3 sandbox or environment; 130 interrupted.
     """
-    with faults():
-        from m3agent.evals.data.predictions import REFERENCE, read_predictions
-        from m3agent.evals.data.results import Verdict
-        from m3agent.evals.grade.grade_all import grade_all
-        from m3agent.evals.grade.validate import Validations
+    from m3agent.evals.data.predictions import REFERENCE, read_predictions
+    from m3agent.evals.data.results import Verdict
+    from m3agent.evals.grade.grade_all import grade_all
+    from m3agent.evals.grade.validate import Validations
 
-        instances = load_rows(rows, ids)
-        if predictions == REFERENCE:
-            if any(not i.answer.patch for i in instances):
-                raise UsageError(
-                    "Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it."
-                )
-            patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
-        else:
-            patches = read_predictions(Path(predictions))
-        there = {instance.id for instance in instances}
-        if ids is None and (unknown := sorted(set(patches) - there)):
-            raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
-        wanted = [instance for instance in instances if instance.id in patches]
-        if not wanted:
-            raise UsageError(f"{predictions} has no patch for any of the instances.")
-        for instance in instances:
-            if instance.id not in patches:
-                say(f"there is no patch for {instance.id}")
-        environments, grader = _parts(print_note, official=official)
-        found = run(
-            grade_all(
-                wanted,
-                patches,
-                environments,
-                grader,
-                workers=_workers(workers),
-                validations=None if validation is None else Validations.read(validation),
-                folder=logs,
-                on_done=_teller(len(wanted), lambda g: (g.instance_id, g.strict.verdict, g.strict.reason)),
+    instances = load_rows(rows, ids)
+    if predictions == REFERENCE:
+        if any(not i.answer.patch for i in instances):
+            raise UsageError(
+                "Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it."
             )
+        patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
+    else:
+        patches = read_predictions(Path(predictions))
+    there = {instance.id for instance in instances}
+    if ids is None and (unknown := sorted(set(patches) - there)):
+        raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
+    wanted = [instance for instance in instances if instance.id in patches]
+    if not wanted:
+        raise UsageError(f"{predictions} has no patch for any of the instances.")
+    for instance in instances:
+        if instance.id not in patches:
+            say(f"there is no patch for {instance.id}")
+    environments, grader = parts(print_note, official=official)
+    found = run(
+        grade_all(
+            wanted,
+            patches,
+            environments,
+            grader,
+            workers=_workers(workers),
+            validations=None if validation is None else Validations.read(validation),
+            folder=logs,
+            on_done=_teller(len(wanted), lambda g: (g.instance_id, g.strict.verdict, g.strict.reason)),
         )
-        if as_json:
-            print_bytes(_grades_json(found))
-        else:
-            print_text(_grade_table(found, columns_of(sys.stdout)), end="")
-        raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
-
-
-def _parts(say: Callable[[str], None], *, official: bool) -> tuple[Any, Any]:
-    """Return the environments and the grader to use; `say` receives notes for the user."""
-    from m3agent.agent.settings.settings import state_dir
-    from m3agent.evals.environments.environments import Environments
-    from m3agent.evals.grade.grader import Grader
-
-    state = state_dir(os.environ)
-    return Environments(state, say), Grader(state, say, official=official)
+    )
+    if as_json:
+        print_bytes(_grades_json(found))
+    else:
+        print_text(_grade_table(found, columns_of(sys.stdout)), end="")
+    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
 
 
 def _workers(given: int | None) -> int:
@@ -301,8 +278,3 @@ def _grades_json(found: list[Graded]) -> bytes:
         "differences": [one.instance_id for one in found if one.differs],
     }
     return json.dumps(value, indent=2).encode() + b"\n"
-
-
-def _short(text: str) -> str:
-    line = printable_text(" ".join(text.split()))
-    return line if len(line) <= REASON else f"{line[: REASON - 1]}…"

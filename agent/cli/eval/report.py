@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, say
+from m3agent.agent.cli.common import AsJson, argument, option, print_bytes, say
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.util.sanitize import columns_of
@@ -23,79 +21,73 @@ if TYPE_CHECKING:
 
 @eval_app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="The run's folder.", metavar="RUN")],
+    run: Annotated[Path, argument("The run's folder.", "RUN")],
     compare: Annotated[
-        Path | None, typer.Option(help="Another run to compare it with, instance by instance.", metavar="RUN")
+        Path | None, option("Another run to compare it with, instance by instance.", "RUN")
     ] = None,
     output: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--output",
             "-o",
-            help="Write an HTML page to this file, and the sessions' pages next to it; - is standard output.",
-            metavar="FILE",
+            "Write an HTML page to this file, and the sessions' pages next to it; - is standard output.",
+            "FILE",
         ),
     ] = None,
     as_json: AsJson = False,
-    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML to this file.", metavar="FILE")] = None,
+    junit: Annotated[Path | None, option("Write JUnit XML to this file.", "FILE")] = None,
     official: Annotated[
-        Path | None,
-        typer.Option(help="Write SWE-bench's run report (schema 2) to this file.", metavar="FILE"),
+        Path | None, option("Write SWE-bench's run report (schema 2) to this file.", "FILE")
     ] = None,
     predictions: Annotated[
-        Path | None,
-        typer.Option(help="Write SWE-bench's predictions (JSON lines) to this file.", metavar="FILE"),
+        Path | None, option("Write SWE-bench's predictions (JSON lines) to this file.", "FILE")
     ] = None,
     allow_incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--allow-incomplete", help="Show a range of scores if some attempts have no result yet."
-        ),
+        bool, option("--allow-incomplete", "Show a range of scores if some attempts have no result yet.")
     ] = False,
 ) -> None:
     """Report the results of a run: rates with intervals, costs, and each attempt, failures first.
 
     Exit codes: 0 reported; 2 wrong use; 3 the run is not complete.
     """
-    with faults():
-        from m3agent.agent.report.write import write_page
-        from m3agent.evals.data.run_folder import RunFolder
-        from m3agent.evals.report.compare import compare as compared
-        from m3agent.evals.report.counting import tally_of
-        from m3agent.evals.report.model import report_of
+    from m3agent.agent.report.write import write_page
+    from m3agent.evals.data.run_folder import RunFolder
+    from m3agent.evals.report.compare import compare as compared
+    from m3agent.evals.report.counting import tally_of
+    from m3agent.evals.report.model import report_of
 
-        page = None if output in (None, "-") else Path(str(output))
-        _check(page, [page, junit, official, predictions], both=output == "-" and as_json)
-        folder = RunFolder.read(run)
-        tally = tally_of(folder)
-        made = report_of(tally)
-        _check_complete(made, folder, allow_incomplete=allow_incomplete)
-        comparison = None
-        if compare is not None:
-            other = RunFolder.read(compare)
-            others = tally_of(other)
-            _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
-            comparison = compared(tally, others, str(compare))
-        if junit is not None:
-            from m3agent.evals.report.exports import junit as as_junit
+    page = None if output in (None, "-") else Path(str(output))
+    _check(page, [page, junit, official, predictions], both=output == "-" and as_json)
+    folder = RunFolder.read(run)
+    tally = tally_of(folder)
+    made = report_of(tally)
+    _check_complete(made, folder, allow_incomplete=allow_incomplete)
+    comparison = None
+    if compare is not None:
+        other = RunFolder.read(compare)
+        others = tally_of(other)
+        _check_complete(report_of(others), other, allow_incomplete=allow_incomplete)
+        comparison = compared(tally, others, str(compare))
+    if junit is not None:
+        from m3agent.evals.report.exports import junit as as_junit
 
-            write_page(junit, as_junit(made))
-        _write_official(folder, tally, official, predictions)
-        if output is not None:
-            _show_page(folder, made, comparison, page)
-        if as_json:
-            from m3agent.evals.report.exports import as_json as in_json
+        write_page(junit, as_junit(made))
+    _write_official(folder, tally, official, predictions)
+    if output is not None:
+        _show_page(folder, made, comparison, page)
+    if as_json:
+        from m3agent.evals.report.exports import as_json as in_json
 
-            print_bytes(in_json(made, comparison))
-        elif output is None:
-            from m3agent.agent.ui.result import print_result, tables
-            from m3agent.evals.report.table import table
+        print_bytes(in_json(made, comparison))
+    elif output is None:
+        from m3agent.agent.ui.result import print_result, tables
+        from m3agent.evals.report.table import table
 
-            print_result(tables(table(made, comparison, columns_of(sys.stdout))))
-            if made.score.resolved < made.score.attempts:
-                command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
-                what = "the results as a page" if made.config.command else "each attempt's steps"
-                say(f"next: {command} shows {what}")
+        print_result(tables(table(made, comparison, columns_of(sys.stdout))))
+        if made.score.resolved < made.score.attempts:
+            command = shlex.join(["m3agent", "eval", "report", str(run), "-o", "report.html"])
+            what = "the results as a page" if made.config.command else "each attempt's steps"
+            say(f"next: {command} shows {what}")
 
 
 def _check(page: Path | None, files: list[Path | None], *, both: bool) -> None:

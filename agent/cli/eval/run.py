@@ -6,7 +6,6 @@ The same command continues a run that stopped.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, faults, print_bytes, run, say
+from m3agent.agent.cli.common import AsJson, option, print_bytes, run, say, settings_in, state_folder
 from m3agent.agent.cli.eval.app import Ids, Rows, Validation, eval_app, load_rows
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.options import Flags, takes_settings
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import print_note, print_text
 
 if TYPE_CHECKING:
@@ -57,56 +57,46 @@ BLIND = "the embedded engine needs a test that fails, and an instance's own test
 def eval_run(
     rows: Rows,
     output: Annotated[
-        Path,
-        typer.Option("--output", "-o", help="Folder of the run; an existing run is resumed.", metavar="RUN"),
+        Path, option("--output", "-o", "Folder of the run; an existing run is resumed.", "RUN")
     ],
     ids: Ids = None,
-    attempts: Annotated[
-        int | None, typer.Option(help="Attempts at each instance.", min=1, metavar="N")
-    ] = None,
+    attempts: Annotated[int | None, option("Attempts at each instance.", "N", min=1)] = None,
     pass_k: Annotated[
-        int | None,
-        typer.Option(
-            help="The same as --attempts, and the report shows pass@1 to pass@N.", min=1, metavar="N"
-        ),
+        int | None, option("The same as --attempts, and the report shows pass@1 to pass@N.", "N", min=1)
     ] = None,
-    workers: Annotated[int, typer.Option(help="Attempts at a time.", min=1, max=1024, metavar="N")] = 1,
+    workers: Annotated[int, option("Attempts at a time.", "N", min=1, max=1024)] = 1,
     cluster: Annotated[
-        str | None,
-        typer.Option(help="A Ray cluster that makes the attempts: ray://HOST:PORT.", metavar="ADDRESS"),
+        str | None, option("A Ray cluster that makes the attempts: ray://HOST:PORT.", "ADDRESS")
     ] = None,
     agent_command: Annotated[
         str | None,
-        typer.Option(
-            help="Another agent: a command. m3agent replaces {repo} (folder of the code), {issue} (file with the issue), {image} (Docker image that runs the tests), {output} (file for the patch; without it, the agent edits {repo}), {usage} (JSON file for its tokens and cost) and {endpoint} (URL of a model server).",
-            metavar="COMMAND",
+        option(
+            "Another agent: a command. m3agent replaces {repo} (folder of the code), {issue} (file with the issue), {image} (Docker image that runs the tests), {output} (file for the patch; without it, the agent edits {repo}), {usage} (JSON file for its tokens and cost) and {endpoint} (URL of a model server).",
+            "COMMAND",
         ),
     ] = None,
-    agent_name: Annotated[
-        str | None, typer.Option(help="Name of the other agent, with its version.", metavar="NAME")
-    ] = None,
+    agent_name: Annotated[str | None, option("Name of the other agent, with its version.", "NAME")] = None,
     agent_env: Annotated[
         str | None,
-        typer.Option(
-            help="Environment variables that the other agent gets besides PATH and HOME; NAME={endpoint} sets one.",
-            metavar="NAME,...",
+        option(
+            "Environment variables that the other agent gets besides PATH and HOME; NAME={endpoint} sets one.",
+            "NAME,...",
         ),
     ] = None,
     agent_minutes: Annotated[
-        float | None,
-        typer.Option(help="Time limit of an attempt's agent, in minutes.", min=0.01, metavar="M"),
+        float | None, option("Time limit of an attempt's agent, in minutes.", "M", min=0.01)
     ] = None,
     environment_minutes: Annotated[
-        float, typer.Option(help="Time limit of an attempt's environment, in minutes.", min=0.01, metavar="M")
+        float, option("Time limit of an attempt's environment, in minutes.", "M", min=0.01)
     ] = 90,
     test_minutes: Annotated[
-        float, typer.Option(help="Time limit of grading an attempt, in minutes.", min=0.01, metavar="M")
+        float, option("Time limit of grading an attempt, in minutes.", "M", min=0.01)
     ] = 180,
     *,
     flags: Flags,
     validation: Validation = None,
     official: Annotated[
-        bool, typer.Option("--official/--no-official", help="Also grade by the official package's rules.")
+        bool, option("--official/--no-official", "Also grade by the official package's rules.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,39 +105,36 @@ def eval_run(
     Exit codes: 0 every attempt has a result; 2 wrong use; 3 some have none because the machine or the model server
     failed; 130 interrupted.
     """
-    with faults():
-        from m3agent.evals.data.load import digest
-        from m3agent.evals.data.results import RunConfig
-        from m3agent.evals.grade.validate import Validations
-        from m3agent.evals.run.evaluate import evaluate
-        from m3agent.evals.run.parts import standard_parts
+    from m3agent.evals.data.load import digest
+    from m3agent.evals.data.results import RunConfig
+    from m3agent.evals.grade.validate import Validations
+    from m3agent.evals.run.evaluate import evaluate
+    from m3agent.evals.run.parts import standard_parts
 
-        if attempts is not None and pass_k is not None:
-            raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
-        choose_agent = _agent(flags, agent_command, agent_name, agent_env, agent_minutes)
-        instances = load_rows(rows, ids)
-        invalid: dict[str, str] = {}
-        if validation is not None:
-            instances, invalid = Validations.read(validation).sorted_out(instances)
-        name, command, agent_settings, agent, seconds = choose_agent()
-        config = RunConfig(
-            data=digest(instances, invalid),
-            instances=tuple(instance.id for instance in instances),
-            agent=name,
-            command=command,
-            settings=agent_settings,
-            attempts=attempts or pass_k or 1,
-            timeouts={"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
-        )
-        parts = partial(standard_parts, agent, config.timeouts, official=official, invalid=invalid)
-        try:
-            folder = evaluate(
-                config, instances, output, parts, print_note, run, workers=workers, cluster=cluster
-            )
-        except KeyboardInterrupt:
-            say(f"stopped; the results are kept in {output}, and the same command resumes the run")
-            raise
-        raise typer.Exit(conclude(folder, output, as_json=as_json))
+    if attempts is not None and pass_k is not None:
+        raise UsageError("--attempts and --pass-k both say how many attempts: give one of them.")
+    choose_agent = _agent(flags, agent_command, agent_name, agent_env, agent_minutes)
+    instances = load_rows(rows, ids)
+    invalid: dict[str, str] = {}
+    if validation is not None:
+        instances, invalid = Validations.read(validation).sorted_out(instances)
+    name, command, agent_settings, agent, seconds = choose_agent()
+    config = RunConfig(
+        data=digest(instances, invalid),
+        instances=tuple(instance.id for instance in instances),
+        agent=name,
+        command=command,
+        settings=agent_settings,
+        attempts=attempts or pass_k or 1,
+        timeouts={"environment": environment_minutes * 60, "agent": seconds, "tests": test_minutes * 60},
+    )
+    parts = partial(standard_parts, agent, config.timeouts, official=official, invalid=invalid)
+    try:
+        folder = evaluate(config, instances, output, parts, print_note, run, workers=workers, cluster=cluster)
+    except KeyboardInterrupt:
+        say(f"stopped; the results are kept in {output}, and the same command resumes the run")
+        raise
+    raise typer.Exit(conclude(folder, output, as_json=as_json))
 
 
 def _agent(
@@ -159,7 +146,6 @@ def _agent(
 ) -> Callable[[], AgentChoice]:
     """Refuse options that do not go together; return what then chooses the agent and prints its model server."""
     from m3agent import __version__
-    from m3agent.agent.settings.loader import load_settings
     from m3agent.agent.settings.settings import SETTINGS
     from m3agent.evals.run.other_agent import OtherAgent, asks_for_endpoint, parse_command, parse_variables
     from m3agent.evals.run.own_agent import OwnAgent
@@ -170,7 +156,7 @@ def _agent(
                 raise UsageError(
                     f"{option} is only for another agent: give its command with --agent-command."
                 )
-        settings = load_settings(Path("/"), flags, os.environ).settings  # no repository's own settings
+        settings = settings_in(Path("/"), flags)  # no repository's own settings
         seconds = 60 * (settings.max_minutes + VERIFYING_MINUTES if minutes is None else minutes)
 
         def own() -> AgentChoice:
@@ -187,7 +173,7 @@ def _agent(
         raise UsageError(
             f"{given[0]} is only for m3agent's own agent: put the other agent's options into its command."
         )
-    server = _model_server(load_settings(Path("/"), flags, os.environ).settings) if counted else None
+    server = _model_server(settings_in(Path("/"), flags)) if counted else None
     seconds = 60 * (OTHER_MINUTES if minutes is None else minutes)
 
     def other() -> AgentChoice:
@@ -205,10 +191,9 @@ def _model_server(settings: Settings) -> tuple[CountedEndpoint, str]:
     """Return the model server that another agent reaches through a proxy, and its name. Its key is the agent's own affair."""
     from m3agent.agent.endpoint.choice import choose_model_server
     from m3agent.agent.session.usage import prices_at
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.evals.run.other_agent import CountedEndpoint
 
-    server = choose_model_server(settings, state_dir(os.environ))
+    server = choose_model_server(settings, state_folder())
     if server is None:
         raise UsageError("{endpoint} stands for a model server, and there is none: name one with --endpoint.")
     return CountedEndpoint(server.url, prices_at(server.url, settings.server_price)), server.description
@@ -216,22 +201,15 @@ def _model_server(settings: Settings) -> tuple[CountedEndpoint, str]:
 
 def _endpoint(settings: Settings) -> EndpointChoice:
     """Return the model server for all attempts. Print it before anything is sent there."""
-    from m3agent.agent.cli.hosts import ask_about
+    from m3agent.agent.cli.hosts import tell
     from m3agent.agent.endpoint.choice import ModelServer, choose_endpoint
-    from m3agent.agent.endpoint.disclosure import announce
-    from m3agent.agent.settings.settings import state_dir
 
-    state = state_dir(os.environ)
-    choice = choose_endpoint(settings, state)
+    choice = choose_endpoint(settings, state_folder())
     say(f"engine {choice.description}")
     if not isinstance(choice, ModelServer):
         say(f"{BLIND}: --endpoint names a language model, --agent-command another agent")
     else:
-        if choice.notice:
-            print_note(choice.notice)
-        ask_about(choice, settings, "repositories and issues go")
-        if not settings.yes:
-            announce(choice.url, state, print_note, "repositories and issues go", key=choice.key)
+        tell(choice, settings, "repositories and issues go")
     return choice
 
 
@@ -248,7 +226,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
     results = folder.results()
     left = len(folder.left())
     counts = Counter(result.verdict for result in results)
-    counted = len(results) - counts[Verdict.INVALID]
+    graded = len(results) - counts[Verdict.INVALID]
     if as_json:
         found: dict[str, object] = {
             "folder": str(folder.path),
@@ -258,7 +236,7 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
             "verdicts": {verdict: counts[verdict] for verdict in Verdict},
         }
         if left == 0:
-            found |= {"resolved": counts[Verdict.RESOLVED], "counted": counted}
+            found |= {"resolved": counts[Verdict.RESOLVED], "counted": graded}
         print_bytes(json.dumps(found, indent=2).encode() + b"\n")
     if left:
         why = Counter(result.reason for result in results if result.verdict is Verdict.INFRA).most_common(1)
@@ -271,9 +249,8 @@ def conclude(folder: RunFolder, output: Path, *, as_json: bool) -> int:
         return EnvironmentFault.exit_code
     if not as_json:
         invalid = f", {counts[Verdict.INVALID]} invalid left out" if counts[Verdict.INVALID] else ""
-        attempts = "attempt" if counted == 1 else "attempts"
-        print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted} {attempts}{invalid}")
-        if counted and not counts[Verdict.RESOLVED]:
+        print_text(f"resolved {counts[Verdict.RESOLVED]} of {counted(graded, 'attempt')}{invalid}")
+        if graded and not counts[Verdict.RESOLVED]:
             say(_why_none(folder, results))
     say(f"next: m3agent eval report {output} shows the results")
     return 0

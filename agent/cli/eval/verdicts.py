@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.agent.cli.common import AsJson, Repo, faults, print_bytes, run, say
+from m3agent.agent.cli.common import (
+    AsJson,
+    Repo,
+    option,
+    print_bytes,
+    run,
+    say,
+    settings_in,
+    state_folder,
+)
 from m3agent.agent.cli.eval.app import eval_app
 from m3agent.agent.cli.verify import SETTINGS
 from m3agent.agent.settings.options import Flags, takes_settings
@@ -33,11 +41,9 @@ MOST_REASON = 100
 @takes_settings(*(name for name in SETTINGS if name != "github_api"), sandbox="Where the tests run.")
 def verdicts(
     repo: Repo = Path(),
-    fixes: Annotated[
-        int, typer.Option(help="Number of fixes, those of earlier calls included.", min=1, metavar="N")
-    ] = 10,
-    again: Annotated[bool, typer.Option("--again", help="Forget what earlier calls measured.")] = False,
-    seed: Annotated[int, typer.Option(help="Chooses the faults.", metavar="N")] = 0,
+    fixes: Annotated[int, option("Number of fixes, those of earlier calls included.", "N", min=1)] = 10,
+    again: Annotated[bool, option("--again", "Forget what earlier calls measured.")] = False,
+    seed: Annotated[int, option("Chooses the faults.", "N")] = 0,
     *,
     flags: Flags,
     as_json: AsJson = False,
@@ -49,20 +55,19 @@ def verdicts(
     Exit codes: 0 no wrong patch was verified; 1 one was, or there is no fix; 2 wrong use; 3 sandbox or environment; 130
     interrupted (the same command continues).
     """
-    with faults():
-        from m3agent.agent.cli.dockerfiles import ask
-        from m3agent.agent.verify.accuracy import Accuracy
+    from m3agent.agent.cli.dockerfiles import ask
+    from m3agent.agent.verify.accuracy import Accuracy
 
-        ask(repo, flags)
-        measured = run(_measure(repo, flags, fixes, seed, again=again))
-        if as_json:
-            print_bytes(measured.model_dump_json(indent=2).encode() + b"\n")
-        elif measured.trials:
-            print_text(_table(measured.trials, columns_of(sys.stdout)), end="")
-        if not measured.trials:
-            say("no commit here fixes code whose tests show it: nothing was measured")
-            raise typer.Exit(1)
-        raise typer.Exit(1 if Accuracy.of(measured.trials).wrong_verified else 0)
+    ask(repo, flags)
+    measured = run(_measure(repo, flags, fixes, seed, again=again))
+    if as_json:
+        print_bytes(measured.model_dump_json(indent=2).encode() + b"\n")
+    elif measured.trials:
+        print_text(_table(measured.trials, columns_of(sys.stdout)), end="")
+    if not measured.trials:
+        say("no commit here fixes code whose tests show it: nothing was measured")
+        raise typer.Exit(1)
+    raise typer.Exit(1 if Accuracy.of(measured.trials).wrong_verified else 0)
 
 
 async def _measure(repo: Path, flags: Flags, most: int, seed: int, *, again: bool) -> Measured:
@@ -73,14 +78,12 @@ async def _measure(repo: Path, flags: Flags, most: int, seed: int, *, again: boo
     from m3agent.agent.patches.change import Source
     from m3agent.agent.patches.verification import VerifyRequest
     from m3agent.agent.repo.snapshot import scratch_folder
-    from m3agent.agent.settings.loader import load_settings
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.agent.ui.activity import Activity
     from m3agent.agent.verify.accuracy import Measured, path_of, read, write
     from m3agent.evals.create.history import open_history
     from m3agent.evals.verdicts.trial import FixTrials
 
-    settings, state = load_settings(repo, flags, os.environ).settings, state_dir(os.environ)
+    settings, state = settings_in(repo, flags), state_folder()
     repository = await asyncio.to_thread(opened, repo, settings, state)
     kept = path_of(state, repository.common_dir)
     measured = Measured() if again else read(kept)

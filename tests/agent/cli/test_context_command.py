@@ -14,6 +14,7 @@ import pytest
 
 from m3agent.agent.cli import app as cli
 from m3agent.agent.cli import context as command
+from m3agent.agent.context.packer import PackOptions
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process, Stream
 
@@ -103,7 +104,7 @@ def test_the_quick_way_has_the_options_of_the_whole_command_line() -> None:
     """The fast parser knows only options of the full command line, so it answers none that --help does not document."""
     names = {f"--{name}" for name in inspect.signature(cli.context).parameters}
     assert {*command.VALUES, "--stats"} - {"-o"} <= names
-    known = set(inspect.signature(command.PackRequest).parameters)
+    known = {*inspect.signature(PackOptions).parameters, *inspect.signature(command.run).parameters}
     assert {"budget", "include", "exclude", "output", "stats", "verify", "issue"} <= known
 
 

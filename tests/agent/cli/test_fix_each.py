@@ -41,7 +41,7 @@ def fix_all(tmp_path: Path) -> FixAll:
             file = tmp_path / "issues"
             file.write_text(text)
         with pytest.raises(typer.Exit) as ended:
-            fix_each(file, begin, as_json=False, json_result=False)
+            fix_each(file, begin, json_result=False)
         return ended.value.exit_code
 
     return fix_all
@@ -91,7 +91,7 @@ def test_a_file_without_issues_is_refused(tmp_path: Path, content: bytes | None,
         raise AssertionError
 
     with pytest.raises(UsageError, match=f"^--each {file} {reason}$"):
-        fix_each(file, begin, as_json=False, json_result=False)
+        fix_each(file, begin, json_result=False)
 
 
 @pytest.mark.parametrize(

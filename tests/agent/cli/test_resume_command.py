@@ -41,5 +41,5 @@ async def test_the_embedded_engine_says_that_it_takes_no_advice(
     hand_over = HandOver(apply=False, branch=None, pull_request=False)
     session: Any = Silent()
     with Screen(rows=False) as screen:
-        await carried_on(session, [], point, {}, hand_over, screen, as_json=False)
+        await carried_on(session, [], point, {}, hand_over, screen)
     assert (capfd.readouterr().err == f"note: {NO_ADVICE}\n") is told
