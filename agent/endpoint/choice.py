@@ -30,39 +30,33 @@ _Running: TypeAlias = tuple[Path, ServerRecord]
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A server to talk to.
-
-    Attributes:
-        url: Its address.
-        key: The API key to send, or None.
-        source: Where it comes from.
-        description: The choice in words, for people.
-        record: Its record, if `m3agent serve` runs it here and the settings do not name it.
-        notice: A sentence for people about a key that this server does not get, or an empty text.
-    """
+    """A server to talk to."""
 
     url: str
+    """Its address."""
     key: str | None = field(repr=False)
+    """The API key to send, or None."""
     source: Source
+    """Where it comes from."""
     description: str
+    """The choice in words, for people."""
     record: ServerRecord | None = None
+    """Its record, if `m3agent serve` runs it here and the settings do not name it."""
     notice: str = ""
+    """A sentence for people about a key that this server does not get, or an empty text."""
 
 
 @dataclass(frozen=True)
 class EmbeddedEngine:
-    """The engine `embedded`, which the command must start itself (see `opened`).
-
-    Attributes:
-        candidates: The most changes that it tries; None for its own limit.
-        seed: The seed of its search.
-    """
+    """The engine `embedded`, which the command must start itself (see `opened`)."""
 
     description: ClassVar[str] = (
         "embedded: repairs what the failing tests show; the issue's text is only a hint; no language model"
     )
     candidates: int | None = None
+    """The most changes that it tries; None for its own limit."""
     seed: int = 0
+    """The seed of its search."""
 
 
 EndpointChoice: TypeAlias = ModelServer | EmbeddedEngine

@@ -18,19 +18,16 @@ from m3agent.serving.launch.record import ServerRecord, live_servers
 
 @dataclass(frozen=True)
 class ChosenServer:
-    """A server that answered.
-
-    Attributes:
-        endpoint: What the server says about itself.
-        key: The API key to send, or None.
-        record: Its record, or None; see `ModelServer`.
-        settings: The settings in force.
-    """
+    """A server that answered."""
 
     endpoint: Endpoint
+    """What the server says about itself."""
     key: str | None = field(repr=False)
+    """The API key to send, or None."""
     record: ServerRecord | None
+    """Its record, or None; see `ModelServer`."""
     settings: Settings
+    """The settings in force."""
 
 
 async def chosen_server(

@@ -34,17 +34,14 @@ async def yes(_: str, __: Mapping[str, Any]) -> bool:
 
 @dataclass
 class OtherTools:
-    """The tools offered besides m3agent's own, and the servers that run them.
-
-    Attributes:
-        schemas: The tools' schemas, as the model gets them.
-        servers: The servers; None if there are none, or if the session was resumed without them.
-        may_call: Asks for permission before each call.
-    """
+    """The tools offered besides m3agent's own, and the servers that run them."""
 
     schemas: list[dict[str, Any]] = field(default_factory=list)
+    """The tools' schemas, as the model gets them."""
     servers: McpServers | None = None
+    """The servers; None if there are none, or if the session was resumed without them."""
     may_call: MayCall = yes
+    """Asks for permission before each call."""
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
         """Call a tool and return exactly one result. A refused or impossible call gets a result, too.

@@ -96,19 +96,16 @@ def _run(
 
 
 class CommitEntry(NamedTuple):
-    """A file of a commit.
-
-    Attributes:
-        path: The path, relative to the root.
-        mode: Git's mode, as six octal digits.
-        oid: The id of the blob.
-        size: In bytes; 0 for a submodule.
-    """
+    """A file of a commit."""
 
     path: str
+    """The path, relative to the root."""
     mode: str
+    """Git's mode, as six octal digits."""
     oid: str
+    """The id of the blob."""
     size: int
+    """In bytes; 0 for a submodule."""
 
 
 @dataclass(frozen=True)
@@ -117,18 +114,16 @@ class Repository:
 
     Paths in results are relative to the root, with `/`. Bytes that are not UTF-8 appear as surrogate escapes,
     as in Python's file functions.
-
-    Attributes:
-        host_git: The location of the repository, and how to run git in it.
-        head: The id of the checked-out commit.
-        branch: The checked-out branch; None if HEAD is detached.
-        shallow: Whether the clone is shallow.
     """
 
     host_git: HostGit
+    """The location of the repository, and how to run git in it."""
     head: str
+    """The id of the checked-out commit."""
     branch: str | None
+    """The checked-out branch; None if HEAD is detached."""
     shallow: bool
+    """Whether the clone is shallow."""
 
     @property
     def root(self) -> Path | None:

@@ -35,15 +35,11 @@ LARGEST = 2**53
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """The settings in force.
-
-    Attributes:
-        settings: The settings.
-        origins: For each setting, by name, where its value came from.
-    """
+    """The settings in force."""
 
     settings: Settings
     origins: Mapping[str, str]
+    """For each setting, by name, where its value came from."""
 
     def show(self) -> list[tuple[str, object, str]]:
         """Return every setting as (name, value, origin), in the order of declaration, with secrets hidden."""

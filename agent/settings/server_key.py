@@ -13,18 +13,15 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class ServerKey:
-    """A key as the user configured it.
-
-    Attributes:
-        text: The key.
-        place: Where it is configured, for people: a variable, or the path of a settings file.
-        server: Address of the server that it was configured for. None if no address was configured: it is then
-            for the server that the user names with the command.
-    """
+    """A key as the user configured it."""
 
     text: str = field(repr=False)
+    """The key."""
     place: str = "api_key"
+    """Where it is configured, for people: a variable, or the path of a settings file."""
     server: str | None = None
+    """Address of the server that it was configured for. None if no address was configured: it is then for the server
+    that the user names with the command."""
 
     def belongs_to(self, url: str) -> bool:
         """Return whether the key was configured for the server at `url`: host and port are the same."""

@@ -32,62 +32,56 @@ RERUNS = 3
 
 @dataclass(frozen=True)
 class Setting:
-    """The declaration of a setting, without its name, type and default.
-
-    Attributes:
-        help: One sentence, for `--help` and the documentation.
-        panel: The panel of `--help` that has its flag.
-        more: Further text for the documentation, in Markdown.
-        metavar: Stands for the value in `--help`. With it, the command line takes any text for a choice, and
-            `load_settings` reports invalid values.
-        if_unset: What applies if the default is None, in Markdown.
-        flag: Whether commands have a flag for it. The Python API has an argument for every setting.
-        at_least: The lowest number that is allowed.
-        above: Numbers must be greater than this one.
-        at_most: The highest number that is allowed.
-        read: Turns text into a value, and raises ValueError. With it, the command line and files take text for a number.
-        check: Returns the value to use; raises ValueError with the reason why a value is refused.
-        repository: Whether a repository's own file may set it. Strangers write that file. It must not decide where the
-            repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits
-            on usage and cost are "lower": the file's value is used only if it is lower than the value in the user's
-            file, or lower than the default if the user's file has no value. A choice is "unset": the file's value is
-            used only if the user's file has none. "ignored" is "no" for a setting that earlier versions took from such a
-            file: the file stays valid.
-        measure: Turns a value of a "lower" setting into the number to compare.
-        secret: Whether the value is secret. It is then never shown, and never taken from a command line, because every
-            user of the machine can see command lines.
-        address: Whether the value is a URL. Errors do not repeat a URL that may contain a password.
-    """
+    """The declaration of a setting, without its name, type and default."""
 
     help: str
+    """One sentence, for `--help` and the documentation."""
     _: KW_ONLY
     panel: str = ""
+    """The panel of `--help` that has its flag."""
     more: str = ""
+    """Further text for the documentation, in Markdown."""
     metavar: str | None = None
+    """Stands for the value in `--help`. With it, the command line takes any text for a choice, and `load_settings`
+    reports invalid values."""
     if_unset: str = ""
+    """What applies if the default is None, in Markdown."""
     flag: bool = True
+    """Whether commands have a flag for it. The Python API has an argument for every setting."""
     at_least: int | None = None
+    """The lowest number that is allowed."""
     above: int | None = None
+    """Numbers must be greater than this one."""
     at_most: int | None = None
+    """The highest number that is allowed."""
     read: Callable[[str], object] | None = None
+    """Turns text into a value, and raises ValueError. With it, the command line and files take text for a number."""
     check: Callable[[Any], object] | None = None
+    """Returns the value to use; raises ValueError with the reason why a value is refused."""
     repository: Literal["no", "ignored", "unset", "lower"] = "no"
+    """Whether a repository's own file may set it. Strangers write that file. It must not decide where the
+    repository's content goes, with which key, what runs outside the sandbox, or how the sandbox is made. Limits on
+    usage and cost are "lower": the file's value is used only if it is lower than the value in the user's file, or
+    lower than the default if the user's file has no value. A choice is "unset": the file's value is used only if the
+    user's file has none. "ignored" is "no" for a setting that earlier versions took from such a file: the file stays
+    valid."""
     measure: Callable[[Any], float] = float
+    """Turns a value of a "lower" setting into the number to compare."""
     secret: bool = False
+    """Whether the value is secret. It is then never shown, and never taken from a command line, because every user of
+    the machine can see command lines."""
     address: bool = False
+    """Whether the value is a URL. Errors do not repeat a URL that may contain a password."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredSetting(Setting):
-    """A setting with its name, its type and its default.
-
-    Attributes:
-        type: The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. If the annotation is a
-            string, because importing its type takes long, values are text, and `check` converts them.
-    """
+    """A setting with its name, its type and its default."""
 
     name: str
     type: Any
+    """The type without None: `int`, `float`, `bool`, `str`, or a `Literal` of strings. If the annotation is a string,
+    because importing its type takes long, values are text, and `check` converts them."""
     default: object
 
     @property

@@ -24,36 +24,30 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Hit:
-    """A rule that has reached its limit.
-
-    Attributes:
-        rule: Name of the rule.
-        count: Count of the rule, in its own unit.
-        members: Identities of the calls, results or states that make up the loop.
-        patience: Turns in which the loop may continue before the next step.
-        text: What happened, in words.
-    """
+    """A rule that has reached its limit."""
 
     rule: str
+    """Name of the rule."""
     count: int
+    """Count of the rule, in its own unit."""
     members: tuple[str, ...]
+    """Identities of the calls, results or states that make up the loop."""
     patience: int
+    """Turns in which the loop may continue before the next step."""
     text: str
+    """What happened, in words."""
 
 
 @dataclass
 class DetectedLoop:
-    """One loop of the run.
-
-    Attributes:
-        level: Number of steps taken against it.
-        hits: Turns in which it continued since the last step.
-        turn: The last turn in which it was seen.
-    """
+    """One loop of the run."""
 
     level: int = 0
+    """Number of steps taken against it."""
     hits: int = 0
+    """Turns in which it continued since the last step."""
     turn: int = 0
+    """The last turn in which it was seen."""
 
 
 class StallDetector:

@@ -14,37 +14,34 @@ from m3agent.tools.registry import traits_of
 
 @dataclass(frozen=True)
 class PastCall:
-    """One call of the history.
-
-    Attributes:
-        number: Number of the call in the history, from 1.
-        turn: The turn that made the call.
-        name: Name of the tool.
-        call: Identity of the call.
-        result: Identity of the result.
-        error: Class of the error; empty if there is none.
-        failed: Whether the call failed.
-        tree: State of the work tree after the call; empty if unknown.
-        changed: Whether the call changed the work tree.
-        fresh: Whether the call showed a new result or led to a new state of the work tree.
-        read: Whether the call reads files.
-        unread: Number of lines that had not been read before; 0 for calls that are no reads.
-        times: Numbers of the equal calls up to this one, since their result last changed.
-    """
+    """One call of the history."""
 
     number: int
+    """Number of the call in the history, from 1."""
     turn: int
+    """The turn that made the call."""
     name: str
+    """Name of the tool."""
     call: str
+    """Identity of the call."""
     result: str
+    """Identity of the result."""
     error: str
+    """Class of the error; empty if there is none."""
     failed: bool
+    """Whether the call failed."""
     tree: str
+    """State of the work tree after the call; empty if unknown."""
     changed: bool
+    """Whether the call changed the work tree."""
     fresh: bool
+    """Whether the call showed a new result or led to a new state of the work tree."""
     read: bool
+    """Whether the call reads files."""
     unread: int
+    """Number of lines that had not been read before; 0 for calls that are no reads."""
     times: tuple[int, ...]
+    """Numbers of the equal calls up to this one, since their result last changed."""
 
     @property
     def key(self) -> str:
