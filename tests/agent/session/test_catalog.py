@@ -32,6 +32,7 @@ from tests.tools.small_disk import fill, small_disk
 
 pytestmark = pytest.mark.usefixtures("unicode_locale")
 
+
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments)
 
