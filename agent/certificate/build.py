@@ -14,44 +14,46 @@ from m3agent.agent.issue.load import Issue
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.pair import OWN_TESTS
 from m3agent.agent.verify.verify import Verification
-from m3agent.sandbox.store.git import TreeStore
-from m3agent.sandbox.store.workspace import Patch
+from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.suites import suites_of
 from m3agent.tools.test_report import TestReport
 
 
 @dataclass(frozen=True)
-class Verified:
-    """A patch that was verified, and what the certificate says beside the evidence.
+class Change:
+    """A patch with its trees."""
 
-    Attributes:
-        store: Holds the trees.
-        base: The code without the patch.
-        patch: The patch.
-        text: Its bytes as they were given.
-        source: Where it came from.
+    workspace: Workspace
+    """Holds the trees; its base is the code without the patch."""
+    patch: Patch
+    text: bytes
+    """Its bytes: those of the file, or the difference of the trees."""
+    base: Base
+    """The code without the patch."""
+    origin: Source
+    """Where the patch came from."""
+
+
+def statement_of(
+    change: Change,
+    evidence: Verification,
+    environment: Environment,
+    settings: Settings,
+    started: datetime,
+    issue: Issue | None = None,
+    made_by: Maker | None = None,
+) -> Statement:
+    """Return the certificate of a verified patch. Blocking.
+
+    Args:
+        change: The patch.
+        evidence: The verdict.
         environment: Where the tests ran.
         settings: The settings in force.
         started: Time at which the work began.
         issue: The issue that the patch is for.
         made_by: Who made it, if m3agent did.
     """
-
-    store: TreeStore
-    base: Base
-    patch: Patch
-    text: bytes
-    source: Source
-    environment: Environment
-    settings: Settings
-    started: datetime
-    issue: Issue | None = None
-    made_by: Maker | None = None
-
-
-def statement_of(verified: Verified, evidence: Verification) -> Statement:
-    """Return the certificate. Blocking."""
-    settings, issue = verified.settings, verified.issue
     tests = {
         "without_patch": _counts(evidence.before),
         "with_patch": _counts(evidence.after),
@@ -67,14 +69,14 @@ def statement_of(verified: Verified, evidence: Verification) -> Statement:
         "verdict": evidence.verdict,
         "reason": evidence.reason,
         "only_own_tests": evidence.own_only,
-        "base": verified.base.model_dump(),
+        "base": change.base.model_dump(),
         "patch": {
-            "sha256": digest_of(verified.text),
-            "paths": verified.patch.paths,
-            "source": verified.source.model_dump(),
+            "sha256": digest_of(change.text),
+            "paths": change.patch.paths,
+            "source": change.origin.model_dump(),
         },
-        "result_tree": verified.patch.tree,
-        "environment": verified.environment.model_dump(),
+        "result_tree": change.patch.tree,
+        "environment": environment.model_dump(),
         "suites": [
             {
                 "runner": suite.runner,
@@ -82,7 +84,7 @@ def statement_of(verified: Verified, evidence: Verification) -> Statement:
                 "evidence": suite.evidence,
                 "ran": suite.name not in {*evidence.left_out, *evidence.after.not_run},
             }
-            for suite in suites_of(verified.store, verified.patch.base)
+            for suite in suites_of(change.workspace.store, change.patch.base)
         ],
         "commands": _commands(evidence),
         "limits": {
@@ -98,9 +100,9 @@ def statement_of(verified: Verified, evidence: Verification) -> Statement:
         "issue": None
         if issue is None
         else {name: getattr(issue, name) for name in ("title", "text", "source")},
-        "made_by": None if verified.made_by is None else verified.made_by.model_dump(),
+        "made_by": None if made_by is None else made_by.model_dump(),
         "tool": {"name": "m3agent", "version": __version__},
-        "started": _moment(verified.started),
+        "started": _moment(started),
         "finished": _moment(datetime.now(UTC)),
         "seconds": evidence.seconds,
     }

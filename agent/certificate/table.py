@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import wrapped
+from m3agent.agent.verify.rules import count
 from m3agent.sandbox.backends.kinds import shown_status
 
 MOST_LISTED = 30
@@ -34,7 +35,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         (f"{sign}{shown_status(said.verdict, said.environment.sandbox)}", said.reason),
         (
             "patch",
-            f"{_count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
+            f"{count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
         ),
         *_shown(said.patch.paths),
     ]
@@ -50,7 +51,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         rows.append(
             (
                 "put back",
-                f"{_count(said.put_back, 'file')}: the tests ran without the patch's changes to {them}",
+                f"{count(said.put_back, 'file')}: the tests ran without the patch's changes to {them}",
             )
         )
         rows += _shown(said.put_back)
@@ -99,7 +100,3 @@ def _runs(runs: Runs) -> str:
         return "no result"
     colour, number = ("red", runs.red) if runs.red >= runs.green else ("green", runs.green)
     return f"{colour} in {number} of {total} run{'' if total == 1 else 's'}"
-
-
-def _count(items: Sequence[str], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

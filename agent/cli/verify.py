@@ -28,8 +28,9 @@ from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.agent.util.sanitize import columns_of
 
 if TYPE_CHECKING:
+    from m3agent.agent.certificate.build import Change
     from m3agent.agent.certificate.statement import Statement
-    from m3agent.agent.patches.change import Change, Source
+    from m3agent.agent.patches.change import Source
     from m3agent.agent.patches.verification import VerifyRequest
 
 SETTINGS = (

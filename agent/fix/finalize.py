@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from m3agent.agent.certificate.build import Verified, statement_of
+from m3agent.agent.certificate import build as certificate
+from m3agent.agent.certificate.build import statement_of
 from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
@@ -183,19 +184,18 @@ def _certify(attempt: Attempt, patch: Patch, path: Path) -> str:
     assert workspace is not None
     assert loop is not None
     request = attempt.request
-    verified = Verified(
-        workspace.store,
-        Base(commit=request.repository.head, tree=workspace.base, uncommitted=attempt.dirty),
-        patch,
-        patch.text,
-        Source(kind="fix", commit=None),
+    base = Base(commit=request.repository.head, tree=workspace.base, uncommitted=attempt.dirty)
+    started = datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started)
+    statement = statement_of(
+        certificate.Change(workspace, patch, patch.text, base, Source(kind="fix", commit=None)),
+        attempt.evidence,
         attempt.environment,
         request.settings,
-        datetime.now(UTC) - timedelta(seconds=time.monotonic() - attempt.started),
+        started,
         request.issue,
         maker_of(loop.model.client.endpoint.model),
     )
-    write(statement_of(verified, attempt.evidence), path)
+    write(statement, path)
     return f"the certificate is in {path}"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from stat import S_ISREG
 
+from m3agent.agent.certificate.build import Change
 from m3agent.agent.certificate.statement import Base
 from m3agent.agent.certificate.statement import Source as Origin
 from m3agent.agent.delivery.push import fetch
@@ -27,7 +28,7 @@ from m3agent.agent.util.plain_file import read_first
 from m3agent.agent.util.sanitize import quoted
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.serving.client.daemon_thread import in_background
 
 MOST_PATCH = 64 << 20
@@ -74,21 +75,6 @@ class Source:
     def named(self) -> bool:
         """Whether there is a patch besides the changes of the work tree."""
         return any(one is not None for one in (self.file, self.commits, self.branch, self.pull_request))
-
-
-@dataclass(frozen=True)
-class Change:
-    """A patch with its trees."""
-
-    workspace: Workspace
-    """Holds the trees; its base is the code without the patch."""
-    patch: Patch
-    text: bytes
-    """Its bytes: those of the file, or the difference of the trees."""
-    base: Base
-    """The code without the patch."""
-    origin: Origin
-    """Where the patch came from."""
 
 
 async def read_change(

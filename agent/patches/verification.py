@@ -6,15 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from m3agent.agent.certificate.build import Verified, statement_of
+from m3agent.agent.certificate.build import Change, statement_of
 from m3agent.agent.certificate.environment import described_environment
 from m3agent.agent.certificate.statement import Environment, Statement
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
 from m3agent.agent.issue.load import Issue
-from m3agent.agent.patches.change import Change, Source, read_change
+from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.settings.settings import Settings
@@ -86,18 +87,9 @@ async def verify_patch(
         evidence, environment = await verify_change(change, request, state, folder, say)
         for line in _why_red(evidence):
             say(line)
-        verified = Verified(
-            change.workspace.store,
-            change.base,
-            change.patch,
-            change.text,
-            change.origin,
-            environment,
-            settings,
-            started,
-            request.issue,
+        return await asyncio.to_thread(
+            statement_of, change, evidence, environment, settings, started, request.issue
         )
-        return await asyncio.to_thread(statement_of, verified, evidence)
 
 
 def _why_red(evidence: Verification) -> Iterator[str]:
@@ -128,7 +120,9 @@ async def verify_change(
     async def describe() -> tuple[Environment, BaselineRun]:
         untouched = await runs.sandboxes.first(workspace.base)
         environment = await described_environment(untouched, spec, backend)
-        return environment, baseline_run(runs, untouched, spec, backend, settings, kept, _tell_baseline(say))
+        return environment, baseline_run(
+            runs, untouched, spec, backend, settings, kept, partial(_tell_baseline, say)
+        )
 
     # meanwhile, the sandbox of the patched tree starts
     described = asyncio.create_task(describe())
@@ -170,25 +164,19 @@ async def fresh_runs_for(
     spec = await environment_of(request.repository, spec, backend, workspace, settings, state, say)
 
     def fresh(of: Workspace) -> Sandbox:
-        return new_sandbox(backend, spec, of, say, _tell_refused(say))
+        return new_sandbox(backend, spec, of, say, partial(_tell_refused, say))
 
     return fresh_runs(workspace, fresh, settings, folder), spec, backend
 
 
-def _tell_baseline(say: Callable[[str], None]) -> Callable[[Baseline], None]:
-    def tell(found: Baseline) -> None:
-        report = found.report
-        known = "known from an earlier run" if found.cached else f"{report.seconds:.1f} s"
-        passed, red = len(report.passed), len(report.red)
-        counts = f"{passed} passed, {red} red" if passed or red else "no results"
-        say(f"tests without the patch: {counts} ({known})")
-
-    return tell
+def _tell_baseline(say: Callable[[str], None], found: Baseline) -> None:
+    report = found.report
+    known = "known from an earlier run" if found.cached else f"{report.seconds:.1f} s"
+    passed, red = len(report.passed), len(report.red)
+    counts = f"{passed} passed, {red} red" if passed or red else "no results"
+    say(f"tests without the patch: {counts} ({known})")
 
 
-def _tell_refused(say: Callable[[str], None]) -> Callable[[NetworkRequest], None]:
-    def tell(request: NetworkRequest) -> None:
-        if request.verdict != "allowed":
-            say(f"network: {request.verdict}: {request.reason}")
-
-    return tell
+def _tell_refused(say: Callable[[str], None], request: NetworkRequest) -> None:
+    if request.verdict != "allowed":
+        say(f"network: {request.verdict}: {request.reason}")

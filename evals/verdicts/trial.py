@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from m3agent.agent.certificate.build import Change
 from m3agent.agent.certificate.statement import Base, Source
-from m3agent.agent.patches.change import Change
 from m3agent.agent.patches.verification import VerifyRequest, fresh_runs_for, verify_change
 from m3agent.agent.verify.accuracy import Trial
 from m3agent.agent.verify.tree_runs import TreeRuns

@@ -13,7 +13,7 @@ import pytest
 
 from m3agent import __version__
 from m3agent.agent.certificate import provenance
-from m3agent.agent.certificate.build import Verified, digest_of, statement_of
+from m3agent.agent.certificate.build import Change, digest_of, statement_of
 from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.certificate.statement import (
     Base,
@@ -81,17 +81,12 @@ def made(folder: Path, evidence: Verification = FOUND, text: bytes | None = None
     folder.mkdir(exist_ok=True)
     workspace = memory_workspace(folder, {"calc.py": "a - b\n", "test_calc.py": ""})
     patch = workspace.patch(workspace.commit_changes(workspace.base, [("calc.py", 0o100644, b"a + b\n")], []))
-    verified = Verified(
-        workspace.store,
-        Base(commit="c" * 40, tree=workspace.base, uncommitted=0),
-        patch,
-        patch.text if text is None else text,
-        Source(kind="commits", commit="d" * 40),
-        ENVIRONMENT,
-        Settings(),
-        datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC),
-    )
-    return statement_of(replace(verified, **more), evidence)
+    base = Base(commit="c" * 40, tree=workspace.base, uncommitted=0)
+    source = more.pop("source", Source(kind="commits", commit="d" * 40))
+    change = Change(workspace, patch, patch.text if text is None else text, base, source)
+    started = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+    of_it: dict[str, Any] = {"environment": ENVIRONMENT, "settings": Settings(), **more}
+    return statement_of(change, evidence, started=started, **of_it)
 
 
 def test_what_it_says(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from m3agent.agent.certificate.build import Change
 from m3agent.agent.errors import UsageError
-from m3agent.agent.patches.change import Change, Source, read_change
+from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
 from tests.conftest import git
