@@ -106,10 +106,9 @@ def log_verification(
     )
     for where, report, tree in runs:
         session.write(events.TestFinished.of(report, where=where, call=None, tree=tree))
-    repeats = evidence.repeats
     others: dict[str, Any] = {
-        "repeats": repeats.runs if repeats else 0,
-        "repeat_seconds": repeats.seconds if repeats else 0.0,
+        "repeats": evidence.repeats.runs,
+        "repeat_seconds": evidence.repeats.seconds,
     }
     session.write(events.Verify.of(evidence, new=list(evidence.new_tests), round=number, by=by, **others))
 

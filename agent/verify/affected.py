@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from m3agent.agent.verify.patched_files import Contents
+from m3agent.agent.verify.python_file import Definition, Function, imports_in
 from m3agent.sandbox.python_ast import parse
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 PROSE_FOLDERS = frozenset({"doc", "docs", "newsfragments", "changelog", "changelog.d", "changes", "news"})
 PROSE_NAMES = frozenset(
@@ -37,22 +37,19 @@ PLAIN_DECORATORS = frozenset(
 
 @dataclass(frozen=True)
 class Affected:
-    """The code of the base tree through which a patch can influence tests.
-
-    Attributes:
-        everything: Why the patch can influence every test, as a short clause for people such as "pyproject.toml is not
-            Python code". All else is then empty. Empty if the patch is attributed to functions.
-        spans: By path, the first and last lines (1-based, inclusive, decorators included) of the changed functions in
-            the base tree. A test that executes code that begins in a span is affected.
-        modules: Paths of which every function counts.
-        names: Names of functions and methods that the patch adds or removes. A test that executes a function of such a
-            name, in any file, is affected: one may override the other.
-    """
+    """The code of the base tree through which a patch can influence tests."""
 
     everything: str
+    """Why the patch can influence every test, as a short clause for people such as "pyproject.toml is not Python code". All
+    else is then empty. Empty if the patch is attributed to functions."""
     spans: Mapping[str, Sequence[tuple[int, int]]]
+    """By path, the first and last lines (1-based, inclusive, decorators included) of the changed functions in the base tree.
+    A test that executes code that begins in a span is affected."""
     modules: frozenset[str]
+    """Paths of which every function counts."""
     names: frozenset[str]
+    """Names of functions and methods that the patch adds or removes. A test that executes a function of such a name, in any
+    file, is affected: one may override the other."""
 
     def has(self, path: str, line: int, name: str) -> bool:
         """Return whether a function with this path, first line and name (plain or qualified) is affected."""
@@ -61,14 +58,11 @@ class Affected:
         return any(first <= line <= last for first, last in self.spans.get(path, ()))
 
 
-def affected_code(
-    changes: Mapping[str, tuple[bytes | None, bytes | None]], collected: Collection[str] = ()
-) -> Affected:
+def affected_code(changes: Contents, collected: Collection[str] = ()) -> Affected:
     """Find the code that a test has to execute on the base tree so that a patch can influence it.
 
     Args:
-        changes: By path, the content on the base tree and on the new tree; None where the file is missing. Test files
-            are not among them.
+        changes: The contents on the base tree and on the new tree. Test files are not among them.
         collected: Paths of files in which the base tree's runner found tests. Their prose and docstrings are tests.
     """
     found: dict[str, _Comparison] = {}
@@ -247,10 +241,9 @@ def _bound_name(node: ast.stmt) -> str:
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return name
-        case ast.Import(names=[alias]):
-            return alias.asname or alias.name.partition(".")[0]
-        case ast.ImportFrom(names=[alias]) if node.module != "__future__" and alias.name != "*":
-            return alias.asname or alias.name
+        case ast.Import() | ast.ImportFrom():
+            ((bound, _, module, name),) = imports_in([node])
+            return "" if module == "__future__" or name == "*" else bound.partition(".")[0]
         case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
             return "" if any(isinstance(inner, ast.NamedExpr) for inner in ast.walk(node)) else name
     return ""
@@ -265,7 +258,7 @@ def _functions_in(node: ast.AST) -> Iterator[Function]:
             yield from _functions_in(child)
 
 
-def _without_bodies(node: ast.AST, definitions: Sequence[Function | ast.ClassDef]) -> str:
+def _without_bodies(node: ast.AST, definitions: Sequence[Definition]) -> str:
     """Return a text that stands for the code of a node without the bodies of these definitions."""
     bodies = [one.body for one in definitions]
     for one in definitions:

@@ -61,15 +61,12 @@ def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequen
 
 @dataclass(frozen=True)
 class Baseline:
-    """The result of the base tree's tests.
-
-    Attributes:
-        report: The result. It is incomplete if its time was over.
-        cached: Whether an earlier session ran the tests.
-    """
+    """The result of the base tree's tests."""
 
     report: TestReport
+    """The result. It is incomplete if its time was over."""
     cached: bool
+    """Whether an earlier session ran the tests."""
 
 
 class BaselineRun:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from m3agent.sandbox.python_ast import parse
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+from m3agent.agent.verify.patched_files import Contents
+from m3agent.agent.verify.python_file import Function, own_nodes, parsed
 
 COMPARISONS = {"__eq__": True, "__ne__": False, "__instancecheck__": True, "__subclasscheck__": True}
 """Methods that decide comparisons, with the result that lets a test pass."""
@@ -28,13 +27,11 @@ TEXTS = frozenset({".md", ".rst", ".txt"})
 """Files without code."""
 
 
-def may_change_comparisons(
-    changes: Mapping[str, tuple[bytes | None, bytes | None]], *, classes: bool = True
-) -> bool:
+def may_change_comparisons(changes: Contents, *, classes: bool = True) -> bool:
     """Return whether a patch may change how values compare: it adds a class, or changes a comparison method.
 
     Args:
-        changes: By path, the old and the new content; None where the file is missing.
+        changes: What the patch changes.
         classes: Count each new class. Otherwise only those whose code has something that decides a comparison.
     """
     return any(
@@ -52,23 +49,21 @@ def _deciding(path: str, source: bytes) -> Counter[str | bytes]:
     suffix = PurePosixPath(path).suffix
     if suffix in TEXTS or not source:
         return Counter()
-    if suffix != ".py":
-        return Counter([source])
+    module = parsed(source) if suffix == ".py" else None
     try:
-        return _deciding_in(parse(source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Counter([source]) if module is None else Counter(_deciding_in(module))
+    except RecursionError:
         return Counter([source])
 
 
-def _deciding_in(module: ast.Module) -> Counter[str | bytes]:
-    """Return what decides comparisons in a module. Raises RecursionError if it nests too deep."""
-    found = Counter[str | bytes]()
+def _deciding_in(module: ast.Module) -> Iterator[str]:
+    """Yield what decides comparisons in a module. Raises RecursionError if it nests too deeply."""
     for node in ast.walk(module):
         match node:
             case ast.ClassDef(name=name):
-                found[f"{CLASS}{name}"] += 1
+                yield f"{CLASS}{name}"
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name in COMPARISONS:
-                found[ast.dump(node)] += 1
+                yield ast.dump(node)
             case (
                 ast.Name(id=name)
                 | ast.Attribute(attr=name)
@@ -77,13 +72,12 @@ def _deciding_in(module: ast.Module) -> Counter[str | bytes]:
             ):
                 special = name.startswith("__") and name not in HARMLESS
                 if special or name in MAKERS or name in CHANGERS:
-                    found[name] += 1
+                    yield name
             case ast.Constant(value=str(text)) if "__" in text:
-                found[text] += 1
-    return found
+                yield text
 
 
-def always_the_same(name: str, node: Function) -> bool:
+def always_the_same(name: str, node: Function | ast.Lambda) -> bool:
     """Return whether a comparison never depends on the other value."""
     if name not in COMPARISONS:
         return False
@@ -120,13 +114,3 @@ def _truth(node: ast.expr) -> bool | None:
         case ast.Call(func=ast.Name(id="bool"), args=[value]):
             return _truth(value)
     return None
-
-
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes in a function, without those in functions in it."""
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        each = waiting.pop()
-        yield each
-        if not isinstance(each, Function | ast.ClassDef):
-            waiting += ast.iter_child_nodes(each)

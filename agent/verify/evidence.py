@@ -6,14 +6,18 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from m3agent.agent.util.sanitize import last_line
 from m3agent.agent.verify.flaky import containers, members, without
 from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import Repeats
+from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import MadeRun
 from m3agent.tools.runners.suites import file_of, is_named, without_suite
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import EMPTY, TestReport
+
+NOT_RUN = EMPTY, EMPTY
+"""The reports of tests that did not run on the two trees."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class Evidence:
     """The tests that ran, if the suite is large."""
     seconds: float = 0.0
     """Time for the tests of a large suite."""
-    own: tuple[TestReport, TestReport] | None = None
+    own: tuple[TestReport, TestReport] = NOT_RUN
     """The runs on both codes of the test files that the patch changes, as the patch leaves them."""
     rerun_flaky: frozenset[str] = frozenset()
     """Tests that reruns found to be flaky. They count neither way."""
@@ -113,8 +117,8 @@ class Evidence:
     similar: tuple[Finding, ...] = ()
     """Lines of fixed tests that also pass with a similar value or cannot be tried with one, if the patch changes how values
     compare, and lines of the patch that decide what the fixed tests expect."""
-    repeats: Repeats | None = None
-    """The further runs of the tests near the change; None if there were none."""
+    repeats: Repeats = NO_REPEATS
+    """The further runs of the tests near the change."""
     findings: tuple[Finding, ...] = ()
     """Lines of the patch that a person must read."""
     related: frozenset[str] = frozenset()
@@ -150,7 +154,8 @@ class Evidence:
         """
         files = {}
         for ident in self.before.red & self.after.red:
-            reasons = {_last_line(report.errors.get(ident, "")) for report in (self.before, self.after)}
+            lines = (last_line(report.errors.get(ident, "")) for report in (self.before, self.after))
+            reasons = {line.removeprefix("E ").strip() for line in lines}
             if "::" not in without_suite(ident) and file_of(ident) not in self.added and len(reasons) == 1:
                 files[ident] = reasons.pop()
         return {ident: reason for ident, reason in files.items() if reason}
@@ -158,7 +163,7 @@ class Evidence:
     @cached_property
     def written(self) -> set[str]:
         """Tests that the patch adds to existing files."""
-        return set() if self.own is None else self.own[1].ids - {*self.own[1].skipped} - self.before.ids
+        return self.own[1].ids - {*self.own[1].skipped} - self.before.ids
 
     @cached_property
     def new_tests(self) -> set[str]:
@@ -171,7 +176,7 @@ class Evidence:
 
         A changed test must be green on both trees without its change: a test that was red could have been weakened.
         """
-        if self.own is None or not self.own[1].complete or self.changes.fixed:
+        if not self.own[1].complete or self.changes.fixed:
             return set()
         red, green = self.own
         changed = {*self.before.passed} & {*self.after.passed}
@@ -190,9 +195,8 @@ class Evidence:
     @cached_property
     def own_red(self) -> set[str]:
         """Red tests that the patch adds to or changes in existing files."""
-        if self.own is None or not self.own[1].complete:
-            return set()
-        return self.own[1].red - self.rerun_flaky - self.not_importable.keys() - self.before.red
+        red = self.own[1].red if self.own[1].complete else set[str]()
+        return red - self.rerun_flaky - self.not_importable.keys() - self.before.red
 
     @cached_property
     def added_red(self) -> set[str]:
@@ -202,7 +206,7 @@ class Evidence:
     @cached_property
     def broken(self) -> set[str]:
         """Tests that the patch breaks, also those that it breaks only sometimes."""
-        return self.changes.broken | (self.repeats.broken if self.repeats else set())
+        return self.changes.broken | self.repeats.broken
 
     @property
     def still_red(self) -> set[str]:
@@ -217,27 +221,24 @@ class Evidence:
     @cached_property
     def unstable(self) -> set[str]:
         """Fixed tests that are red in some of the further runs."""
-        return self.fixed & self.repeats.unstable if self.repeats else set()
+        return self.fixed & self.repeats.unstable
 
     @cached_property
     def always_red(self) -> set[str]:
         """Fixed tests, and tests in a fixed file, that are red in each of the further runs."""
-        again = self.repeats.always_red if self.repeats else frozenset[str]()
+        again = self.repeats.always_red
         return {ident for ident in again if not self.fixed.isdisjoint({ident, *containers(ident)})}
 
     @cached_property
     def flaky(self) -> frozenset[str]:
         """All flaky tests."""
-        if self.repeats is None:
-            return self.rerun_flaky
         return self.rerun_flaky - self.repeats.broken | self.repeats.unstable - self.fixed
 
     @cached_property
     def tampering(self) -> tuple[str, ...]:
         """Signs that the code under test tampered with the test runs."""
-        signs = self.after.signs.beyond(self.before.signs, self.paths)
-        own = [] if self.own is None else self.own[1].signs.beyond(self.own[0].signs, self.paths)
-        return (*signs, *own)
+        runs = (self.before, self.after), self.own
+        return tuple(sign for old, new in runs for sign in new.signs.beyond(old.signs, self.paths))
 
     @cached_property
     def worthless(self) -> tuple[str, ...]:
@@ -247,8 +248,8 @@ class Evidence:
     @cached_property
     def errors(self) -> dict[str, str]:
         """Error text of each red test on the new code."""
-        own = self.own[1].errors if self.own is not None and self.own[1].complete else {}
-        repeated = self.repeats.errors if self.repeats and self.repeats.broken else {}
+        own = self.own[1].errors if self.own[1].complete else {}
+        repeated = self.repeats.errors if self.repeats.broken else {}
         return {**self.after.errors, **own, **repeated}
 
     @cached_property
@@ -258,8 +259,3 @@ class Evidence:
             return ""
         same = self.before.cause == self.after.cause or (self.before.timed_out and self.after.timed_out)
         return self.after.cause if same else ""
-
-
-def _last_line(error: str) -> str:
-    lines = [line.removeprefix("E ").strip() for line in error.splitlines() if line.strip()]
-    return lines[-1] if lines else ""

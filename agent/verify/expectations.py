@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
-from m3agent.agent.verify.review import MOST_TEXT, Finding
-from m3agent.agent.verify.weakened import assertions_in, parsed
-from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.tools.runners.suites import file_of, files_of_tests, without_suite
+from m3agent.agent.verify.patched_files import PatchedFiles
+from m3agent.agent.verify.python_file import Function, is_fixture, parsed
+from m3agent.agent.verify.review import Finding, finding_at
+from m3agent.agent.verify.weaker_tests import assertions_in
+from m3agent.tools.runners.suites import file_of, without_suite
 
 CHECKS = re.compile("_?(assert|check|expect|verify|ensure)", re.IGNORECASE)
 """Start of the names of functions that tests call to compare."""
@@ -24,47 +25,39 @@ DATA = frozenset(
 WORD = r"[A-Za-z_][A-Za-z_0-9]*"
 ROWS = r"(?:parametrize\([^()]*|\bin )\b([A-Za-z_]\w*)\s*[):]"
 """Names of what tests run for: the values of parametrize and of loops."""
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 HELPER = "changes an assertion that the fixed tests call"
 FIXTURE = "changes a fixture that the fixed tests use"
 TABLE = "changes values for which the fixed tests run"
 READ = "is data that only tests name"
 
 
-def changed_expectations(workspace: Workspace, patch: Patch, fixed: Collection[str]) -> list[Finding]:
+def changed_expectations(files: PatchedFiles, fixed: Collection[str]) -> list[Finding]:
     """Return the lines that decide what the fixed tests expect.
 
     Args:
-        workspace, patch: The patch.
+        files: The patch.
         fixed: Ids of the fixed tests.
     """
-    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
-    files = files_of_tests(workspace.store, patch.base)
-    changed = [path for path in patch.paths if path in base and path in patched and not files.is_test(path)]
-    tests = {path for ident in fixed if (path := file_of(without_suite(ident))) in patched}
-    if not changed or not tests:
+    tests = {file_of(without_suite(ident)) for ident in fixed} & files.patched.keys()
+    if not tests:
         return []
-    blob = workspace.store.get_blob
-    surroundings = {path for path in patched if PurePosixPath(path).name == "conftest.py"}
-    text = b"\n".join(blob(patched[path].sha) for path in sorted(tests | surroundings))
+    surroundings = {path for path in files.patched if PurePosixPath(path).name == "conftest.py"}
+    text = b"\n".join(files.new(path) or b"" for path in sorted(tests | surroundings))
     words, rows = (set(re.findall(pattern, text.decode(errors="replace"))) for pattern in (WORD, ROWS))
     findings = list[Finding]()
-    for path in changed:
-        old, new = blob(base[path].sha), blob(patched[path].sha)
-        if path.endswith(".py"):
-            was, now = parsed(old), parsed(new)
-            if was is not None and now is not None:
-                changes = (
-                    *_functions(was, now, words, named=_is_plugin(path, text)),
-                    *_tables(was, now, rows),
-                )
-                findings += [_finding(path, node, new, what) for node, what in changes]
-        elif (
-            PurePosixPath(path).suffix in DATA
-            and PurePosixPath(path).name.encode() in text
-            and not _is_named_by_code(workspace, patch, path)
-        ):
-            findings.append(Finding(path, 1, new.split(b"\n")[0].decode(errors="replace")[:MOST_TEXT], READ))
+    for path, (old, new) in files.contents().items():
+        pure = PurePosixPath(path)
+        if old is None or new is None or files.tests.is_test(path):
+            continue
+        was, now = (parsed(content) if pure.suffix == ".py" else None for content in (old, new))
+        if was is not None and now is not None:
+            functions = _functions(was, now, words, named=_is_plugin(path, text))
+            findings += [
+                finding_at(path, new, node.lineno, what)
+                for node, what in (*functions, *_tables(was, now, rows))
+            ]
+        elif pure.suffix in DATA and pure.name.encode() in text and not _is_named_by_code(files, path):
+            findings.append(finding_at(path, new, 1, READ))
     return findings
 
 
@@ -79,13 +72,9 @@ def _functions(
         before = known[node.name]
         if ast.dump(before) == ast.dump(node):
             continue
-        if any("fixture" in ast.dump(each) for each in node.decorator_list) and (named or node.name in words):
+        if is_fixture(node) and (named or node.name in words):
             yield node, FIXTURE
-        elif (
-            node.name in words
-            and CHECKS.match(node.name)
-            and assertions_in(before, any_value=False) - assertions_in(node, any_value=False)
-        ):
+        elif node.name in words and CHECKS.match(node.name) and assertions_in(before) - assertions_in(node):
             yield node, HELPER
 
 
@@ -102,11 +91,6 @@ def _tables(was: ast.Module, now: ast.Module, rows: Collection[str]) -> Iterator
                     yield node, TABLE
 
 
-def _finding(path: str, node: ast.stmt, source: bytes, what: str) -> Finding:
-    line = source.split(b"\n")[node.lineno - 1].decode(errors="replace").strip()
-    return Finding(path, node.lineno, line[:MOST_TEXT], what)
-
-
 def _is_plugin(path: str, text: bytes) -> bool:
     """Return whether tests name a module as a plugin of pytest."""
     module = path.removesuffix(".py").replace("/", ".")
@@ -114,11 +98,11 @@ def _is_plugin(path: str, text: bytes) -> bool:
     return any(module.rpartition(".")[2].encode() in line for line in lines)
 
 
-def _is_named_by_code(workspace: Workspace, patch: Patch, path: str) -> bool:
+def _is_named_by_code(files: PatchedFiles, path: str) -> bool:
     """Return whether a file that is no test, and is not the file itself, has the name of a file."""
-    files, name = files_of_tests(workspace.store, patch.base), PurePosixPath(path).name.encode()
+    name = PurePosixPath(path).name.encode()
     return any(
-        name in workspace.store.get_blob(entry.sha)
-        for other, entry in workspace.entries(patch.tree).items()
-        if other != path and other.endswith((".py", ".toml", ".cfg")) and not files.is_test(other)
+        name in (files.new(other) or b"")
+        for other in files.patched
+        if other != path and other.endswith((".py", ".toml", ".cfg")) and not files.tests.is_test(other)
     )

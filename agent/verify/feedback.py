@@ -8,7 +8,7 @@ from typing import Literal
 
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.verify.verify import Verification
-from m3agent.agent.verify.weakened import weakened
+from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, without_suite
@@ -40,17 +40,14 @@ MOST_ERRORS = 5
 
 @dataclass(frozen=True)
 class Feedback:
-    """A message that returns a verdict to the model.
-
-    Attributes:
-        kinds: What the verdict found, the most important first.
-        text: The message.
-        tests: Ids of the red tests that the verdict rests on.
-    """
+    """A message that returns a verdict to the model."""
 
     kinds: tuple[FeedbackKind, ...]
+    """What the verdict found, the most important first."""
     text: str
+    """The message."""
     tests: tuple[str, ...]
+    """Ids of the red tests that the verdict rests on."""
 
 
 def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | None:
@@ -118,7 +115,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
             f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."
         )
     repeats = evidence.repeats
-    if repeats is not None and (unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}):
+    if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:
         title = "These tests are red in some runs with your change"
         parts["unstable"] = _named(title, sorted(unstable), {**errors, **repeats.errors})
     if not parts and evidence.rule in ("no_red_test", "inseparable"):

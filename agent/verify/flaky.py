@@ -43,15 +43,12 @@ _BORDER = re.compile("::|/")
 
 @dataclass(frozen=True)
 class Runs:
-    """Reports of runs on one tree.
-
-    Attributes:
-        whole: Runs of the whole suite.
-        apart: Runs of some files only.
-    """
+    """Reports of runs on one tree."""
 
     whole: list[TestReport]
+    """Runs of the whole suite."""
     apart: list[TestReport]
+    """Runs of some files only."""
 
     def unsettled(self, idents: Collection[str]) -> set[str]:
         """Return the tests that are flaky or depend on other tests; another run of the whole suite tells which."""

@@ -26,16 +26,11 @@ OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 DECODERS: Mapping[str, Callable[..., Any]] = {
     "fromhex": bytes.fromhex,
-    "unhexlify": binascii.unhexlify,
-    "a2b_hex": binascii.a2b_hex,
-    "a2b_base64": binascii.a2b_base64,
-    "b64decode": base64.b64decode,
-    "urlsafe_b64decode": base64.urlsafe_b64decode,
-    "standard_b64decode": base64.standard_b64decode,
-    "b32decode": base64.b32decode,
-    "b16decode": base64.b16decode,
-    "b85decode": base64.b85decode,
-    "a85decode": base64.a85decode,
+    **{name: getattr(binascii, name) for name in ("unhexlify", "a2b_hex", "a2b_base64")},
+    **{
+        f"{name}decode": getattr(base64, f"{name}decode")
+        for name in ("b16", "b32", "b64", "b85", "a85", "standard_b64", "urlsafe_b64")
+    },
 }
 """Functions that turn an unreadable text into a readable one."""
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -50,18 +45,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "reversed": lambda value: value[::-1],
 }
 METHODS = frozenset(
-    {
-        "join",
-        "decode",
-        "encode",
-        "replace",
-        "lower",
-        "upper",
-        "swapcase",
-        "strip",
-        "removeprefix",
-        "removesuffix",
-    }
+    {"join", "decode", "encode", "replace", "lower", "upper", "swapcase", "strip"}
+    | {"removeprefix", "removesuffix"}
 )
 CODECS = frozenset(
     {"utf-8", "utf8", "ascii", "latin-1", "latin1", "rot13", "rot_13", "hex", "base64", "utf-16"}

@@ -12,21 +12,26 @@ import itertools
 import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from m3agent.agent.util.concurrency import all_of
-from m3agent.agent.verify.build_changes import build_changes
 from m3agent.agent.verify.changed_tests import changed_tests
-from m3agent.agent.verify.delivered import changed_as_delivered, lessened, not_run
-from m3agent.agent.verify.evidence import Evidence
+from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.expectations import changed_expectations
 from m3agent.agent.verify.inverted_runs import SECONDS, CopiesSeen, copies_of, joined_copies, run_copies
 from m3agent.agent.verify.pair import FREE_SECONDS, OWN_TESTS, Pair, targets_of
-from m3agent.agent.verify.related import related_tests
-from m3agent.agent.verify.review import Finding, changes_of, findings_at, needs_review
+from m3agent.agent.verify.patched_files import PatchedFiles
+from m3agent.agent.verify.related import files_of_tests_near, related_tests
+from m3agent.agent.verify.review import (
+    Finding,
+    changed_macros,
+    changed_registrations,
+    findings_at,
+    findings_of,
+)
 from m3agent.agent.verify.rules import could_decide
-from m3agent.agent.verify.scope import files_of_tests_near
-from m3agent.agent.verify.stability import SANDBOXES, Repeats, compare, repeat
+from m3agent.agent.verify.stability import NO_REPEATS, SANDBOXES, Repeats, compare, repeat
 from m3agent.agent.verify.suite import SuiteRun, run_suite
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.agent.verify.tree_runs import BASELINE, MadeRun, TreeRuns
@@ -37,6 +42,7 @@ from m3agent.agent.verify.trees import (
     trees_with_new_tests,
     with_changed_tests,
 )
+from m3agent.agent.verify.weaker_tests import changed_as_delivered, lessened, not_run
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of
@@ -45,7 +51,7 @@ from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Variant
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST
-from m3agent.tools.runners.suites import file_of, files_of_tests, of_suites, suite_of, suites_of
+from m3agent.tools.runners.suites import file_of, of_suites, suite_of, suites_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
 
@@ -71,6 +77,11 @@ class Work:
     issue: str
     pinned: frozenset[str] = frozenset()
 
+    @cached_property
+    def files(self) -> PatchedFiles:
+        """The files of the patch."""
+        return PatchedFiles(self.workspace, self.patch)
+
 
 async def gather(work: Work) -> Evidence:
     """Gather the evidence about a patch. Only the suites run that it affects.
@@ -80,7 +91,7 @@ async def gather(work: Work) -> Evidence:
     """
     workspace, patch, runs, baseline = work.workspace, work.patch, work.runs, work.baseline
     suites = runs.suites or await asyncio.to_thread(suites_of, workspace.store, patch.base)
-    chosen = await asyncio.to_thread(suites_to_run, workspace, patch, suites)
+    chosen = await asyncio.to_thread(suites_to_run, work.files, suites)
     left_out = tuple(suite.name for suite in suites if suite not in chosen)
     elsewhere = set[str]()
     runs = replace(runs, base=patch.base, made=[], sides={patch.base: False})
@@ -97,11 +108,10 @@ async def gather(work: Work) -> Evidence:
         return of_suites(whole, {suite.name for suite in chosen}) if left_out else whole
 
     work = replace(work, runs=runs, baseline=None if baseline is None else of_chosen)
-    copies = _CopyRuns(workspace, runs)
-    files = files_of_tests(workspace.store, patch.base)
+    copies = _CopyRuns(runs)
     try:
         evidence = await _with_runs(work, copies)
-        if not files.learn(evidence.before.ids).isdisjoint(patch.paths):
+        if not work.files.tests.learn(evidence.before.ids).isdisjoint(patch.paths):
             # only the results show that a file which the patch changes has tests
             evidence = await _with_runs(work, copies)
     finally:
@@ -112,46 +122,27 @@ async def gather(work: Work) -> Evidence:
     return await asyncio.to_thread(_with_reading, evidence, work, chosen, elsewhere)
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """The trees whose tests run. Tests of different pairs never run in one process."""
-
-    old: Pair
-    """With the tests of the old tree."""
-    added: Pair
-    """With the test files that the patch adds."""
-    own: Pair | None
-    """With the test files that the patch changes, as the patch leaves them; None if it changes none."""
-    few: bool
-    """Whether `own` selects only tests that the patch adds or changes. Then they run beside the old tests."""
-
-    @property
-    def beside(self) -> tuple[Pair | None, Pair | None]:
-        """The pairs `added` and `own`, as far as they run beside the old tests."""
-        return self.added if self.added.selection.only else None, self.own if self.few else None
-
-
 async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
     """Run the tests of both trees, and run those again that could change the verdict."""
     started, workspace, patch, runs = time.monotonic(), work.workspace, work.patch, work.runs
-    trees = await asyncio.to_thread(trees_to_compare, workspace, patch)
+    trees = await asyncio.to_thread(trees_to_compare, work.files)
     not_own = Selection(ignore=trees.imported)
     old = Pair(patch.base, trees.without, "", runs, work.reruns, not_own, trees.new_files)
     runs.sandboxes.start(old.new, 1)
     known = asyncio.ensure_future(_nothing() if work.baseline is None else work.baseline())
-    tests = await asyncio.to_thread(_added_tests, workspace, patch, trees.added)
+    tests = await asyncio.to_thread(_added_tests, work.files, trees.added)
     added = Pair(trees.old, trees.new, "added-", runs, work.reruns, tests, trees.new_files)
-    own = await asyncio.to_thread(_changed_tests, workspace, patch, runs, work.reruns)
+    own = await asyncio.to_thread(_changed_tests, work.files, runs, work.reruns)
     few = own is not None and bool(own.selection.only) and {*own.selection.only}.isdisjoint(patch.paths)
-    pairs = _Pairs(old, added, own, few)
+    beside = added if tests.only else None, own if few else None
     await asyncio.wait([known], timeout=KNOWN_SECONDS)
-    _start_ahead(work, pairs)
+    _start_ahead(work, old, [pair for pair in beside if pair is not None])
     known_at_once = known.result() if known.done() else None
     (suite, of_added, of_own), evidence = await all_of(
         all_of(
-            run_suite(workspace, patch, pairs.old, known, work.seconds),
-            _run_beside(pairs.beside[0], copies, trees.added, known_at_once),
-            _run_beside(pairs.beside[1], copies, trees.added, known_at_once),
+            run_suite(workspace, patch.paths, old, known, work.seconds),
+            _run_beside(beside[0], copies, trees.added, known_at_once),
+            _run_beside(beside[1], copies, trees.added, known_at_once),
         ),
         asyncio.to_thread(_read, work, trees),
     )
@@ -159,20 +150,20 @@ async def _with_runs(work: Work, copies: _CopyRuns) -> Evidence:
     if of_added is not None:
         before, after = joined(before, of_added[0]), joined(after, of_added[1])
     evidence = replace(evidence, before=before, after=after, scope=suite.scope)
-    again = _Again(work, copies, pairs, suite, of_added or suite.reports, started)
+    again = _Again(work, copies, added, own, few, suite, of_added or suite.reports, started)
     return await again.delivered(await again.own_tests(await again.old_tests(evidence), of_own))
 
 
-def _start_ahead(work: Work, pairs: _Pairs) -> None:
+def _start_ahead(work: Work, old: Pair, beside: Sequence[Pair]) -> None:
     """Start the sandboxes that runs will soon need."""
-    for pair in filter(None, pairs.beside):
+    for pair in beside:
         work.runs.sandboxes.start(pair.old, 1)
         work.runs.sandboxes.start(pair.new, 1)
     whole = 1 if work.baseline is None else 0
-    work.runs.sandboxes.start(pairs.old.old, whole)
+    work.runs.sandboxes.start(old.old, whole)
     if work.reruns:
-        work.runs.sandboxes.start(pairs.old.new, 1 + SANDBOXES)
-        work.runs.sandboxes.start(pairs.old.old, whole + 1)
+        work.runs.sandboxes.start(old.new, 1 + SANDBOXES)
+        work.runs.sandboxes.start(old.old, whole + 1)
 
 
 async def _run_beside(
@@ -193,15 +184,16 @@ class _Again:
 
     work: Work
     copies: _CopyRuns
-    pairs: _Pairs
+    added: Pair
+    """The trees with the test files that the patch adds. Tests of different pairs never run in one process."""
+    own: Pair | None
+    """Those with the test files that the patch changes, as the patch leaves them; None if it changes none."""
+    few: bool
+    """Whether `own` selects only tests that the patch adds or changes. Then they run beside the old tests."""
     suite: SuiteRun
     of_added: Reports
     """The first reports of the test files that the patch adds; those of the old tests if it adds none."""
     started: float
-
-    @property
-    def _old(self) -> Pair:
-        return replace(self.pairs.old, selection=self.suite.selection, parts=self.suite.parts)
 
     async def old_tests(self, evidence: Evidence) -> Evidence:
         """Run tests again that the old tree has or that are in new files, unless the new tree's run was cut short.
@@ -215,13 +207,13 @@ class _Again:
 
         async def search(repeats: MoreRuns | None) -> frozenset[str]:
             old, new = await all_of(
-                self._old.find_flaky(
+                self.suite.pair.find_flaky(
                     self.suite.reports,
                     changed - added,
                     still_red - added,
                     repeats if self.suite.scope is None else None,
                 ),
-                self.pairs.added.find_flaky(self.of_added, changed & added, still_red & added),
+                self.added.find_flaky(self.of_added, changed & added, still_red & added),
             )
             return old | new
 
@@ -232,7 +224,7 @@ class _Again:
 
         In a large suite, changed test files that may affect every test do not run: they would need the whole suite twice.
         """
-        own = None if self.suite.scope is not None and not self.pairs.few else self.pairs.own
+        own = None if self.suite.scope is not None and not self.few else self.own
         if own is None or not evidence.after.complete or evidence.changes.broken:
             return evidence
         red, green = first or await own.run()
@@ -250,26 +242,23 @@ class _Again:
         """Add which tests of the base tree say less in the tree as it is delivered, if that could change the verdict."""
         if not could_decide(evidence, "delivered"):
             return evidence
-        workspace, patch, covered = self.work.workspace, self.work.patch, set[str]()
-        if evidence.own is not None and self.pairs.own is not None and evidence.own[1].complete:
-            only = self.pairs.own.selection.only
+        files, covered = self.work.files, set[str]()
+        if self.own is not None and evidence.own is not NOT_RUN and evidence.own[1].complete:
+            only = self.own.selection.only
             covered = {ident.partition("::")[0] for ident in only}
             if whole := [path for path in only if "::" not in path]:
                 gone = not_run(evidence.before, evidence.own[1], whole, evidence.new_tests)
                 evidence = replace(evidence, lessened=tuple(gone))
         if evidence.lessened or not evidence.undone:
             return evidence
-        paths = await asyncio.to_thread(
-            changed_as_delivered, workspace, patch, evidence.new_tree, evidence.undone
-        )
-        tests = await asyncio.to_thread(lessened, workspace, patch, paths, evidence.before)
+        paths = await asyncio.to_thread(changed_as_delivered, files, evidence.new_tree, evidence.undone)
+        tests = await asyncio.to_thread(lessened, files, paths, evidence.before)
         left = [path for path in paths if path not in covered]
         if left and not tests:
-            files = files_of_tests(workspace.store, patch.base)
-            few = all(files.is_test(path) and files.has_tests(path) for path in left)
+            few = all(files.tests.is_test(path) and files.tests.has_tests(path) for path in left)
             selection = Selection(targets_of(left)) if few else self._in_time()
             report = await self.work.runs.run_once(
-                patch.tree, "verify-delivered", selection, added=self.pairs.old.added
+                self.work.patch.tree, "verify-delivered", selection, added=self.suite.pair.added
             )
             tests = not_run(evidence.before, report, left if few else (), evidence.new_tests)
         return replace(evidence, lessened=tuple(tests))
@@ -302,13 +291,13 @@ class _Again:
 
     async def _further(
         self, evidence: Evidence, tree: str, repeats: MoreRuns | None
-    ) -> tuple[CopiesSeen, Repeats | None]:
+    ) -> tuple[CopiesSeen, Repeats]:
         """Run copies of the fixed tests, and compare both trees if a test is red in some of the further runs."""
         files = {*evidence.added, *map(file_of, evidence.new_tests)}
-        copies, compared = self.copies.begin(tree, evidence.fixed, files), None
+        copies, compared = self.copies.begin(tree, evidence.fixed, files), NO_REPEATS
         if repeats is not None:
             reports = await repeats
-            pair = replace(self._old, selection=self._in_time())
+            pair = replace(self.suite.pair, selection=self._in_time())
             compared = await compare(pair, self.suite.reports, reports)
         return await copies, compared
 
@@ -318,38 +307,36 @@ class _Again:
         async def run() -> list[TestReport]:
             near = self._in_time()
             if self.suite.scope is None:
-                workspace, patch = self.work.workspace, self.work.patch
-                near = await asyncio.to_thread(_tests_near, workspace, self._old.new, patch, fixed)
-            return await repeat(self._old, self.suite.reports[1], near)
+                near = await asyncio.to_thread(_tests_near, self.work, self.suite.pair.new, fixed)
+            return await repeat(self.suite.pair, self.suite.reports[1], near)
 
         return asyncio.ensure_future(run()) if self.work.reruns else None
 
     def _in_time(self) -> Selection:
         """Return the tests that are compared, in the time that is left if the suite is large."""
         if self.suite.scope is None:
-            return self._old.selection
+            return self.suite.pair.selection
         left = self.work.seconds - (time.monotonic() - self.started)
-        return replace(self._old.selection, seconds=max(FREE_SECONDS, left))
+        return replace(self.suite.pair.selection, seconds=max(FREE_SECONDS, left))
 
 
 def _read(work: Work, trees: Trees) -> Evidence:
     """Return what the files say about a patch, before tests ran."""
-    workspace, patch = work.workspace, work.patch
-    undone = changes_undone(workspace, patch)
-    files, base = files_of_tests(workspace.store, patch.base), workspace.entries(patch.base)
+    files, paths = work.files, work.patch.paths
+    undone = changes_undone(files)
     return Evidence(
         EMPTY,
         EMPTY,
         trees.old,
         trees.new,
-        paths=patch.paths,
+        paths=paths,
         added=trees.added,
-        surroundings=sorted(path for path in patch.paths if files.is_surrounding(path, base)),
+        surroundings=sorted(path for path in paths if files.tests.is_surrounding(path, files.base)),
         undone=undone,
         inseparable=trees.inseparable,
         seconds=work.seconds,
         pinned=work.pinned,
-        findings=needs_review(workspace, patch, undone),
+        findings=findings_of(files.contents(undone)),
     )
 
 
@@ -364,22 +351,25 @@ def _with_reading(
         suites: The suites that ran.
         elsewhere: Ids of the red tests of the base tree in suites that did not run, as far as they are known.
     """
-    workspace, patch = work.workspace, work.patch
-    builds = build_changes(workspace, patch, evidence.before, evidence.after)
-    evidence = replace(evidence, findings=evidence.findings + _hidden(evidence, workspace, patch) + builds)
+    workspace, base, files = work.workspace, work.patch.base, work.files
+    findings = evidence.findings + _hidden(evidence, files)
+    if evidence.before.registrations:
+        findings += changed_registrations(evidence.before.registrations, evidence.after.registrations)
+        findings += changed_macros(files.contents())
+    evidence = replace(evidence, findings=findings)
     if evidence.copies is not None:
-        similar = evidence.copies.to_read(lambda: changes_of(workspace, patch, evidence.undone))
+        similar = evidence.copies.to_read(lambda: files.contents(evidence.undone))
         evidence = replace(evidence, similar=similar)
     in_question = could_decide(evidence, "issue")
     if evidence.fixed and in_question:
-        expected = changed_expectations(workspace, patch, evidence.fixed)
+        expected = changed_expectations(files, evidence.fixed)
         evidence = replace(evidence, similar=(*evidence.similar, *expected))
     if evidence.own_only and in_question:
         red = {*evidence.still_red, *elsewhere} - evidence.new_tests
-        related = related_tests(workspace, patch.base, work.issue, red)
+        related = related_tests(workspace, base, work.issue, red)
         evidence = replace(evidence, related=frozenset(related))
     if any(suite.runner == PYTEST for suite in suites):
-        accepted = read_required_pythons(files_of(Workspace(workspace.store, patch.base)))
+        accepted = read_required_pythons(files_of(Workspace(workspace.store, base)))
         others = [
             python for python in sorted(work.runs.sandboxes.pythons) if minor_of(python) not in accepted
         ]
@@ -388,30 +378,21 @@ def _with_reading(
     return evidence
 
 
-def _hidden(evidence: Evidence, workspace: Workspace, patch: Patch) -> tuple[Finding, ...]:
+def _hidden(evidence: Evidence, files: PatchedFiles) -> tuple[Finding, ...]:
     """Return the lines at which the interpreter saw more than a reader does."""
     usual, seen = evidence.before.signs, evidence.after.signs
-    built = {place.path for place in seen.reached} - workspace.entries(patch.base).keys()
-    places = seen.reached_beyond(usual, {*patch.paths, *built})
-    if evidence.own is not None:
-        red, green = evidence.own
-        places += green.signs.reached_beyond(red.signs, patch.paths)
-    patched = workspace.entries(patch.tree)
-    return findings_at(
-        [place for place in places if place.path not in evidence.undone],
-        lambda path: workspace.store.get_blob(patched[path].sha) if path in patched else b"",
-    )
+    built = {place.path for place in seen.reached} - files.base.keys()
+    places = seen.reached_beyond(usual, {*files.patch.paths, *built})
+    red, green = evidence.own
+    places += green.signs.reached_beyond(red.signs, files.patch.paths)
+    places = [place for place in places if place.path not in evidence.undone]
+    return findings_at(places, lambda path: files.new(path) or b"")
 
 
 class _CopyRuns:
-    """Runs inverted copies of fixed tests, the same ones only once.
+    """Runs inverted copies of fixed tests, the same ones only once."""
 
-    Args:
-        workspace, runs: As for `Work`.
-    """
-
-    def __init__(self, workspace: Workspace, runs: TreeRuns) -> None:
-        self._workspace = workspace
+    def __init__(self, runs: TreeRuns) -> None:
         self._runs = runs
         self._begun: dict[Hashable, asyncio.Task[CopiesSeen]] = {}
         self._number = itertools.count(1)
@@ -437,26 +418,23 @@ class _CopyRuns:
         await asyncio.gather(*self._begun.values(), return_exceptions=True)
 
     async def _run(self, tree: str, fixed: Collection[str], own: Collection[str]) -> CopiesSeen:
-        added = {ident for ident in fixed if file_of(ident) in own}
-        groups = [group for group in ({*fixed} - added, added) if group]  # never in one process
-        return joined_copies(await all_of(*(self._run_group(tree, group) for group in groups)))
-
-    async def _run_group(self, tree: str, fixed: Collection[str]) -> CopiesSeen:
-        copies = await asyncio.to_thread(copies_of, self._workspace.store, tree, fixed)
-        if copies is None:
-            return CopiesSeen()
-
         async def run(variants: Sequence[Variant], idents: Collection[str]) -> list[Reading]:
             name = f"verify-inverted-{next(self._number)}"
             return await self._runs.run_variants(tree, name, variants, idents, SECONDS)
 
-        return await run_copies(copies, run)
+        async def run_group(group: Collection[str]) -> CopiesSeen:
+            copies = await asyncio.to_thread(copies_of, self._runs.store, tree, group)
+            return CopiesSeen() if copies is None else await run_copies(copies, run)
+
+        added = {ident for ident in fixed if file_of(ident) in own}
+        groups = [group for group in ({*fixed} - added, added) if group]  # never in one process
+        return joined_copies(await all_of(*map(run_group, groups)))
 
 
-def _tests_near(workspace: Workspace, tree: str, patch: Patch, fixed: Collection[str]) -> Selection:
+def _tests_near(work: Work, tree: str, fixed: Collection[str]) -> Selection:
     """Return the tests of a tree near a change: in files with a fixed test, or of a changed module; else all tests."""
-    files = {file_of(ident) for ident in fixed} & workspace.entries(tree).keys()
-    files |= files_of_tests_near(workspace, tree, patch.paths)
+    files = {file_of(ident) for ident in fixed} & work.workspace.entries(tree).keys()
+    files |= files_of_tests_near(work.workspace, tree, work.patch.paths)
     return Selection(targets_of(files)) if files else EVERYTHING
 
 
@@ -464,26 +442,21 @@ async def _nothing() -> None:
     return None
 
 
-def _added_tests(workspace: Workspace, patch: Patch, added: Sequence[str]) -> Selection:
+def _added_tests(files: PatchedFiles, added: Sequence[str]) -> Selection:
     """Return the tests in the test files that a patch adds.
 
     Args:
-        workspace, patch: As for `verify`.
+        files: The files of the patch.
         added: Paths of all files that the patch adds to the tests, also of those without tests.
     """
-    files = files_of_tests(workspace.store, patch.base)
-    modules = [path for path in added if files.has_tests(path)]
+    modules = [path for path in added if files.tests.has_tests(path)]
     others = [path for path in added if path.endswith(".py") and path not in modules]
-    if not others:
-        return Selection(targets_of(modules), modules)
-    base = workspace.entries(patch.base)
-    settings = (workspace.store.get_blob(base[path].sha) for path in CONFIGURATION & base.keys())
-    if any(b"python_files" in text for text in settings):  # pytest knows which of them are test files
-        return Selection(only=[*modules, *others])
+    if others and any(b"python_files" in (files.old(path) or b"") for path in CONFIGURATION):
+        return Selection(only=[*modules, *others])  # pytest knows which of them are test files
     return Selection(targets_of(modules), modules)
 
 
-def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: int) -> Pair | None:
+def _changed_tests(files: PatchedFiles, runs: TreeRuns, reruns: int) -> Pair | None:
     """Return the old and the new code with the tests that a patch adds to or changes in existing test files.
 
     A changed file without tests of its own, such as conftest.py or a file with data, may affect every test.
@@ -491,21 +464,20 @@ def _changed_tests(workspace: Workspace, patch: Patch, runs: TreeRuns, reruns: i
     Returns:
         None if there are no such tests.
     """
-    trees = trees_with_new_tests(workspace, patch)
+    trees = trees_with_new_tests(files)
     if trees is None:
         return None
     pair = Pair(*trees, OWN_TESTS, runs, reruns)
-    files = files_of_tests(workspace.store, patch.base)
-    changed = {path for path in patch.paths if files.is_test(path)}
-    if not all(map(files.has_tests, changed)):
+    changed = {path for path in files.patch.paths if files.tests.is_test(path)}
+    if not all(map(files.tests.has_tests, changed)):
         return pair
-    changed |= with_changed_tests(workspace, patch, files).keys()
-    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    changed |= with_changed_tests(files).keys()
     only = set[str]()
-    for path in changed & patched.keys() & base.keys():
-        old, new = (workspace.store.get_blob(tree[path].sha) for tree in (base, patched))
-        names = changed_tests(old, new) if path.endswith(".py") else None
-        only |= {path} if names is None else {f"{path}::{name}" for name in names}
+    for path in changed:
+        old, new = files.old(path), files.new(path)
+        if old is not None and new is not None:
+            names = changed_tests(old, new) if path.endswith(".py") else None
+            only |= {path} if names is None else {f"{path}::{name}" for name in names}
     if not only:
         return None
     return replace(pair, selection=Selection(targets_of({file_of(ident) for ident in only}), only))

@@ -167,6 +167,9 @@ RUNS_CODE = _by_name(
 )
 """Built-in names that count wherever they are used."""
 
+BY_FULL_NAME = {f"builtins.{name}": what for name, what in RUNS_CODE.items()} | MODULES
+"""The same names and modules, as attributes of other modules."""
+
 PRIVATE_MODULES = frozenset(
     name for name in sys.stdlib_module_names if name.startswith("_") and name != "__future__"
 ) - {"_collections_abc", "_thread", "_weakref", "_weakrefset"}

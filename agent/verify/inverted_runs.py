@@ -12,12 +12,13 @@ import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain
+from itertools import chain, product
 from random import Random, SystemRandom
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from m3agent.agent.verify.comparisons import may_change_comparisons
-from m3agent.agent.verify.inverted_tests import WAYS, Inversion, TestSource, Way, helpers
+from m3agent.agent.verify.inverted_tests import NOT_ALONE, WAYS, Inversion, TestSource, Way, helpers
+from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.tools.report_reader import Reading
@@ -34,11 +35,10 @@ NEGATED = "passes, and passes as well if it is negated"
 EQUAL = "passes as well if it expects another value"
 NOT_PASSED = "does not pass if its values are hidden"
 NOT_RUN = "is reported as passed in a run without it"
-NO_COPY = "compares in a place where no other value can be tried"
-NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
-Changes = Mapping[str, tuple[bytes | None, bytes | None]]
-"""By path, the old and the new content of the files that a patch changes."""
+Kind = Literal["unchanged", "hidden", "inverted", "expected"]
+"""Whether the assertions are as they were, have hidden values, or another value. With another value one must fail, or all are
+expected to fail, and the test must pass."""
 Run = Callable[[Sequence[Variant], Collection[str]], Awaitable[Sequence[Reading]]]
 """Runs tests with each variant of their files."""
 
@@ -48,9 +48,7 @@ class Copy:
     """A variant of the files of the fixed tests, and what must become of the tests."""
 
     variant: Variant
-    kind: Literal["unchanged", "hidden", "inverted", "expected"]
-    """Whether the assertions are as they were, have hidden values, or another value. With another value one must fail, or all are
-    expected to fail, and the test must pass."""
+    kind: Kind
     inversions: Mapping[str, Inversion] = field(default_factory=dict)
     """The assertions that must fail, by the id of the test."""
     way: Way = "different"
@@ -107,7 +105,7 @@ class CopiesSeen:
         red = (f"{ident} {NOT_PASSED}" for ident in self.red)
         return (*self.signs, *(f"{line.path}:{line.line} {line.what}" for line in self.lines), *red)
 
-    def to_read(self, changes: Callable[[], Changes]) -> tuple[Finding, ...]:
+    def to_read(self, changes: Callable[[], Contents]) -> tuple[Finding, ...]:
         """Return the lines that a person must read: none if the patch changes no comparison.
 
         Args:
@@ -124,12 +122,8 @@ class CopiesSeen:
 
 def joined_copies(several: Sequence[CopiesSeen]) -> CopiesSeen:
     """Return what the runs of several groups of tests show."""
-    return CopiesSeen(
-        *(
-            tuple(chain.from_iterable(getattr(each, part.name) for each in several))
-            for part in fields(CopiesSeen)
-        )
-    )
+    parts = ([getattr(each, part.name) for each in several] for part in fields(CopiesSeen))
+    return CopiesSeen(*(tuple(chain.from_iterable(part)) for part in parts))
 
 
 def copies_of(
@@ -156,81 +150,42 @@ def copies_of(
     chosen = random.sample(sorted(by_test), min(len(by_test), MOST_TESTS))
     one_of = {test: random.choice(by_test[test]) for test in chosen}  # with one of its parameters
     token = f"_{secrets.token_hex(6)}"
-    maker = _Maker(token, one_of)
+    texts = defaultdict[tuple[Kind, Way], dict[str, bytes | None]](dict)
+    inversions = defaultdict[tuple[Kind, Way], dict[str, Inversion]](dict)
+    without, places = list[Finding](), dict[str, Finding]()
+
+    def read(path: str) -> TestSource:
+        return TestSource(path, store.get_blob(entries[path].sha), random, token)
+
     for path in sorted({path for path, _ in chosen}):
-        source = TestSource(store.get_blob(entries[path].sha), random, token)
-        of_helpers = {
-            helper: TestSource(store.get_blob(entries[helper].sha), random, token)
-            for helper in _helpers(store, tree, entries, path, source)
-        }
-        maker.add(path, source, {name for helper in of_helpers.values() for name in helper.functions})
-        for helper, of_helper in of_helpers.items():
-            maker.add_helper(helper, of_helper)
-    return maker.made()
-
-
-class _Maker:
-    """Puts the variants of several files together.
-
-    Args:
-        token: As in `Copies`.
-        idents: Ids of the tests, by path and name.
-    """
-
-    def __init__(self, token: str, idents: Mapping[tuple[str, str], str]) -> None:
-        self._token = token
-        self._idents = idents
-        self._helpers = helpers(token)
-        self._hidden: dict[str, str] = {}
-        self._inverted: list[tuple[dict[str, str], dict[str, Inversion]]] = [({}, {}), ({}, {})]
-        self._expected: dict[Way, dict[str, str]] = {way: {} for way in WAYS}
-        self._without: list[Finding] = []
-        self._places: dict[str, Finding] = {}
-
-    def add(self, path: str, source: TestSource, helpers: Collection[str]) -> None:
-        """Add a file with fixed tests. `helpers` are the names of functions in other files of tests."""
-        tests = [name for each, name in self._idents if each == path]
-        for (files, inversions), (text, made) in zip(self._inverted, source.inverted(tests), strict=False):
-            files[path] = text.decode()
-            inversions.update({self._idents[path, test]: inversion for test, inversion in made.items()})
-        if (hidden := source.hidden(tests)) is not None:
-            self._hidden[path] = hidden.decode()
-        for line, shown in source.not_inverted(tests, helpers).values():
-            self._without.append(Finding(path, line, shown[:MOST_TEXT], NO_COPY))
-        for name, line, shown in source.places(tests):
-            self._places[self._idents[path, name]] = Finding(path, line, shown[:MOST_TEXT], NOT_ALONE)
-        self.add_helper(path, source)
-
-    def add_helper(self, path: str, source: TestSource) -> None:
-        """Add a file with functions that tests call."""
-        for way, files in self._expected.items():
-            if (text := source.expected_to_fail(path, way)) is not None:
-                files[path] = text.decode()
-
-    def made(self) -> Copies | None:
-        """Return the variants; None if no assertion can be changed, and no other line compares."""
-        copies = [Copy(self._variant(files), "inverted", made) for files, made in self._inverted if made]
-        copies += [
-            Copy(self._variant(files), "expected", way=way) for way, files in self._expected.items() if files
-        ]
-        if not copies and not self._without:
-            return None
-        if self._hidden:
-            copies.append(Copy(self._variant(self._hidden), "hidden"))
-        copies.append(Copy(Variant({}), "unchanged"))
-        idents = frozenset(self._idents.values())
-        return Copies(idents, self._token, tuple(copies), tuple(self._without), self._places)
-
-    def _variant(self, files: Mapping[str, str]) -> Variant:
-        return Variant(files, self._helpers)
+        tests = {name: ident for (each, name), ident in one_of.items() if each == path}
+        source = read(path)
+        of_helpers = [read(helper) for helper in _helpers(store, tree, entries, source)]
+        for way, (text, made) in zip(WAYS, source.inverted(tests), strict=False):
+            texts["inverted", way][path] = text
+            inversions["inverted", way] |= {tests[test]: inversion for test, inversion in made.items()}
+        for way, each in product(WAYS, (source, *of_helpers)):
+            texts["expected", way][each.path] = each.expected_to_fail(way)
+        texts["hidden", "different"][path] = source.hidden(tests)
+        without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
+        found = {ident: source.place_of(test) for test, ident in tests.items()}
+        places |= {ident: place for ident, place in found.items() if place is not None}
+    copies = []
+    for key, files in texts.items():
+        if sources := {path: text.decode() for path, text in files.items() if text is not None}:
+            copies.append(Copy(Variant(sources, helpers(token)), key[0], inversions[key], key[1]))
+    if not without and all(copy.kind == "hidden" for copy in copies):
+        return None
+    copies.append(Copy(Variant({}, helpers(token)), "unchanged"))
+    return Copies(frozenset(one_of.values()), token, tuple(copies), tuple(without), places)
 
 
 def _helpers(
-    store: TreeStore, tree: str, entries: Mapping[str, TreeEntry], path: str, source: TestSource
+    store: TreeStore, tree: str, entries: Mapping[str, TreeEntry], source: TestSource
 ) -> Iterator[str]:
     """Yield the files of tests that a test file imports."""
     files = files_of_tests(store, tree)
-    folder = posixpath.dirname(path)
+    folder = posixpath.dirname(source.path)
     for name in sorted(source.imports()):
         levels = len(name) - len(name.lstrip("."))
         if levels:
@@ -240,7 +195,7 @@ def _helpers(
         for start in starts:
             module = posixpath.normpath(posixpath.join(start, name.lstrip(".")))
             for each in (f"{module}.py", f"{module}/__init__.py"):
-                if each in entries and each != path and files.is_test(each):
+                if each in entries and each != source.path and files.is_test(each):
                     yield each
 
 
@@ -260,90 +215,70 @@ async def run_copies(
             That matters only if the patch has code that decides a comparison.
     """
     copies = replace(copies, all=tuple(copy for copy in copies.all if with_hidden or copy.kind != "hidden"))
-    passed, red, alone = set[_Passed](), set[str](), set[str]()
+    faults = _Faults(set(), set(), set())
     for number in range(TIMES):
         wanted = [copy for copy in copies.all if number or with_unchanged or copy.kind != "unchanged"]
-        readings = await _run_in_random_order(wanted, copies.idents, run)
-        unchanged = next((reading for copy, reading in readings if copy.kind == "unchanged"), None)
-        green = copies.idents if unchanged is None else _green(unchanged)
-        others = {ident for _, reading in readings for ident in _green(reading)} - copies.idents
+        order = SystemRandom().sample(wanted, len(wanted))
+        readings = await run([copy.variant for copy in order], copies.idents)
+        others = {ident for reading in readings for ident in _green(reading)} - copies.idents
         if others:
             return CopiesSeen((f"{min(others)} {NOT_RUN}",))
-        passed_now = {each for copy, reading in readings for each in _passed(copies, copy, reading, green)}
-        red_now = {
-            ident
-            for copy, reading in readings
-            if copy.kind == "hidden"
-            for ident in (green & reading.outcomes.keys()) - _green(reading)
-        }
-        # a test that ends its process began, and has no result
-        began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
-        alone_now = {ident for ident in copies.idents - green if ident in began}
-        if number:
-            passed, red, alone = passed & passed_now, red & red_now, alone & alone_now
-        else:
-            passed, red, alone = passed_now, red_now, alone_now
-        if not passed and not red and not alone:
+        now = _faults(copies, list(zip(order, readings, strict=True)))
+        faults = faults.both(now) if number else now
+        if not any(faults):
             return CopiesSeen(without=copies.without)
-    return _seen(copies, passed, red, tuple(map(copies.place_of, sorted(alone))))
-
-
-async def _run_in_random_order(
-    copies: Sequence[Copy], idents: Collection[str], run: Run
-) -> list[tuple[Copy, Reading]]:
-    order = SystemRandom().sample(copies, len(copies))
-    readings = await run([copy.variant for copy in order], idents)
-    return list(zip(order, readings, strict=True))
+    return _seen(copies, faults)
 
 
 def _green(reading: Reading) -> set[str]:
     return {ident for ident, outcome in reading.outcomes.items() if outcome == "passed"}
 
 
-@dataclass(frozen=True)
-class _Passed:
-    """An assertion that passes with another value, or negated."""
+class _Faults(NamedTuple):
+    """What one round of runs shows."""
 
-    path: str
-    line: int
-    text: str
-    how: str
-    negated: bool = False
-    alike: bool = False
+    passed: set[Inversion]
+    """Assertions that pass though they are other than they were."""
+    red: set[str]
+    """Ids of tests that do not pass if their values are hidden."""
+    alone: set[str]
+    """Ids of tests that do not pass in a process of their own."""
+
+    def both(self, other: _Faults) -> _Faults:
+        """Return what this round and another one show."""
+        return _Faults(self.passed & other.passed, self.red & other.red, self.alone & other.alone)
 
 
-def _passed(copies: Copies, copy: Copy, reading: Reading, green: Collection[str]) -> Iterator[_Passed]:
-    """Yield the assertions that pass in a variant though they are other than they were.
-
-    Args:
-        copies, copy: The variant.
-        reading: Its results.
-        green: Ids of the tests that pass unchanged.
-    """
-    for ident, made in copy.inversions.items():
-        if ident in green and ident in _green(reading):
-            path = ident.partition("::")[0]
-            yield _Passed(path, made.line, made.text, copy.kind, made.negated, made.alike)
+def _faults(copies: Copies, readings: Sequence[tuple[Copy, Reading]]) -> _Faults:
+    unchanged = next((reading for copy, reading in readings if copy.kind == "unchanged"), None)
+    green = copies.idents if unchanged is None else _green(unchanged)
+    # a test that ends its process began, and has no result
+    began = set[str | None]() if unchanged is None else {*unchanged.outcomes, unchanged.running}
+    passed, red = set[Inversion](), set[str]()
     mark = re.compile(rf"<{copies.token} (\d+) (.+?)>")
-    if copy.kind == "expected":
-        for ident in green:
-            if place := mark.search(reading.errors.get(ident, "")):
-                yield _Passed(place[2], int(place[1]), "", copy.way, alike=copy.way == "alike")
+    for copy, reading in readings:
+        again = green & _green(reading)
+        passed |= {made for ident, made in copy.inversions.items() if ident in again}
+        if copy.kind == "hidden":
+            red |= (green & reading.outcomes.keys()) - again
+        elif copy.kind == "expected":
+            places = filter(None, (mark.search(reading.errors.get(ident, "")) for ident in green))
+            passed |= {Inversion(place[2], int(place[1]), "", copy.way) for place in places}
+    return _Faults(passed, red, {ident for ident in copies.idents - green if ident in began})
 
 
-def _seen(
-    copies: Copies, passed: Collection[_Passed], red: Collection[str], alone: Collection[Finding]
-) -> CopiesSeen:
-    by_line = defaultdict[tuple[str, int], list[_Passed]](list)
-    for each in passed:
+def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
+    by_line = defaultdict[tuple[str, int], list[Inversion]](list)
+    for each in faults.passed:
         by_line[each.path, each.line].append(each)
     signs, lines = [], []
     for (path, line), ways in sorted(by_line.items()):
         if any(way.negated for way in ways):
             signs.append(f"{path}:{line} {NEGATED}")
-        elif len(ways) > 1 and not all(way.alike for way in ways):
+        elif len(ways) > 1 and any(way.way != "alike" for way in ways):
             signs.append(f"{path}:{line} {EQUAL}")
         else:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
-    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), tuple(sorted(red)))
+    alone = map(copies.place_of, sorted(faults.alone))
+    return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), tuple(sorted(faults.red)))

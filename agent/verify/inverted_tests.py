@@ -40,8 +40,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeGuard
 
-from m3agent.agent.verify.comparisons import own_nodes
-from m3agent.sandbox.python_ast import parse
+from m3agent.agent.verify.python_file import Function, imports_in, own_nodes, parsed
+from m3agent.agent.verify.review import MOST_TEXT, Finding
 
 MAY_SWALLOW = re.compile("raise|error|exception|suppress|ignor|expect|fail|swallow|catch", re.IGNORECASE)
 """Context managers with such a word may end a failed assertion."""
@@ -71,17 +71,8 @@ OPPOSITES = {
 }
 """Assertions of unittest, each with the one that fails if it passes."""
 EQUALITIES = frozenset(
-    {
-        "assertEqual",
-        "assertAlmostEqual",
-        "assertCountEqual",
-        "assertDictEqual",
-        "assertListEqual",
-        "assertMultiLineEqual",
-        "assertSequenceEqual",
-        "assertSetEqual",
-        "assertTupleEqual",
-    }
+    f"assert{kind}Equal"
+    for kind in ("", "Almost", "Count", "Dict", "List", "MultiLine", "Sequence", "Set", "Tuple")
 )
 """Assertions of unittest that compare their first two arguments."""
 SEARCHES = frozenset({"index", "count", "remove"})
@@ -90,53 +81,64 @@ SEARCHES = frozenset({"index", "count", "remove"})
 Way = Literal["different", "alike", "left"]
 """How another value is made: it is very different, it looks alike, or the left side is very different instead of the right one."""
 WAYS: tuple[Way, ...] = ("different", "alike", "left")
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Edit = tuple[ast.expr | ast.stmt, str, str]
 """A part of the source, and the texts to put before and after it. Of a name, and of an attribute's name, an empty text before
 stands for the name itself, which the other text replaces. A part stands after the parts that it contains."""
 
 
+NO_COPY = "compares in a place where no other value can be tried"
+NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
+
+
 @dataclass(frozen=True)
 class Inversion:
-    """An inverted assertion, which must fail."""
+    """An assertion that must not pass as it is changed."""
 
+    path: str
+    """Path of its file."""
     line: int
-    """Line number of the assertion, from 1."""
+    """Its line number, from 1."""
     text: str
-    """That line, stripped."""
-    negated: bool
+    """That line, stripped; empty if the test passes because the assertion fails."""
+    way: Way
+    """How the other value is made with which it compares."""
+    negated: bool = False
     """Whether it is negated. Otherwise it compares with another value."""
-    alike: bool = False
-    """Whether that value looks like the one that the test expects."""
 
 
 class TestSource:
     """A test file, of which variants are made.
 
     Args:
+        path: Its path.
         source: The file. It has no variants if it cannot be read.
         random: Chooses other values, and assertions.
-        token: Begins the names of the functions that the variants call.
+        token: Begins the names of the functions that the variants call, which no code can know.
     """
 
     __test__ = False
 
-    def __init__(self, source: bytes, random: Random, token: str) -> None:
+    def __init__(self, path: str, source: bytes, random: Random, token: str) -> None:
+        self.path = path
         self._random = random
-        self._names = _Names(token)
+        self._token = token
         self._lines = source.splitlines(keepends=True)
         try:
-            self._module = parse(source)
             source.decode()
-        except (SyntaxError, ValueError, RecursionError):
-            self._module = ast.Module([], [])
+            module = parsed(source)
+        except UnicodeDecodeError:
+            module = None
+        self._module = module or ast.Module([], [])
         self._functions = dict(_functions(self._module.body, ""))
 
-    def places(self, tests: Collection[str]) -> Iterator[tuple[str, int, str]]:
-        """Yield the name, the number and the text of the first line of each of the tests."""
-        for test in tests:
-            if (function := self._functions.get(test)) is not None:
-                yield test, function.lineno, self._text(function.lineno)
+    def finding(self, line: int, what: str) -> Finding:
+        """Return a line of the file for a person."""
+        return Finding(self.path, line, self._text(line)[:MOST_TEXT], what)
+
+    def place_of(self, test: str) -> Finding | None:
+        """Return the first line of a test that does not pass alone; None if the file does not define the test."""
+        function = self._functions.get(test)
+        return None if function is None else self.finding(function.lineno, NOT_ALONE)
 
     def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
         """Return up to two variants in which an assertion of each test is inverted.
@@ -149,31 +151,21 @@ class TestSource:
         """
         edits: tuple[list[Edit], list[Edit]] = [], []
         inversions: tuple[dict[str, Inversion], dict[str, Inversion]] = {}, {}
-        for test in tests:
-            function = self._functions.get(test)
-            if function is None or not _must_pass(function):
-                continue
+        for test, function in self._named(tests):
             groups = [list(self._inversions(each)) for each in _certain(function.body)]
-            groups = self._random.sample([group for group in groups if group], sum(map(bool, groups)))
-            if not groups:
-                continue
-            first, *others = groups
-            rest = [first[1:], *others]
-            ways = [
-                first[0],
-                *self._random.sample([way for group in rest for way in group], 1 if any(rest) else 0),
-            ]
-            for number, (inversion, way) in enumerate(ways):
+            self._random.shuffle(groups)
+            ways = [way for group in groups for way in group]
+            other = self._random.sample(ways[1:], len(ways[1:2]))
+            for number, (inversion, way) in enumerate([*ways[:1], *other]):
                 edits[number].extend(way)
                 inversions[number][test] = inversion
-        made = zip((self._edited(each) for each in edits), inversions, strict=True)
-        return [(source, each) for source, each in made if each and source is not None]
+        made = zip(map(self._edited, edits), inversions, strict=True)
+        return [(source, each) for source, each in made if source is not None]
 
-    def expected_to_fail(self, path: str, way: Way) -> bytes | None:
+    def expected_to_fail(self, way: Way) -> bytes | None:
         """Return a variant in which each assertion must fail with another value, and the tests must pass.
 
         Args:
-            path: The file's path, for the error text of a test whose assertion passes.
             way: How the other values are made.
 
         Returns:
@@ -181,46 +173,38 @@ class TestSource:
         """
         edits: list[Edit] = []
         for statement in self._statements():
-            if (falsified := self._falsified_statement(statement, way)) and self._begins_line(statement):
-                edits += falsified
-                edits.append(self._expected(statement, path))
-        return self._edited(edits) if edits else None
+            if falsified := self._falsified_statement(statement, way):
+                edits += [*falsified, self._expected(statement)]
+        return self._edited(edits)
 
     def hidden(self, tests: Collection[str]) -> bytes | None:
         """Return a variant whose assertions find their values in other places; None if no value can be hidden."""
-        functions = [self._functions[test] for test in tests if test in self._functions]
-        edits = [edit for function in filter(_must_pass, functions) for edit in self._hidden(function)]
-        return self._edited(edits) if edits else None
+        return self._edited([edit for _, function in self._named(tests) for edit in self._hidden(function)])
 
     @property
     def functions(self) -> set[str]:
         """The names of the file's functions."""
         return {name.rpartition("::")[2] for name in self._functions}
 
-    def not_inverted(self, tests: Collection[str], helpers: Collection[str]) -> dict[str, tuple[int, str]]:
-        """Return the tests that may compare where no variant inverts it, each with the first such line and its text.
+    def not_inverted(self, tests: Collection[str], helpers: Collection[str]) -> Iterator[Finding]:
+        """Yield, of each test that may compare where no variant inverts it, the first such line.
 
         Args:
             tests: As for `inverted`.
             helpers: Names of functions whose assertions are expected to fail as well.
         """
         helpers = {*helpers, *self.functions}
-        result = dict[str, tuple[int, str]]()
-        inverted = {
-            id(node) for each in self._statements() if self._is_inverted(each) for node in ast.walk(each)
-        }
-        for test in tests:
-            if (function := self._functions.get(test)) is None:
-                continue
+        changed = [each for each in self._statements() if self._falsified_statement(each, "different")]
+        inverted = {id(node) for each in changed for node in ast.walk(each)}
+        for function in (self._functions[test] for test in tests if test in self._functions):
             certain = {id(node) for each in _certain(function.body) for node in ast.walk(each)}
-            lines = sorted(
+            lines = [
                 node.lineno
                 for node in ast.walk(function)
                 if _searches(node) or (_may_compare(node, helpers) and id(node) not in inverted | certain)
-            )
+            ]
             if lines:
-                result[test] = lines[0], self._text(lines[0])
-        return result
+                yield self.finding(min(lines), NO_COPY)
 
     def imports(self) -> set[str]:
         """Return the paths without a suffix that the file's imports may mean, relative to the folders of the search path.
@@ -228,31 +212,33 @@ class TestSource:
         A relative import has a dot for each level at its start.
         """
         names = set[str]()
-        for node in ast.walk(self._module):
-            match node:
-                case ast.Import(names=aliases):
-                    names |= {alias.name.replace(".", "/") for alias in aliases}
-                case ast.ImportFrom(module=module, names=aliases, level=level):
-                    start = "." * level + (module or "").replace(".", "/")
-                    names |= {start, *(f"{start}{'/' if module else ''}{alias.name}" for alias in aliases)}
+        for _, level, module, name in imports_in(ast.walk(self._module)):
+            start = "." * level + module.replace(".", "/")
+            names |= {start, f"{start}{'/' if module else ''}{name}" if name else start}
         return names
+
+    def _named(self, tests: Collection[str]) -> Iterator[tuple[str, Function]]:
+        """Yield those of these tests that the file defines and that must pass, with their names."""
+        for test in tests:
+            if test in self._functions and _must_pass(self._functions[test]):
+                yield test, self._functions[test]
 
     def _text(self, line: int) -> str:
         return self._lines[line - 1].decode().strip()
 
+    def _start(self, statement: ast.stmt) -> str:
+        """Return what stands before a statement in its line."""
+        return self._lines[statement.lineno - 1][: statement.col_offset].decode()
+
     def _edited(self, edits: Sequence[Edit]) -> bytes | None:
-        """Return the source with edits; None if that is no Python, such as for two statements in one line."""
+        """Return the source with edits; None if there are none, or if it is no Python then: two statements in one line."""
         changed = _with_edits(self._lines, edits)
-        try:
-            parse(changed)
-        except (SyntaxError, ValueError, RecursionError):
-            return None
-        return changed
+        return changed if edits and parsed(changed) is not None else None
 
     def _statements(self) -> Iterator[ast.stmt]:
         """Yield the assertions in all functions of the file."""
         for function in self._functions.values():
-            if not any(MAY_FAIL.search(ast.dump(decorator)) for decorator in function.decorator_list):
+            if not _may_fail(function):
                 yield from _assertions(function.body)
 
     def _begins_line(self, statement: ast.stmt) -> bool:
@@ -265,16 +251,13 @@ class TestSource:
             and (not isinstance(statement, ast.If) or line[statement.col_offset :].startswith(b"if"))
         )
 
-    def _is_inverted(self, statement: ast.stmt) -> bool:
-        return bool(self._falsified_statement(statement, "different")) and self._begins_line(statement)
-
     # -- assertions that must fail -----------------------------------------------------------------------------------------------
 
     def _inversions(self, statement: ast.Assert | ast.Expr) -> Iterator[tuple[Inversion, list[Edit]]]:
         """Yield the ways to invert an assertion, first one with a very different value."""
 
-        def inversion(*, negated: bool = False, alike: bool = False) -> Inversion:
-            return Inversion(statement.lineno, self._text(statement.lineno), negated, alike)
+        def inversion(way: Way = "different", *, negated: bool = False) -> Inversion:
+            return Inversion(self.path, statement.lineno, self._text(statement.lineno), way, negated)
 
         sides = _sides(statement)
         values = [self._other(sides, way, statement) for way in WAYS[:2]] if sides else []
@@ -282,7 +265,7 @@ class TestSource:
             is_bool = any(isinstance(side, ast.Constant) and isinstance(side.value, bool) for side in sides)
             yield inversion(negated=is_bool), values[0]
             if not is_bool and values[1]:
-                yield inversion(alike=True), values[1]
+                yield inversion("alike"), values[1]
             return
         match statement:
             case ast.Assert(test=test):
@@ -295,24 +278,48 @@ class TestSource:
         literal = next((side for side in sides if _another(side, "1")), None)
         approximate = bool(APPROXIMATE.search(ast.dump(around)))
         if literal is not None and way != "left":
-            near = [] if approximate or way != "alike" else _alike(literal, self._random, self._names)
+            near = [] if approximate or way != "alike" else self._alike(literal)
             return near or _another(literal, str(self._random.randrange(1000, 10_000)))
         if approximate or literal is not None:
             return []
         side = sides[1:] if way == "left" else sides[:1]
-        return self._names.call(self._names.other, side[0], alike=way == "alike") if side else []
+        return self._call("other", side[0], alike=way == "alike") if side else []
+
+    def _alike(self, node: ast.expr) -> list[Edit]:
+        """Return the edits that make a value which looks like a literal; none for other expressions."""
+        choice = self._random.choice
+        match node:
+            case ast.Constant(value=int() as value) if not isinstance(value, bool):
+                least = 10 ** (len(str(value)) - 1) if value > 9 else 0
+                near = [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
+                return [(node, "(", f" {choice(near) - value:+d})")]
+            case ast.Constant(value=str() | bytes() as text):
+                last = text[-1:] if isinstance(text, str) else text[-1:].decode("latin-1")
+                letter = choice([one for one in "abcdefgh" if one != last])
+                prefix = "b" if isinstance(text, bytes) else ""
+                return [(node, "((", f")[:-1] + {prefix}'{letter}')")]
+            case ast.List(elts=[_, *_]) | ast.Tuple(elts=[_, *_]) | ast.Dict(values=[_, *_]):
+                return self._call("other", node, alike=choice((1, 2)))
+        return []
+
+    def _call(self, function: str, node: ast.expr, *, alike: int) -> list[Edit]:
+        """Return the edit that passes an expression through one of the `HELPERS`."""
+        start, end = ("((", ")") if isinstance(node, ast.Tuple | ast.GeneratorExp) else ("(", "")
+        return [(node, f"{self._token}_{function}{start}", f"{end}, alike={int(alike)})")]
 
     # -- assertions that are expected to fail ------------------------------------------------------------------------------------
 
-    def _expected(self, statement: ast.stmt, path: str) -> Edit:
-        start = self._lines[statement.lineno - 1][: statement.col_offset].decode()
-        error = f"{self._names.equal}('<{self._names.token} {statement.lineno} {path}>')"
+    def _expected(self, statement: ast.stmt) -> Edit:
+        start = self._start(statement)
+        error = f"{self._token}_equal('<{self._token} {statement.lineno} {self.path}>')"
         after = f"\n{start}except BaseException:\n{start} pass\n{start}else:\n{start} raise {error}"
         return statement, f"try:\n{start} ", after
 
     def _falsified_statement(self, statement: ast.stmt, way: Way) -> list[Edit]:
         """Return the edits with which an assertion that passes fails; none if that is not possible."""
         match statement:
+            case _ if not self._begins_line(statement):
+                pass
             case (
                 ast.Assert(test=test)
                 | ast.Expr(value=ast.Call(func=ast.Attribute(attr="assertTrue"), args=[test, *_]))
@@ -360,7 +367,7 @@ class TestSource:
 
     def _elements(self, container: ast.expr, way: Way) -> list[Edit]:
         """Return the edits that make a container with other elements."""
-        return [] if way == "left" else self._names.call(self._names.items, container, alike=way == "alike")
+        return [] if way == "left" else self._call("items", container, alike=way == "alike")
 
     # -- assertions with hidden values -------------------------------------------------------------------------------------------
 
@@ -369,12 +376,9 @@ class TestSource:
 
         A literal becomes a constant of another function. An argument of the test is hidden during the assertion.
         """
-        names, every = self._names, function.args
-        arguments = {one.arg for one in (*every.posonlyargs, *every.args, *every.kwonlyargs)} - {
-            "self",
-            "cls",
-        }
-        edits: list[Edit] = []
+        every, token, edits = function.args, self._token, list[Edit]()
+        arguments = {each.arg for each in (*every.posonlyargs, *every.args, *every.kwonlyargs)}
+        arguments -= {"self", "cls"}
         for statement in _certain(function.body):
             shown = list(_values(statement.test if isinstance(statement, ast.Assert) else statement.value))
             times = Counter(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
@@ -384,15 +388,13 @@ class TestSource:
                 if isinstance(node, ast.Constant):
                     edits.append((node, "(lambda: ", ")()"))
                 elif node.id in hidden:
-                    edits.append((node, f"{names.again}({names.token}_", ")"))
-            start = self._lines[statement.lineno - 1][: statement.col_offset].decode()
+                    edits.append((node, f"{token}_again({token}_", ")"))
+            start = self._start(statement)
             if start.strip() and hidden:  # `if x: assert y` cannot begin with another statement
                 return []
             if hidden:
-                before = (
-                    f"{names.token}_{name} = {names.keep}({name}); {name} = None\n{start}" for name in hidden
-                )
-                after = (f"\n{start}{name} = {names.again}({names.token}_{name})" for name in hidden)
+                before = (f"{token}_{name} = {token}_keep({name}); {name} = None\n{start}" for name in hidden)
+                after = (f"\n{start}{name} = {token}_again({token}_{name})" for name in hidden)
                 edits.append((statement, "".join(before), "".join(after)))
         return edits
 
@@ -453,20 +455,6 @@ def helpers(token: str) -> str:
     return HELPERS.replace("TOKEN", token)
 
 
-class _Names:
-    """Names that no code can know, of what variants call."""
-
-    def __init__(self, token: str) -> None:
-        self.token = token
-        self.equal, self.other, self.items = f"{token}_equal", f"{token}_other", f"{token}_items"
-        self.keep, self.again = f"{token}_keep", f"{token}_again"
-
-    def call(self, name: str, node: ast.expr, *, alike: int) -> list[Edit]:
-        """Return the edit that passes an expression through a function."""
-        start, end = ("((", ")") if isinstance(node, ast.Tuple | ast.GeneratorExp) else ("(", "")
-        return [(node, f"{name}{start}", f"{end}, alike={int(alike)})")]
-
-
 def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Function]]:
     """Yield functions and methods; a later one replaces an earlier one of the same name."""
     for node in body:
@@ -477,9 +465,13 @@ def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, Fun
 
 
 def _must_pass(function: Function) -> bool:
-    if any(MAY_FAIL.search(ast.dump(decorator)) for decorator in function.decorator_list):
-        return False
-    return not any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
+    """Return whether a test must pass: it is no generator, and nothing says that it may fail."""
+    yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(function))
+    return not yields and not _may_fail(function)
+
+
+def _may_fail(function: Function) -> bool:
+    return any(MAY_FAIL.search(ast.dump(decorator)) for decorator in function.decorator_list)
 
 
 def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
@@ -488,13 +480,10 @@ def _certain(body: Sequence[ast.stmt]) -> Iterator[ast.Assert | ast.Expr]:
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
-            case ast.Assert():
+            case ast.Assert() | ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")))):
                 yield statement
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="self")))):
-                yield statement
-            case ast.With(items=items) | ast.AsyncWith(items=items):
-                if not any(MAY_SWALLOW.search(ast.dump(item)) for item in items):
-                    yield from _certain(statement.body)
+            case ast.With() | ast.AsyncWith() if not _may_swallow(statement):
+                yield from _certain(statement.body)
         if any(isinstance(node, ast.Return) for node in (statement, *own_nodes(statement))):
             return
 
@@ -507,15 +496,17 @@ def _assertions(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
                 yield statement
             case ast.If(body=[*_, last], orelse=[]) if _fails(last):
                 yield statement
-            case ast.With(items=items) | ast.AsyncWith(items=items) if any(
-                MAY_SWALLOW.search(ast.dump(item)) for item in items
-            ):
+            case ast.With() | ast.AsyncWith() if _may_swallow(statement):
                 continue
             case _:
                 for name in ("body", "orelse", "finalbody"):
                     yield from _assertions(getattr(statement, name, ()))
                 for other in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
                     yield from _assertions(other.body)
+
+
+def _may_swallow(statement: ast.With | ast.AsyncWith) -> bool:
+    return any(MAY_SWALLOW.search(ast.dump(item)) for item in statement.items)
 
 
 def _fails(statement: ast.stmt) -> bool:
@@ -549,23 +540,6 @@ def _sides(statement: ast.Assert | ast.Expr) -> list[ast.expr]:
             name in EQUALITIES
         ):
             return [right, left]
-    return []
-
-
-def _alike(node: ast.expr, random: Random, names: _Names) -> list[Edit]:
-    """Return the edits that make a value which looks like a literal; none for other expressions."""
-    match node:
-        case ast.Constant(value=int() as value) if not isinstance(value, bool):
-            least = 10 ** (len(str(value)) - 1) if value > 9 else 0
-            near = [one for one in range(least, min(10 * least or 10, least + 1000)) if one != value]
-            return [(node, "(", f" {random.choice(near) - value:+d})")]
-        case ast.Constant(value=str() | bytes() as text):
-            last = text[-1:] if isinstance(text, str) else text[-1:].decode("latin-1")
-            letter = random.choice([one for one in "abcdefgh" if one != last])
-            prefix = "b" if isinstance(text, bytes) else ""
-            return [(node, "((", f")[:-1] + {prefix}'{letter}')")]
-        case ast.List(elts=[_, *_]) | ast.Tuple(elts=[_, *_]) | ast.Dict(values=[_, *_]):
-            return names.call(names.other, node, alike=random.choice((1, 2)))
     return []
 
 

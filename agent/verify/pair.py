@@ -33,27 +33,24 @@ MOST_FILES = 1000
 
 @dataclass(frozen=True)
 class Pair:
-    """An old and a new tree. Their tests run at the same time, each tree in its own sandbox.
-
-    Attributes:
-        old: Git tree id of the old tree.
-        new: Git tree id of the new tree.
-        prefix: Distinguishes this pair's log files from those of another pair.
-        runs: Runs the tests.
-        reruns: Most times that deciding tests run again; 0 turns the search for flaky tests off.
-        selection: The tests that are compared. They are the same on both trees.
-        parts: The parts of `selection`, if several sandboxes shared its first run; a further run of all tests has the same parts.
-        added: Paths of the files that the patch adds to the new tree.
-    """
+    """An old and a new tree. Their tests run at the same time, each tree in its own sandbox."""
 
     old: str
+    """Git tree id of the old tree."""
     new: str
+    """Git tree id of the new tree."""
     prefix: str
+    """Distinguishes this pair's log files from those of another pair."""
     runs: TreeRuns
+    """Runs the tests."""
     reruns: int
+    """Most times that deciding tests run again; 0 turns the search for flaky tests off."""
     selection: Selection = EVERYTHING
+    """The tests that are compared. They are the same on both trees."""
     added: Collection[str] = ()
+    """Paths of the files that the patch adds to the new tree."""
     parts: Sequence[Selection] = ()
+    """The parts of `selection`, if several sandboxes shared its first run; a further run of all tests has the same parts."""
 
     def __post_init__(self) -> None:
         # a patch to tests only has one tree, in which nothing of the patch's code is missing

@@ -17,9 +17,18 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.comparisons import Function, always_the_same
+from m3agent.agent.verify.comparisons import always_the_same
 from m3agent.agent.verify.folding import DECODERS
-from m3agent.agent.verify.syntax import Definition, Syntax, member
+from m3agent.agent.verify.python_file import (
+    Definition,
+    Function,
+    imports_in,
+    last_name,
+    lines_of,
+    nodes_in,
+    parsed,
+)
+from m3agent.agent.verify.syntax import Syntax, member
 from m3agent.sandbox.python_ast import parse
 
 MOST_SOURCE = 4 << 20
@@ -36,17 +45,14 @@ MOST_NAME = 40
 
 @dataclass(frozen=True)
 class Reach:
-    """A place that reaches for the insides.
-
-    Attributes:
-        line: Line number, from 1.
-        name: The name that it uses, such as `sys._getframe`.
-        what: What it does, as a phrase of `insides`.
-    """
+    """A place that reaches for the insides, or decides in another language how tests compare."""
 
     line: int
+    """Line number, from 1."""
     name: str
+    """The name that it uses, such as `sys._getframe`."""
     what: str
+    """What it does, as a phrase of `insides`."""
 
 
 def reaches(path: str, source: bytes, *, in_tests: bool) -> list[Reach]:
@@ -90,23 +96,14 @@ def _shows_what_is_read(source: bytes) -> bool:
     return encoding in insides.CODECS
 
 
-def lines_of(source: bytes) -> list[str]:
-    """Return the lines of a source file, as Python counts them."""
-    return re.split(r"\r\n|\r|\n", source.decode("utf-8", errors="replace"))
-
-
 def shows(source: bytes, line: int, names: Collection[str]) -> bool:
     """Return whether a line of a file has one of these names, or an attribute of this name. `reaches` judges it then."""
-    try:
-        nodes = list(ast.walk(parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    there = [
-        node
-        for node in nodes
-        if isinstance(node, ast.Attribute | ast.Name) and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return any((node.id if isinstance(node, ast.Name) else node.attr) in names for node in there)
+    return any(
+        isinstance(node, ast.Attribute | ast.Name)
+        and node.lineno <= line <= (node.end_lineno or 0)
+        and last_name(node) in names
+        for node in nodes_in(parsed(source))
+    )
 
 
 def _words(source: bytes) -> Iterator[Reach]:
@@ -117,7 +114,7 @@ def _words(source: bytes) -> Iterator[Reach]:
             yield Reach(number, match[0], insides.what_of(match[0]))
 
 
-class _Reader:
+class _Reader(Syntax):
     """Reads one syntax tree; the results are in `found`."""
 
     def __init__(self, path: str, module: ast.Module, *, in_tests: bool) -> None:
@@ -126,17 +123,15 @@ class _Reader:
         self._lists_names = in_tests or PurePosixPath(path).name in insides.BUILD_FILES
         first, _, rest = path.partition("/")
         self._own = rest.partition("/")[0] if rest and first in {"src", "lib"} else first
-        self._syntax = Syntax(module)
-        self._taken = self._syntax.bound.keys() | {
-            node.name for node in module.body if isinstance(node, Definition)
-        }
+        super().__init__(module)
+        self._taken = self.bound.keys() | {node.name for node in module.body if isinstance(node, Definition)}
         self._functions: dict[str, list[ast.AST]] = {}
-        for node in self._syntax.nodes:
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef):
                 self._functions.setdefault(node.name, []).append(node)
-        for node in self._syntax.nodes:
+        for node in self.nodes:
             self._read(node)
-        if self._syntax.folder.steps <= 0:
+        if self.folder.steps <= 0:
             self.found.append(Reach(1, "constants", insides.UNREADABLE))
         self.found.sort(key=lambda one: one.line)
 
@@ -146,8 +141,9 @@ class _Reader:
     def _read(self, node: ast.AST) -> None:
         match node:
             case ast.Import() | ast.ImportFrom():
-                for full in _imported_names(node):
-                    self._imported(node, full)
+                for _, level, module, name in imports_in([node]):
+                    full = member(module, name) if name else module
+                    self._imported(node, f".{module}.{name}" if level else full)
             case ast.Attribute():
                 self._attribute(node)
             case ast.Name(ctx=ast.Load()):
@@ -159,7 +155,7 @@ class _Reader:
             case _:
                 self._definition(node)
         if isinstance(node, ast.BinOp | ast.Call | ast.Subscript | ast.JoinedStr):
-            hidden = self._syntax.text(node)
+            hidden = self.text(node)
             if hidden is not None and (hidden in insides.NAMED_HIDDEN or insides.WORDS.search(hidden)):
                 self._add(node, repr(hidden[:MOST_NAME]), insides.HIDDEN)
 
@@ -188,15 +184,15 @@ class _Reader:
     def _defined(self, node: ast.AST, name: str, value: ast.AST) -> None:
         """Read what gets a name that Python itself uses."""
         functions = self._functions.get(value.id, []) if isinstance(value, ast.Name) else [value]
-        if any(isinstance(each, Function) and always_the_same(name, each) for each in functions):
+        if any(isinstance(each, Function | ast.Lambda) and always_the_same(name, each) for each in functions):
             self._add(node, name, insides.EQUAL)
         if name == "__class__":
             self._add(node, name, insides.CLASS)
 
     def _imported(self, node: ast.AST, full: str) -> None:
         root, _, last = full.partition(".")
-        what = _of_member(full, {**insides.MODULES, **insides.MEMBERS})
-        if (root == self._own and root in insides.TEST_RUNNERS) or full.startswith("_pytest.outcomes."):
+        what = _of_member(full, insides.MODULES | insides.MEMBERS)
+        if self._is_own(full) or full.startswith("_pytest.outcomes."):
             return
         if what:
             self._add(node, full, what)
@@ -210,113 +206,93 @@ class _Reader:
             self._add(node, full, insides.IN_RUNNER)
 
     def _attribute(self, node: ast.Attribute) -> None:
-        parent = self._syntax.parents[id(node)]
+        parent = self.parents[id(node)]
         if node.attr == "__traceback__" and self._hands_on(node):
             self._add(node, node.attr, insides.FRAMES)
-        if (
-            node.attr in insides.ATTRIBUTES
-            and not (
-                # the facts about a function's code, such as the number of its arguments
-                node.attr == "__code__"
-                and isinstance(parent, ast.Attribute)
-                and parent.attr.startswith("co_")
-            )
-            and not self._names_caller(node)
-        ):
+        part = parent.attr if isinstance(parent, ast.Attribute) else ""
+        # the facts about a function's code, such as the number of its arguments
+        is_fact = node.attr == "__code__" and part.startswith("co_")
+        if node.attr in insides.ATTRIBUTES and not is_fact and not self._names_caller(node):
             self._add(node, node.attr, insides.ATTRIBUTES[node.attr])
-        if node.attr == "pluginmanager" and not (
-            isinstance(parent, ast.Attribute) and parent.attr in insides.PLUGINS_ASKED
-        ):
+        if node.attr == "pluginmanager" and part not in insides.PLUGINS_ASKED:
             self._add(node, node.attr, insides.HOOKS)
-        stored = not isinstance(node.ctx, ast.Load)
-        if stored and node.attr in CLASS_NAMES:
-            self._add(node, node.attr, insides.CLASS)
-        if stored:
-            self._replaced(node, self._syntax.names(node.value), node.attr)
-        for full in self._syntax.names(node):
+        if not isinstance(node.ctx, ast.Load):
+            if node.attr in CLASS_NAMES:
+                self._add(node, node.attr, insides.CLASS)
+            self._replaced(node, self.names(node.value), node.attr)
+        for full in self.names(node):
             self._member(node, full, parent)
 
     def _member(self, node: ast.Attribute, full: str, parent: ast.AST) -> None:
         """Read an attribute by one of its full names."""
-        root = full.partition(".")[0]
-        if full == "sys.modules":
-            self._modules(node, parent)
-        elif (what := _of_member(full, insides.MEMBERS)) and not (
-            root == self._own and root in insides.TEST_RUNNERS
-        ):
+        what = "" if self._is_own(full) else _of_member(full, insides.MEMBERS)
+        what = what or insides.BY_FULL_NAME.get(full, "")
+        is_dict = node.attr == "__dict__" and not isinstance(parent, ast.Compare)
+        if what:
             self._add(node, full, what)
-        elif full in {f"builtins.{name}" for name in insides.RUNS_CODE}:
-            self._add(node, full, insides.RUNS_CODE[node.attr])
-        elif full in insides.MODULES:  # found in another module
-            self._add(node, full, insides.MODULES[full])
-        elif (
-            node.attr == "__dict__"
-            and not isinstance(parent, ast.Compare)
-            and full.removesuffix(".__dict__") in insides.OPENERS
-        ):
+        elif is_dict and full.removesuffix(".__dict__") in insides.OPENERS:
             self._add(node, full, insides.PASSES_ON)
-        elif full == "importlib.import_module" and not (isinstance(parent, ast.Call) and parent.func is node):
-            self._add(node, full, insides.BY_NAME)
-        elif full in insides.OPENERS:
-            self._passed_on(node, full)
+        else:
+            self._used(node, full, parent)
 
     def _name(self, node: ast.Name) -> None:
         if node.id in insides.RUNS_CODE and node.id not in self._taken:
             self._add(node, node.id, insides.RUNS_CODE[node.id])
-        parent = self._syntax.parents[id(node)]
-        for full in self._syntax.bound.get(node.id, ()):
-            if full in insides.OPENERS:
-                self._passed_on(node, full)
-            elif full == "importlib.import_module" and not (
-                isinstance(parent, ast.Call) and parent.func is node
-            ):
-                self._add(node, full, insides.BY_NAME)
-            elif full == "sys.modules":
-                self._modules(node, parent)
-            elif full.partition(".")[0] == "builtins" and full.partition(".")[2] in insides.RUNS_CODE:
+        for full in self.bound.get(node.id, ()):
+            if full.startswith("builtins.") and full in insides.BY_FULL_NAME:
                 self._add(node, full, insides.RUNS_TEXT)
+            else:
+                self._used(node, full, self.parents[id(node)])
 
-    def _passed_on(self, node: ast.expr, full: str) -> None:
-        match self._syntax.parents[id(node)]:
+    def _used(self, node: ast.expr, full: str, parent: ast.AST) -> None:
+        """Read a use of `sys.modules`, of `import_module`, or of a module that leads to the insides."""
+        is_called = isinstance(parent, ast.Call) and parent.func is node
+        if full == "sys.modules":
+            self._modules(node, parent)
+        elif full == "importlib.import_module" and not is_called:
+            self._add(node, full, insides.BY_NAME)
+        elif full in insides.OPENERS and not self._names_member(node, parent):
+            self._add(node, full, insides.PASSES_ON)
+
+    def _names_member(self, node: ast.expr, parent: ast.AST) -> bool:
+        """Return whether a module is used for one of its members only."""
+        match parent:
             case ast.Attribute():
-                return
-            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[first, name, *_]) if first is node:
-                if isinstance(self._syntax.folder.value(name), str):
-                    return
-        self._add(node, full, insides.PASSES_ON)
+                return True
+            case ast.Call(func=ast.Name(id="getattr" | "hasattr"), args=[first, name, *_]):
+                return first is node and self.text(name) is not None
+        return False
+
+    def _is_own(self, full: str) -> bool:
+        """Return whether a name belongs to a test runner whose own code the file is."""
+        root = full.partition(".")[0]
+        return root == self._own and root in insides.TEST_RUNNERS
 
     def _names_caller(self, node: ast.Attribute) -> bool:
         """Return whether a frame is read only for the name or the place of the code that calls."""
-        parents = self._syntax.parents
-        above = parents[id(node)]
-        match node:
-            case ast.Attribute(attr="_getframe"):
-                part = parents.get(id(above))
-                return (
-                    isinstance(above, ast.Call)
-                    and isinstance(part, ast.Attribute)
-                    and self._names_caller(part)
-                )
-            case ast.Attribute(attr=name, value=ast.Call(func=ast.Attribute(attr="_getframe"))):
-                pass
-            case _:
+        above = self.parents[id(node)]
+        beyond = self.parents.get(id(above))
+        frame = isinstance(node.value, ast.Call) and node.value.func
+        match node.attr, above, beyond:
+            case "_getframe", ast.Call(), ast.Attribute() as part:
+                return self._names_caller(part)
+            case _ if not isinstance(frame, ast.Attribute) or frame.attr != "_getframe":
                 return False
-        match name, above:
-            case "f_lineno", _:
+            case "f_lineno", _, _:
                 return True
-            case "f_code", ast.Attribute(attr=fact):
+            case "f_code", ast.Attribute(attr=fact), _:
                 return fact.startswith("co_")
-            case "f_globals", ast.Subscript(ctx=ast.Load(), slice=ast.Constant(value=key)):
+            case ("f_globals", ast.Subscript(ctx=ast.Load(), slice=ast.Constant(value=key)), _) | (
+                "f_globals",
+                ast.Attribute(attr="get"),
+                ast.Call(args=[ast.Constant(value=key), *_]),
+            ):
                 return key in PLACES
-            case "f_globals", ast.Attribute(attr="get"):
-                match parents[id(above)]:
-                    case ast.Call(args=[ast.Constant(value=key), *_]):
-                        return key in PLACES
         return False
 
     def _hands_on(self, node: ast.expr) -> bool:
         """Return whether a traceback becomes the argument of a function that may read its frames."""
-        match self._syntax.parents[id(node)]:
+        match self.parents[id(node)]:
             case ast.Attribute(attr="tb_next") as parent:
                 return self._hands_on(parent)
             case ast.Call(
@@ -324,7 +300,7 @@ class _Reader:
             ):
                 return False
             case ast.Call(func=func, args=args) if node in args:
-                return not any(full.startswith("traceback.") for full in self._syntax.names(func))
+                return not any(full.startswith("traceback.") for full in self.names(func))
         return False
 
     def _modules(self, node: ast.expr, parent: ast.AST) -> None:
@@ -333,7 +309,7 @@ class _Reader:
             case ast.Subscript(ctx=ast.Load(), slice=key):
                 self._module_read(node, key)
             case ast.Attribute(attr="get"):
-                call = self._syntax.parents[id(parent)]
+                call = self.parents[id(parent)]
                 if isinstance(call, ast.Call) and call.args:
                     self._module_read(node, call.args[0])
             case ast.Compare(comparators=[other]) if other is node:
@@ -344,7 +320,7 @@ class _Reader:
                 self._add(node, "sys.modules", insides.IMPORTS)
 
     def _module_read(self, node: ast.expr, key: ast.expr) -> None:
-        text = self._syntax.folder.value(key)
+        text = self.folder.value(key)
         if isinstance(text, str):
             if text == "__main__" or re.search(r"(?:^|[._])tests?(?:$|[._])", text):
                 self._add(node, f"sys.modules[{text!r}]", insides.IN_RUNNER)
@@ -358,20 +334,20 @@ class _Reader:
             root = base.partition(".")[0]
             inner = base.lstrip(".").split(".")[not base.startswith(".") :]
             if self._in_tests:
-                counts = id(node) in self._syntax.at_import and bool(base) and root != self._own
+                counts = id(node) in self.at_import and bool(base) and root != self._own
             else:
                 counts = (root and root != self._own) or not insides.REPLACEABLE.isdisjoint(inner)
             if counts and f"{base}.{name}" not in insides.MAY_BE_SET:
                 self._add(node, f"{base}.{name}", insides.REPLACES)
 
     def _call(self, node: ast.Call) -> None:
-        early = id(node) in self._syntax.at_import
-        full = self._syntax.names(node.func)
+        early = id(node) in self.at_import
+        full = self.names(node.func)
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         called = node.func.id if isinstance(node.func, ast.Name) else method
         given = node.args
-        if self._syntax.imports(node) and given:
-            text = self._syntax.folder.value(given[0])
+        if self.imports(node) and given:
+            text = self.folder.value(given[0])
             if not isinstance(text, str):
                 self._add(node, "import_module", insides.BY_NAME)
             else:
@@ -381,8 +357,8 @@ class _Reader:
         if not full.isdisjoint(insides.MAKERS):
             self._add(node, min(full), insides.FUNCTIONS)
         if called in ASSIGNERS and not method and len(given) > 1:
-            text = self._syntax.folder.value(given[1])
-            self._replaced(node, self._syntax.names(given[0]), text if isinstance(text, str) else "*")
+            text = self.folder.value(given[1])
+            self._replaced(node, self.names(given[0]), text if isinstance(text, str) else "*")
             if text in CLASS_NAMES:
                 self._add(node, str(text), insides.CLASS)
             if isinstance(text, str) and len(given) > 2:
@@ -399,12 +375,12 @@ class _Reader:
     def _decoded(self, node: ast.Call, called: str, first: ast.expr) -> None:
         """Read a call that may decode a text or code."""
         if called in DECODERS:
-            value = self._syntax.folder.value(node)
+            value = self.folder.value(node)
             text = value.decode("latin-1") if isinstance(value, bytes) else value
             if isinstance(text, str) and len(text) > 1 and text.isascii() and text.isprintable():
                 self._add(node, called, insides.HIDDEN)
         loaders = {"decompress"} if self._in_tests else {"decompress", "loads"}
-        if called in loaders and isinstance(self._syntax.folder.value(first), bytes):
+        if called in loaders and isinstance(self.folder.value(first), bytes):
             self._add(node, called, insides.HIDDEN)
 
     def _opens_to_write(self, node: ast.Call) -> bool:
@@ -412,12 +388,11 @@ class _Reader:
             return False
         modes = [*node.args[1:2], *(each.value for each in node.keywords if each.arg == "mode")]
         return any(
-            isinstance(mode := self._syntax.folder.value(one), str) and set(mode) & set("wax+")
-            for one in modes
+            isinstance(mode := self.folder.value(one), str) and set(mode) & set("wax+") for one in modes
         )
 
     def _text(self, node: ast.Constant, text: str) -> None:
-        parent = self._syntax.parents.get(id(node))
+        parent = self.parents.get(id(node))
         match parent:
             case ast.Expr():  # a docstring
                 return
@@ -449,12 +424,3 @@ def _of_member(full: str, table: Mapping[str, str]) -> str:
             return table[full]
         full = full.rpartition(".")[0]
     return ""
-
-
-def _imported_names(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """Return the full names of what a statement imports; those of relative imports begin with a dot."""
-    names = [alias.name for alias in node.names]
-    if isinstance(node, ast.Import):
-        return names
-    module = node.module or ""
-    return [f".{module}.{name}" if node.level else member(module, name) for name in names]

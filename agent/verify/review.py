@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.deciding_code import deciding_lines
-from m3agent.agent.verify.reaches import Reach, lines_of, reaches, shows
-from m3agent.agent.verify.trees import changes_undone
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.agent.verify.deciding_code import definitions_in
+from m3agent.agent.verify.patched_files import Contents
+from m3agent.agent.verify.python_file import lines_of
+from m3agent.agent.verify.reaches import Reach, reaches, shows
 from m3agent.tools.runners.python import is_test_file
+from m3agent.tools.runners.registrations import macro_changes, registration_changes
+from m3agent.tools.runners.suites import file_of
 from m3agent.tools.tampering import Reached
 
 MADE_BY = {"function.__new__": ("FunctionType", "LambdaType"), "code.__new__": ("CodeType", "replace")}
@@ -31,52 +33,21 @@ MOST_TEXT = 200
 
 @dataclass(frozen=True)
 class Finding:
-    """A line that a person must read.
-
-    Attributes:
-        path: Path of the file.
-        line: Line number in the new file, from 1.
-        text: The line, stripped, at most 200 characters. It is as the patch has it: neutralise it before printing.
-        what: What the line does, as a phrase such as "reads the interpreter's frames".
-    """
+    """A line that a person must read."""
 
     path: str
+    """Path of the file."""
     line: int
+    """Line number in the new file, from 1."""
     text: str
+    """The line, stripped, at most 200 characters. It is as the patch has it: neutralise it before printing."""
     what: str
+    """What the line does, as a phrase such as "reads the interpreter's frames"."""
 
 
-def needs_review(
-    workspace: Workspace, patch: Patch, undone: Collection[str] | None = None
-) -> tuple[Finding, ...]:
-    """Return the lines of a patch that a person must read.
-
-    Args:
-        workspace: Holds the trees.
-        patch: The patch.
-        undone: Paths of the patch whose changes do not count; by default those of `changes_undone`.
-    """
-    return findings_of(changes_of(workspace, patch, undone))
-
-
-def changes_of(
-    workspace: Workspace, patch: Patch, undone: Collection[str] | None = None
-) -> dict[str, tuple[bytes | None, bytes | None]]:
-    """Return the old and the new content of the files that a patch changes, None where a file is missing.
-
-    Args:
-        workspace, patch, undone: As for `needs_review`.
-    """
-    ignored = changes_undone(workspace, patch) if undone is None else undone
-    trees = workspace.entries(patch.base), workspace.entries(patch.tree)
-    changes = {}
-    for path in patch.paths:
-        if path not in ignored:
-            before, after = (
-                workspace.store.get_blob(tree[path].sha) if path in tree else None for tree in trees
-            )
-            changes[path] = before, after
-    return changes
+def finding_at(path: str, content: bytes, line: int, what: str) -> Finding:
+    """Return a finding for a line of a file."""
+    return Finding(path, line, _line(lines_of(content), line)[:MOST_TEXT], what)
 
 
 def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -> tuple[Finding, ...]:
@@ -91,48 +62,61 @@ def findings_at(places: Iterable[Reached], content_of: Callable[[str], bytes]) -
         name = place.name.rpartition(".")[2].lstrip("=")
         content = content_of(place.path)
         if not shows(content, place.line, MADE_BY.get(place.name, (name,))):
-            text = _line(lines_of(content), Reach(place.line, name, ""))
             what = insides.CLASS if name == "__class__" else insides.ATTRIBUTES.get(name, insides.FUNCTIONS)
-            found.append(Finding(place.path, place.line, text[:MOST_TEXT], f"{what}, by a hidden name"))
+            found.append(finding_at(place.path, content, place.line, f"{what}, by a hidden name"))
     return tuple(found)
 
 
-def findings_of(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> tuple[Finding, ...]:
-    """Return the lines of several files that a person must read, in the order of the paths.
+def changed_registrations(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Return the changes of what a C or C++ project's build says about its tests (`TestReport.registrations`).
 
-    Args:
-        changes: By path, the old and the new content; None where the file is missing.
+    They can hide failing tests. Each is at the first line of its file.
     """
-    added: dict[str, list[Reach]] = {}
+    return tuple(
+        Finding(file_of(name), 1, name, f"is built or run in another way ({changes})")
+        for name, changes in registration_changes(before, after).items()
+    )
+
+
+def changed_macros(changes: Contents) -> tuple[Finding, ...]:
+    """Return the lines of changed C and C++ files that redefine the macros of assertions."""
+    old = {path: (before or b"").decode(errors="replace") for path, (before, _) in changes.items()}
+    new = {path: (after or b"").decode(errors="replace") for path, (_, after) in changes.items()}
+    return tuple(Finding(path, line, text, what) for path, line, text, what in macro_changes(old, new))
+
+
+def findings_of(changes: Contents) -> tuple[Finding, ...]:
+    """Return the lines of several files that a person must read, in the order of the paths."""
+    present = {path: _reaches(path, after) for path, (_, after) in changes.items()}
+    if not any(present.values()):
+        return ()
+    added, removed = dict[str, list[Reach]](), Counter[tuple[str, str]]()
     for path, (before, after) in changes.items():
-        now = [] if after is None else _reaches(path, after)
-        if now and after is not None:
-            added[path] = _new(now, [] if before is None else _reaches(path, before), before, after)
-    removed = _removed(changes) if any(added.values()) else Counter()
+        old, new = _reaches(path, before), present[path]
+        was, now = lines_of(before or b""), lines_of(after or b"")
+        added[path] = _new(new, old, was, now)
+        removed += Counter(_named(was, old)) - Counter(_named(now, new))  # from any file
     found = []
     for path, places in sorted(added.items()):
-        after = changes[path][1] or b""
-        lines = lines_of(after)
+        lines = lines_of(changes[path][1] or b"")
         seen = set()
-        for place in places:
-            text = _line(lines, place)
-            if removed[place.name, text] > 0:  # moved here from another file
-                removed[place.name, text] -= 1
+        for place, key in zip(places, _named(lines, places), strict=True):
+            if removed[key] > 0:  # moved here from another file
+                removed[key] -= 1
             elif (place.line, place.what) not in seen:
                 seen.add((place.line, place.what))
-                found.append(Finding(path, place.line, text[:MOST_TEXT], place.what))
-    found += [
-        Finding(path, line, text[:MOST_TEXT], what) for path, (line, text, what) in deciding_lines(changes)
-    ]
+                found.append(Finding(path, place.line, key[1][:MOST_TEXT], place.what))
     return tuple(found)
 
 
-def _reaches(path: str, content: bytes) -> Sequence[Reach]:
+def _reaches(path: str, content: bytes | None) -> Sequence[Reach]:
+    if content is None:
+        return []
     pure = PurePosixPath(path)
     if pure.suffix in insides.NATIVE_SUFFIXES or content.startswith(insides.NATIVE_STARTS):
         return [Reach(1, hashlib.sha256(content).hexdigest(), insides.NATIVE)]
     if pure.suffix not in {".py", ".pyw"} and not _is_script(content):
-        return []
+        return list(definitions_in(path, content))
     return reaches(path, content, in_tests=is_test_file(path))
 
 
@@ -141,18 +125,20 @@ def _is_script(content: bytes) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def _new(now: Sequence[Reach], before: Sequence[Reach], old: bytes | None, new: bytes) -> list[Reach]:
-    """Return the places that are more than the old file has, those on new lines first."""
+def _new(
+    now: Sequence[Reach], before: Sequence[Reach], old: Sequence[str], new: Sequence[str]
+) -> list[Reach]:
+    """Return the places that are more than the old file has, those on new lines first.
+
+    Args:
+        now, before: The places of the new and of the old file.
+        old, new: The lines of these files.
+    """
     usual = insides.HABITS & {insides.HABIT_OF.get(one.what, one.what) for one in before}
     left = Counter((one.name, one.what) for one in before)
-    known = Counter() if old is None else Counter(line.strip() for line in lines_of(old))
-    lines = lines_of(new)
-    kept: list[Reach] = []
-    fresh: list[Reach] = []
-    for one in now:
-        (kept if known[_line(lines, one)] else fresh).append(one)
+    known = {line.strip() for line in old}
     found = []
-    for one in [*kept, *fresh]:
+    for one in sorted(now, key=lambda one: _line(new, one.line, one.what) not in known):
         key = one.name, one.what
         if left[key]:
             left[key] -= 1
@@ -161,25 +147,10 @@ def _new(now: Sequence[Reach], before: Sequence[Reach], old: bytes | None, new: 
     return sorted(found, key=lambda one: one.line)
 
 
-def _removed(changes: Mapping[str, tuple[bytes | None, bytes | None]]) -> Counter[tuple[str, str]]:
-    """Return the names with their lines that the patch removes from any file."""
-    total: Counter[tuple[str, str]] = Counter()
-    for path, (before, after) in changes.items():
-        if before is not None:
-            old, new = (
-                Counter() if content is None else Counter(_places(path, content))
-                for content in (before, after)
-            )
-            total += old - new
-    return total
+def _named(lines: Sequence[str], places: Sequence[Reach]) -> list[tuple[str, str]]:
+    """Return the names of places, each with its line."""
+    return [(one.name, _line(lines, one.line, one.what)) for one in places]
 
 
-def _places(path: str, content: bytes) -> Iterator[tuple[str, str]]:
-    lines = lines_of(content)
-    return ((one.name, _line(lines, one)) for one in _reaches(path, content))
-
-
-def _line(lines: Sequence[str], place: Reach) -> str:
-    if place.what == insides.NATIVE or place.line > len(lines):
-        return ""
-    return lines[place.line - 1].strip()
+def _line(lines: Sequence[str], number: int, what: str = "") -> str:
+    return "" if what == insides.NATIVE or number > len(lines) else lines[number - 1].strip()

@@ -6,7 +6,7 @@ The page docs/fix.md shows the rules as a table. It is made from this module.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,8 +44,6 @@ class Judgement:
     """The sentence of the rule that decides, with the notes."""
     rule: str
     """Name of the rule that decides."""
-    rules: tuple[str, ...]
-    """Names of all rules that match."""
 
 
 RULES: list[Rule] = []
@@ -66,24 +64,21 @@ def _rule(
 
 def judge(evidence: Evidence) -> Judgement:
     """Judge a patch by what is known about it."""
-    deciding, *others = _matching(evidence)
-    notes = (note(evidence, deciding.verdict) for note in NOTES)
-    reason = "; ".join([deciding.sentence(evidence), *filter(None, notes)])
+    deciding = _deciding(evidence)
+    reason = "; ".join([deciding.sentence(evidence), *_notes(evidence, deciding.verdict)])
     if evidence.scope is not None:
         reason += f" ({evidence.scope.sentence()})"
-    return Judgement(
-        deciding.verdict, reason, deciding.name, (deciding.name, *(rule.name for rule in others))
-    )
+    return Judgement(deciding.verdict, reason, deciding.name)
 
 
 def could_decide(evidence: Evidence, part: Part) -> bool:
     """Return whether more evidence of a kind could change the verdict."""
-    deciding = _matching(evidence)[0]
+    deciding = _deciding(evidence)
     return any(rule.about == part for rule in itertools.takewhile(lambda rule: rule != deciding, RULES))
 
 
-def _matching(evidence: Evidence) -> list[Rule]:
-    return [rule for rule in RULES if rule.sentence(evidence)]
+def _deciding(evidence: Evidence) -> Rule:
+    return next(rule for rule in RULES if rule.sentence(evidence))
 
 
 def _otherwise(evidence: Evidence, name: str) -> str:
@@ -283,15 +278,14 @@ def tests_show_nothing(evidence: Evidence) -> str:
 @_rule("failed", "further runs")
 def broken_sometimes(evidence: Evidence) -> str:
     """A test turns red in some of six further runs, then in several of twelve with the patch and in none without it."""
-    tests = evidence.repeats.broken if evidence.repeats else ()
     runs = f"{COMPARED_RUNS} further runs with the patch, and in none of {COMPARED_RUNS} without it"
-    return _about(tests, f"red in several of {runs}")
+    return _about(evidence.repeats.broken, f"red in several of {runs}")
 
 
 @_rule("unverified", "further runs")
 def unstable(evidence: Evidence) -> str:
     """A repaired test is red in some of the further runs."""
-    if not evidence.repeats or not evidence.unstable:
+    if not evidence.unstable:
         return ""
     tests = count(evidence.unstable, "fixed test")
     return f"unstable: {tests} red in some of {evidence.repeats.runs} further runs"
@@ -300,7 +294,7 @@ def unstable(evidence: Evidence) -> str:
 @_rule("unverified", "further runs")
 def always_red(evidence: Evidence) -> str:
     """A repaired test is red in each of the further runs, which run only the tests near the change."""
-    if not evidence.repeats or not evidence.always_red:
+    if not evidence.always_red:
         return ""
     tests = count(evidence.always_red, "fixed test")
     return f"{tests} green in the first run, but red in all {evidence.repeats.runs} further runs"
@@ -309,9 +303,8 @@ def always_red(evidence: Evidence) -> str:
 @_rule("unverified", "further runs")
 def no_time_for_further_runs(evidence: Evidence) -> str:
     """There was no time for all further runs."""
-    if not evidence.repeats or not evidence.repeats.missing:
-        return ""
-    return f"no time for the further runs: {evidence.repeats.missing} are missing"
+    missing = evidence.repeats.missing
+    return f"no time for the further runs: {missing} are missing" if missing else ""
 
 
 @_rule("unverified", "further runs")
@@ -351,32 +344,20 @@ def shown(evidence: Evidence) -> str:
 # -- the notes, which follow the reason --------------------------------------------------------------------------------
 
 
-def _suite_not_run(evidence: Evidence, _: Verdict) -> str:
-    if not evidence.after.ran or not evidence.after.not_run:
-        return ""
-    return "the tests of {} could not run here: {}".format(*_not_run(evidence))
-
-
-def _own_only(evidence: Evidence, verdict: Verdict) -> str:
-    return "shown only by the patch's own tests" if evidence.own_only and verdict != "failed" else ""
-
-
-def _flaky(evidence: Evidence, _: Verdict) -> str:
-    return f"{count(evidence.flaky, 'flaky test')} not counted" if evidence.flaky else ""
-
-
-def _blind(evidence: Evidence, verdict: Verdict) -> str:
-    return evidence.after.signs.blind if verdict == "verified" else ""
-
-
-def _left_out(evidence: Evidence, _: Verdict) -> str:
-    if not evidence.left_out:
-        return ""
-    ran = ", ".join(name for name in evidence.suites if name not in evidence.after.not_run)
-    return f"{f'ran {ran}; ' if ran else ''}not affected by the patch and not run: {', '.join(evidence.left_out)}"
-
-
-NOTES = (_suite_not_run, _own_only, _flaky, _blind, _left_out)
+def _notes(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
+    if evidence.after.ran and evidence.after.not_run:
+        yield "the tests of {} could not run here: {}".format(*_not_run(evidence))
+    if evidence.own_only and verdict != "failed":
+        yield "shown only by the patch's own tests"
+    if evidence.flaky:
+        yield f"{count(evidence.flaky, 'flaky test')} not counted"
+    if evidence.after.signs.blind and verdict == "verified":
+        yield evidence.after.signs.blind
+    if evidence.left_out:
+        ran = ", ".join(name for name in evidence.suites if name not in evidence.after.not_run)
+        if ran:
+            yield f"ran {ran}"
+        yield f"not affected by the patch and not run: {', '.join(evidence.left_out)}"
 
 
 # -- helpers -----------------------------------------------------------------------------------------------------------

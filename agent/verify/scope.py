@@ -8,42 +8,32 @@ functions, or to one that runs while other modules are imported, every test is s
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 
 from m3agent.agent.verify.affected import affected_code
 from m3agent.agent.verify.flaky import outcomes, without
-from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.runners.python import is_test_file, is_test_module
-from m3agent.tools.runners.suites import CODE, file_of, files_of_tests
+from m3agent.tools.runners.suites import file_of, files_of_tests
 from m3agent.tools.test_report import TestReport
-
-_TEST_WORDS = re.compile("^(?:tests?|spec)[_-]?|[_-]?(?:tests?|specs?)$")
 
 
 @dataclass(frozen=True)
 class Scope:
-    """The tests that a verdict on a large suite rests on.
-
-    Attributes:
-        tests: Number of tests with a result on the base tree.
-        selected: Number of tests that execute the change, or may do so.
-        ran: Number of selected tests that ran on the new tree.
-        others: Number of other tests that ran on the new tree.
-        everything: Why all tests are selected; empty if the change was attributed to functions.
-        complete: Whether all tests of the base tree had time to run.
-    """
+    """The tests that a verdict on a large suite rests on."""
 
     tests: int
+    """Number of tests with a result on the base tree."""
     selected: int
+    """Number of tests that execute the change, or may do so."""
     ran: int = 0
+    """Number of selected tests that ran on the new tree."""
     others: int = 0
+    """Number of other tests that ran on the new tree."""
     everything: str = ""
+    """Why all tests are selected; empty if the change was attributed to functions."""
     complete: bool = True
+    """Whether all tests of the base tree had time to run."""
 
     @property
     def untimed(self) -> int:
@@ -74,18 +64,17 @@ def selected_tests(workspace: Workspace, base: str, new: str, known: TestReport)
     """
     trees = workspace.entries(base), workspace.entries(new)
     files_of_base = files_of_tests(workspace.store, base)
-    changes: dict[str, tuple[bytes | None, bytes | None]] = {}
-    modes = []
+    changes = dict[str, tuple[bytes | None, bytes | None]]()
     for path in sorted({*trees[0], *trees[1]}):
         old, now = (tree.get(path) for tree in trees)
         if old == now or files_of_base.is_test(path):
             continue
         if old is not None and now is not None and old.mode != now.mode:
-            modes.append(path)
-        contents = [None if entry is None else workspace.store.get_blob(entry.sha) for entry in (old, now)]
-        changes[path] = contents[0], contents[1]
-    if modes:
-        return known.ids, f"{modes[0]} has another file mode"
+            return known.ids, f"{path} has another file mode"
+        before, after = (
+            None if entry is None else workspace.store.get_blob(entry.sha) for entry in (old, now)
+        )
+        changes[path] = before, after
     if known.executed is None or known.executed.imports is None:
         return known.ids, "it is not known which tests execute which code"
     files = {file_of(ident) for ident in known.ids}
@@ -122,64 +111,6 @@ def compared(
     return without(known, known.ids - judged), Scope(len(known.ids), len(decisive), ran, others)
 
 
-def files_of_tests_near(workspace: Workspace, tree: str, changed: Collection[str]) -> set[str]:
-    """Return the test files that belong to changed files.
-
-    For Python these import a changed module or bear its name, as `test_cart.py` for `cart.py`. For other languages they
-    are in the same folder, or bear the name: `cart_test.go`, `cart.test.ts`, `CartTest.java`.
-    """
-    modules = {_module(path) for path in changed if path.endswith(".py") and not is_test_file(path)}
-    names = {module.rpartition(".")[2] for module in modules}
-    rules = files_of_tests(workspace.store, tree)
-    code = (PurePosixPath(path) for path in changed if not rules.is_test(path))
-    others = {path for path in code if path.suffix in CODE - {".py"}}
-    folders, stems = {str(path.parent) for path in others}, {_stem(path) for path in others} - {""}
-    found = set()
-    for path, entry in workspace.entries(tree).items():
-        pure = PurePosixPath(path)
-        if pure.suffix != ".py":
-            if others and rules.has_tests(path) and (str(pure.parent) in folders or _stem(pure) in stems):
-                found.add(path)
-            continue
-        if not is_test_module(path):
-            continue
-        stem = PurePosixPath(path).stem
-        if {stem.removeprefix("test_"), stem.removesuffix("_test")} & names or any(
-            _ends(name, modules) for name in _imported(workspace.store.get_blob(entry.sha))
-        ):
-            found.add(path)
-    return found
-
-
 def hung(report: TestReport) -> set[str]:
     """Return the tests of the base tree that ended at their time limit: their result shows nothing about a patch."""
     return {ident for ident in report.red if report.errors.get(ident, "").startswith("timed out after")}
-
-
-def _stem(path: PurePosixPath) -> str:
-    """Return a file's name without suffixes and without the words that mark tests, in lower case."""
-    return _TEST_WORDS.sub("", path.name.partition(".")[0].lower())
-
-
-def _module(path: str) -> str:
-    parts = PurePosixPath(path).with_suffix("").parts
-    parts = parts[1:] if parts[0] == "src" else parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def _ends(name: str, modules: Collection[str]) -> bool:
-    return any(module and (name == module or name.startswith(f"{module}.")) for module in modules)
-
-
-def _imported(source: bytes) -> Iterator[str]:
-    """Yield the dotted names that a file imports."""
-    try:
-        nodes = list(ast.walk(parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -16,8 +16,8 @@ base tree.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.pair import Pair, repeat_seconds, targets_of
@@ -43,25 +43,25 @@ LEAST_RED = 2
 
 @dataclass(frozen=True)
 class Repeats:
-    """What the additional runs showed.
+    """What the additional runs showed."""
 
-    Attributes:
-        runs: Number of the first additional runs of the new tree.
-        seconds: Duration of all additional runs.
-        broken: Tests that are red in several runs of the new tree, and in none of the base tree.
-        unstable: Other tests that are red in some runs of the new tree and green in others.
-        errors: Error text of each of these tests.
-        always_red: Tests that are red in each of the first additional runs, and were not in the first run of all tests.
-        missing: Number of runs that had no time, and without which it is not known whether the patch breaks a test.
-    """
-
-    runs: int
-    seconds: float
-    broken: frozenset[str]
-    unstable: frozenset[str]
-    errors: dict[str, str]
+    runs: int = 0
+    """Number of the first additional runs of the new tree."""
+    seconds: float = 0.0
+    """Duration of all additional runs."""
+    broken: frozenset[str] = frozenset()
+    """Tests that are red in several runs of the new tree, and in none of the base tree."""
+    unstable: frozenset[str] = frozenset()
+    """Other tests that are red in some runs of the new tree and green in others."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Error text of each of these tests."""
     always_red: frozenset[str] = frozenset()
+    """Tests that are red in each of the first additional runs, and were not in the first run of all tests."""
     missing: int = 0
+    """Number of runs that had no time, and without which it is not known whether the patch breaks a test."""
+
+
+NO_REPEATS = Repeats()
 
 
 async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[TestReport]:
@@ -75,9 +75,8 @@ async def repeat(pair: Pair, after: TestReport, selection: Selection) -> list[Te
     Raises:
         SandboxError: A sandbox failed.
     """
-    return await _in_sandboxes(
-        pair, pair.new, "verify-repeat", selection, _times(selection), repeat_seconds(after)
-    )
+    times, seconds = _times(selection), repeat_seconds(after)
+    return await _in_sandboxes(pair, pair.new, "verify-repeat", selection, times, seconds)
 
 
 async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Sequence[TestReport]) -> Repeats:
@@ -85,7 +84,7 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
 
     Args:
         pair: The old and the new tree.
-        first: The first reports of the old and the new tree.
+        first: Their first reports.
         reports: The additional runs.
 
     Raises:
@@ -101,7 +100,11 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
     if candidates := times.keys() & {*before.passed}:
         again = replace(pair.selection, targets=targets_of({file_of(ident) for ident in candidates}))
         if all(times[ident] < LEAST_RED for ident in candidates):
-            more = await _run_again(pair, again, candidates, repeat_seconds(after))
+            # until one of the tests is red in each sandbox, or as often as the first time
+            name, seconds = "verify-repeat-again", repeat_seconds(after)
+            more = await _in_sandboxes(
+                pair, pair.new, name, again, TIMES, seconds, lambda report: bool(candidates & report.red)
+            )
         if len(more) < SANDBOXES * TIMES or candidates & _times_red(more).keys():
             broken, compared, left = await _compare_trees(pair, again, candidates)
             more += compared
@@ -126,21 +129,6 @@ async def compare(pair: Pair, first: tuple[TestReport, TestReport], reports: Seq
 def _times(selection: Selection) -> int:
     """Return the number of additional runs in a sandbox. Tests of a large suite have a time, and run once."""
     return TIMES if selection.seconds is None else 1
-
-
-async def _run_again(
-    pair: Pair, selection: Selection, candidates: set[str], seconds: float
-) -> list[TestReport]:
-    """Run the new tree until one of the tests is red in each sandbox, or as often as the first time."""
-    return await _in_sandboxes(
-        pair,
-        pair.new,
-        "verify-repeat-again",
-        selection,
-        TIMES,
-        seconds,
-        lambda report: not candidates.isdisjoint(report.red),
-    )
 
 
 async def _compare_trees(

@@ -7,15 +7,16 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.pair import Pair, targets_of
-from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.agent.verify.related import files_of_tests_near
+from m3agent.agent.verify.scope import Scope, compared, hung, selected_tests
+from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
@@ -29,29 +30,32 @@ cannot disturb those of another. A test that needs those of another file is red 
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """The first run of the tests that the base tree has.
-
-    Attributes:
-        reports: The reports of the old and the new tree, of the tests that are compared.
-        selection: The tests that run if a deciding test needs another run beside others.
-        parts: Its parts, if several sandboxes shared them.
-        scope: The tests that were compared, if the suite is large.
-    """
+    """The first run of the tests that the base tree has."""
 
     reports: tuple[TestReport, TestReport]
-    selection: Selection
-    parts: Sequence[Selection] = ()
+    """The reports of the old and the new tree, of the tests that are compared."""
+    pair: Pair
+    """The trees, with the tests that run if a deciding test needs another run beside others."""
     scope: Scope | None = None
+    """The tests that were compared, if the suite is large."""
 
 
 async def run_suite(
     workspace: Workspace,
-    patch: Patch,
+    paths: Collection[str],
     pair: Pair,
     known: asyncio.Future[TestReport | None],
     seconds: float,
 ) -> SuiteRun:
-    """Compare all tests, or those that matter most if the suite is large."""
+    """Compare all tests, or those that matter most if the suite is large.
+
+    Args:
+        workspace: Holds the trees.
+        paths: Paths that the patch changes.
+        pair: The old and the new tree.
+        known: The result of the base tree's tests.
+        seconds: Time for the new tree's tests.
+    """
 
     def large() -> TestReport | None:
         report = known.result() if known.done() else None
@@ -60,16 +64,17 @@ async def run_suite(
     if not known.done():
         whole = asyncio.create_task(pair.run(known))  # most suites are small
         try:
-            await _any_of(known, whole)
+            waiting: tuple[asyncio.Future[Any], ...] = known, whole
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if large() is None:
-                return SuiteRun(await whole, pair.selection)
+                return SuiteRun(await whole, pair)
         finally:
             known.cancel()
             whole.cancel()
             await asyncio.gather(whole, return_exceptions=True)
     if (base := large()) is not None:
-        return await _run_selected(workspace, patch, pair, base, seconds)
-    return SuiteRun(await pair.run(known), pair.selection)
+        return await _run_selected(workspace, paths, pair, base, seconds)
+    return SuiteRun(await pair.run(known), pair)
 
 
 def divided(idents: Collection[str], number: int) -> list[set[str]]:
@@ -87,21 +92,10 @@ def divided(idents: Collection[str], number: int) -> list[set[str]]:
     return [part for part in parts if part]
 
 
-async def _any_of(*waiting: asyncio.Future[Any]) -> None:
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-
-
 async def _run_selected(
-    workspace: Workspace, patch: Patch, pair: Pair, known: TestReport, seconds: float
+    workspace: Workspace, paths: Collection[str], pair: Pair, known: TestReport, seconds: float
 ) -> SuiteRun:
-    """Compare the tests that a change may influence, and others as long as there is time.
-
-    Args:
-        workspace, patch: As for `verify`.
-        pair: The old and the new tree.
-        known: The result of the base tree's tests.
-        seconds: Time for the new tree's tests.
-    """
+    """Compare the tests that a change may influence, and others as long as there is time."""
     started = time.monotonic()
     selected, everything = await asyncio.to_thread(selected_tests, workspace, pair.old, pair.new, known)
     ended_at_limit = hung(known)
@@ -128,12 +122,13 @@ async def _run_selected(
     after = without(after, ended_at_limit if known.complete else ended_at_limit | (after.ids - known.ids))
     before, scope = compared(known, after, selected, stopped=stopped)
     before = replace(without(before, ended_at_limit), complete=True, seconds=after.seconds)
+    shared = replace(pair, selection=first, parts=parts)
     if known.complete:
-        return SuiteRun((before, after), first, parts, replace(scope, everything=everything))
-    near = await asyncio.to_thread(files_of_tests_near, workspace, pair.old, patch.paths)
+        return SuiteRun((before, after), shared, replace(scope, everything=everything))
+    near = await asyncio.to_thread(files_of_tests_near, workspace, pair.old, paths)
     near -= {file_of(ident) for ident in known.ids}
     if near:
         unknown = Selection(targets_of(near), near, pair.selection.ignore, seconds=seconds)
         more = await replace(pair, prefix="near-", selection=unknown).run()
         before, after = joined(before, more[0]), joined(after, more[1])
-    return SuiteRun((before, after), first, parts, replace(scope, everything=everything, complete=False))
+    return SuiteRun((before, after), shared, replace(scope, everything=everything, complete=False))

@@ -8,8 +8,7 @@ from functools import cached_property
 
 from m3agent.agent.verify import insides
 from m3agent.agent.verify.folding import Folder
-
-Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+from m3agent.agent.verify.python_file import Definition, Function, imports_in
 
 MOST_MEANINGS = 16
 """Full names that one name may have. `x = x.a` in a row would otherwise double them each time."""
@@ -44,11 +43,16 @@ class Syntax:
 
     def _bind(self) -> None:
         """Collect what the file's names stand for. Scopes are ignored: a name stands for all its values."""
+        for bound, level, module, name in imports_in(self.nodes):
+            if name:
+                self._bind_name(bound, member("." if level else module, name))
+            elif bound == module:
+                self._bind_name(module.partition(".")[0], module.partition(".")[0])
+            else:
+                self._bind_name(bound, module)
         stored: dict[str, list[ast.expr | None]] = {}
         for node in self.nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                self._bind_imports(node)
-            elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
                 stored.setdefault(node.id, []).extend(self._values_of(node))
         for _ in range(2):  # an alias of an alias
             for name, values in stored.items():
@@ -59,15 +63,6 @@ class Syntax:
                 value = self.folder.value(values[0])
                 if value is not None:
                     self.folder.names[name] = value
-
-    def _bind_imports(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            root = alias.name.partition(".")[0]
-            if isinstance(node, ast.ImportFrom):
-                full = member("." if node.level else node.module or "", alias.name)
-                self._bind_name(alias.asname or alias.name, full)
-            else:
-                self._bind_name(alias.asname or root, alias.name if alias.asname else root)
 
     def _values_of(self, node: ast.Name) -> list[ast.expr | None]:
         """Return what a name gets where it is stored; None for an unknown value."""
@@ -149,7 +144,7 @@ class Syntax:
             yield node
             if isinstance(node, ast.If) and _never_imported(node.test):
                 waiting += node.orelse
-            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            elif isinstance(node, Function):
                 waiting += [*node.decorator_list, node.args]
                 waiting += [part for each in node.decorator_list for part in _called(each, defined)]
             elif isinstance(node, ast.Lambda):
@@ -169,7 +164,7 @@ def _called(node: ast.AST, defined: dict[str, list[ast.AST]]) -> Iterator[ast.AS
     for each in defined.get(node.id, ()):
         methods = each.body if isinstance(each, ast.ClassDef) else [each]
         for method in methods:
-            if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef):
+            if isinstance(method, Function):
                 yield from method.body
 
 

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST, is_test_file
 
@@ -32,23 +32,9 @@ MOST_FILES = 20_000
 SILENT = (".md", ".lock", "-lock.json", "-lock.yaml", "go.sum", "npm-shrinkwrap.json")
 """Ends of the names of files that are not searched: prose, and lists of what a manifest names as well."""
 MANIFESTS = frozenset(
-    {
-        "Cargo.toml",
-        "CMakeLists.txt",
-        "build.gradle",
-        "build.gradle.kts",
-        "composer.json",
-        "go.mod",
-        "meson.build",
-        "mix.exs",
-        "package.json",
-        "pom.xml",
-        "pyproject.toml",
-        "settings.gradle",
-        "settings.gradle.kts",
-        "setup.cfg",
-        "setup.py",
-    }
+    {"build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts", "pom.xml", "composer.json"}
+    | {"Cargo.toml", "CMakeLists.txt", "meson.build", "go.mod", "mix.exs", "package.json"}
+    | {"pyproject.toml", "setup.cfg", "setup.py"}
 )
 """Names of files that name what they describe. Files `*.gemspec` do so too."""
 _NAMED = (
@@ -62,30 +48,20 @@ _NAMED = (
 
 @dataclass(eq=False)
 class _Part:
-    """A suite, or a file outside of the suites' folders.
-
-    Attributes:
-        key: Name of the suite, or path of the file.
-        root: Root of the suite.
-        names: How other parts name it, wherever they are.
-        steps: Steps of the file's path: other names, if they are not among the `own` of a part that uses them.
-        own: Names that a suite uses for its own files. Another part is meant only if they stand behind `..`.
-        texts: Contents of its files.
-    """
+    """A suite, or a file outside of the suites' folders."""
 
     key: str
+    """Name of the suite, or path of the file."""
     root: str = ""
+    """Root of the suite."""
     names: set[bytes] = field(default_factory=set)
+    """How other parts name it, wherever they are."""
     steps: set[bytes] = field(default_factory=set)
+    """Steps of the file's path: other names, if they are not among the `own` of a part that uses them."""
     own: set[bytes] = field(default_factory=set)
+    """Names that a suite uses for its own files. Another part is meant only if they stand behind `..`."""
     texts: list[bytes] = field(default_factory=list)
-
-    def add(self, name: str, content: bytes, *, is_own: bool) -> None:
-        """Add the text of a file that it uses; `is_own` says whether it uses the file's name for it."""
-        if is_own:
-            self.own.add(os.fsencode(name))
-        if b"\0" not in content[:8000]:
-            self.texts.append(content)
+    """Contents of its files."""
 
     def depends_on(self, others: Sequence[_Part]) -> bool:
         """Return whether it names one of these parts, or is a suite in the folder of one of them or around it."""
@@ -107,22 +83,21 @@ class _Part:
         )
 
 
-def suites_to_run(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> tuple[Suite, ...]:
+def suites_to_run(files: PatchedFiles, suites: Sequence[Suite]) -> tuple[Suite, ...]:
     """Return the suites whose tests a patch can influence, in the given order.
 
     Args:
-        workspace: Holds the trees.
-        patch: The patch.
+        files: The files of the patch.
         suites: The suites of the base tree.
     """
-    touched = _touched(patch.paths, suites)
+    touched = _touched(files.patch.paths, suites)
     if len(touched) in (0, len(suites)):
         return tuple(suites)
-    parts = _parts(workspace, patch, suites)
+    parts = _parts(files, suites)
     if parts is None:
         return tuple(suites)
-    changed = {*patch.paths}
-    new = [part for part in parts if part.key in touched or part.key in changed]
+    begun = touched | {*files.patch.paths}
+    new = [part for part in parts if part.key in begun]
     while new:
         touched |= {part.key for part in new}
         parts = [part for part in parts if part.key not in touched]
@@ -143,10 +118,10 @@ def _touched(paths: Iterable[str], suites: Sequence[Suite]) -> set[str]:
     return found
 
 
-def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[_Part] | None:
+def _parts(of_patch: PatchedFiles, suites: Sequence[Suite]) -> list[_Part] | None:
     """Return the suites with a folder, pytest's suite, and the files in no suite's folder; None if there is too much text."""
-    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
-    files = [*base.items(), *((path, patched[path]) for path in patch.paths if path in patched)]
+    changed = [path for path in of_patch.patch.paths if path in of_patch.patched]
+    files = [*of_patch.base.items(), *((path, of_patch.patched[path]) for path in changed)]
     files = [(path, entry) for path, entry in files if not path.endswith(SILENT)]
     if len(files) > MOST_FILES:
         return None
@@ -154,7 +129,7 @@ def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[
     of_python = {suite.name: _Part(suite.name, own={b"src"}) for suite in suites if suite.runner == PYTEST}
     of_files = dict[str, _Part]()
     size = 0
-    contents = workspace.store.each_blob([entry.sha for _, entry in files])
+    contents = of_patch.workspace.store.each_blob([entry.sha for _, entry in files])
     for (path, _), content in zip(files, contents, strict=True):
         size += len(content)
         if size > MOST_BYTES:
@@ -171,7 +146,10 @@ def _parts(workspace: Workspace, patch: Patch, suites: Sequence[Suite]) -> list[
                 for part in of_python.values():
                     part.texts.append(os.fsencode(PurePosixPath(folder).name))
         for part in users:
-            part.add(pure.name, content, is_own=part.key not in of_files)
+            if part.key not in of_files:
+                part.own.add(os.fsencode(pure.name))
+            if b"\0" not in content[:8000]:
+                part.texts.append(content)
     return [*of_suites.values(), *of_python.values(), *of_files.values()]
 
 

@@ -34,21 +34,18 @@ BASELINE = "baseline"
 
 @dataclass(frozen=True)
 class MadeRun:
-    """A test run that was made, for the record.
-
-    Attributes:
-        name: Name of the run.
-        patched: Whether the tree has the code of the patch; None for a tree with copies of tests.
-        passed: Ids of the tests that passed.
-        red: Ids of the tests that failed or could not run.
-        commands: The commands that ran the tests.
-    """
+    """A test run that was made, for the record."""
 
     name: str
+    """Name of the run."""
     patched: bool | None
+    """Whether the tree has the code of the patch; None for a tree with copies of tests."""
     passed: tuple[str, ...]
+    """Ids of the tests that passed."""
     red: tuple[str, ...]
+    """Ids of the tests that failed or could not run."""
     commands: tuple[tuple[str, ...], ...] = ()
+    """The commands that ran the tests."""
 
     @classmethod
     def of(cls, name: str, patched: bool | None, report: TestReport) -> MadeRun:
@@ -58,31 +55,28 @@ class MadeRun:
 
 @dataclass(frozen=True)
 class TreeRuns:
-    """Runs tests of trees, each run in its own sandbox.
-
-    Attributes:
-        sandboxes: The sandboxes for trees.
-        folder: Where the logs of the test runs go.
-        timeout: Timeout of a run whose selection has no time, in seconds.
-        suites: The suites that run, of the base tree. A patch can neither add nor remove one. Empty: those of each tree.
-        among: All suites of the base tree, which decide how ids start; empty if they are `suites`.
-        kept: Complete results of `run_once`, by tree, suites and selection.
-        base: The base tree, whose bytecode the runs of all trees use; empty if it is not known.
-        bytecode: This bytecode.
-        made: The runs that were made.
-        sides: Whether a tree that is compared has the code of the patch, by its id.
-    """
+    """Runs tests of trees, each run in its own sandbox."""
 
     sandboxes: SandboxesAhead
+    """The sandboxes for trees."""
     folder: Path
+    """Where the logs of the test runs go."""
     timeout: float = TEST_TIMEOUT
+    """Timeout of a run whose selection has no time, in seconds."""
     suites: Sequence[Suite] = ()
+    """The suites that run, of the base tree. A patch can neither add nor remove one. Empty: those of each tree."""
     among: Sequence[Suite] = ()
+    """All suites of the base tree, which decide how ids start; empty if they are `suites`."""
     kept: dict[Hashable, TestReport] = field(default_factory=dict)
+    """Complete results of `run_once`, by tree, suites and selection."""
     base: str = ""
+    """The base tree, whose bytecode the runs of all trees use; empty if it is not known."""
     bytecode: Bytecode = field(default_factory=Bytecode)
+    """This bytecode."""
     made: list[MadeRun] = field(default_factory=list)
+    """The runs that were made."""
     sides: dict[str, bool] = field(default_factory=dict)
+    """Whether a tree that is compared has the code of the patch, by its id."""
 
     @property
     def store(self) -> TreeStore:
@@ -140,9 +134,7 @@ class TreeRuns:
         """Run the same tests of one tree several times, one run after the other in one sandbox.
 
         Args:
-            tree: Git tree id.
-            name: As for `run`.
-            selection: The tests to run.
+            tree, name, selection: As for `run`.
             times: Most runs.
             seconds: Time for all runs. A run that would probably end later does not start, except for the first one.
             enough: Gets each report, and returns whether no further run is needed.
@@ -188,8 +180,7 @@ class TreeRuns:
         )
         files = files_of_tests(self.store, self.base or tree)
         changes = await changes_while_running(sandbox, files.is_test)
-        signs = replace(report.signs, forged=(*report.signs.forged, *changes))
-        report = replace(report, signs=signs)
+        report = replace(report, signs=replace(report.signs, forged=(*report.signs.forged, *changes)))
         self.made.append(MadeRun.of(name, self.sides.get(tree), report))
         return report
 
@@ -199,8 +190,7 @@ class TreeRuns:
         """Run tests of Python with each variant of their files.
 
         Args:
-            tree: Git tree id.
-            name: As for `run`.
+            tree, name: As for `run`.
             variants: The variants.
             idents: Ids of the tests, without a suite.
             seconds: Time after which no further test starts.

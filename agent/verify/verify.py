@@ -23,14 +23,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from m3agent.agent.settings.settings import RERUNS
 from m3agent.agent.verify.gathering import Work, gather
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.rules import Verdict, judge
 from m3agent.agent.verify.scope import Scope
-from m3agent.agent.verify.stability import Repeats
+from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import TEST_TIMEOUT, MadeRun, TreeRuns
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.test_report import TestReport
@@ -38,7 +39,10 @@ from m3agent.tools.test_report import TestReport
 
 @dataclass(frozen=True)
 class Verification:
-    """The verdict and its evidence. Ids and paths are sorted. `Evidence` explains the fields that have no sentence here."""
+    """The verdict and its evidence. Ids and paths are sorted.
+
+    The fields that have no sentence here are those of `Evidence`.
+    """
 
     verdict: Verdict
     reason: str
@@ -70,7 +74,7 @@ class Verification:
     review: tuple[Finding, ...] = ()
     rule: str = ""
     """Name of the rule that decides."""
-    repeats: Repeats | None = None
+    repeats: Repeats = NO_REPEATS
     runs: tuple[MadeRun, ...] = ()
 
 
@@ -103,26 +107,16 @@ async def verify(
     started = time.monotonic()
     evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue, frozenset(pinned)))
     judgement = judge(evidence)
-    sets = ("fixed", "broken", "still_red", "new_tests", "flaky", "added_red")
-    return Verification(
-        judgement.verdict,
-        judgement.reason,
-        **{name: tuple(sorted(getattr(evidence, name))) for name in sets},
-        before=evidence.before,
-        after=evidence.after,
-        old_tree=evidence.old_tree,
-        new_tree=evidence.new_tree,
-        seconds=round(time.monotonic() - started, 3),
-        undone=evidence.undone,
-        pinned=tuple(sorted(evidence.pinned)),
-        weakened=evidence.lessened,
-        errors=evidence.errors,
-        scope=evidence.scope,
-        left_out=evidence.left_out,
-        own_only=evidence.own_only,
-        tampering=(*evidence.tampering, *evidence.worthless),
-        review=evidence.review,
-        rule=judgement.rule,
-        repeats=evidence.repeats,
-        runs=evidence.runs,
-    )
+    names = [each.name for each in fields(Verification)]
+    values: dict[str, Any] = {name: getattr(evidence, name) for name in names if hasattr(evidence, name)}
+    sets = {name: value for name, value in values.items() if isinstance(value, set | frozenset)}
+    values |= {name: tuple(sorted(value)) for name, value in sets.items()}
+    values |= {
+        "verdict": judgement.verdict,
+        "reason": judgement.reason,
+        "rule": judgement.rule,
+        "seconds": round(time.monotonic() - started, 3),
+        "weakened": evidence.lessened,
+        "tampering": (*evidence.tampering, *evidence.worthless),
+    }
+    return Verification(**values)

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent import __version__
 from m3agent.agent.util.atomic_write import write_whole
-from m3agent.agent.verify.build_changes import changed_registrations
 from m3agent.agent.verify.kept_runs import KeptRuns
-from m3agent.agent.verify.review import Finding, findings_at
+from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.instance import Answer, Instance, RewardRules
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict

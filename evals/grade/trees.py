@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from m3agent.agent.verify.build_changes import changed_macros
-from m3agent.agent.verify.review import Finding, findings_of
+from m3agent.agent.verify.review import Finding, changed_macros, findings_of
 from m3agent.evals.data.instance import Answer
 from m3agent.evals.grade.row_suites import RowSuites, suites_of_row
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, run_git
@@ -194,12 +193,11 @@ class _Guard:
         """Return the lines of changed C and C++ files that redefine the macros of assertions, unless the reference does."""
         if not any(RUNNERS[suite.runner].language == C for suite in self.suites.graded):
             return ()
-        old = {
-            path: _text(before) + "\n" + _text(self._content(self.solved.get(path)))
-            for path, (before, _) in kept.items()
-        }
         return changed_macros(
-            old, {path: _text(after) for path, (_, after) in kept.items() if after is not None}
+            {
+                path: ((before or b"") + b"\n" + (self._content(self.solved.get(path)) or b""), after)
+                for path, (before, after) in kept.items()
+            }
         )
 
     def separate_tests(self, paths: Collection[str], patched: dict[str, TreeEntry]) -> tuple[Finding, ...]:
@@ -232,10 +230,6 @@ class _Guard:
 
     def _content(self, entry: TreeEntry | None) -> bytes | None:
         return None if entry is None else self._blob(entry)
-
-
-def _text(content: bytes | None) -> str:
-    return (content or b"").decode(errors="replace")
 
 
 def is_fixed(path: str, answer: Answer) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.agent.verify.deciding_code import COMPARES, MACRO, RUNNER, deciding_lines
+from m3agent.agent.verify.deciding_code import COMPARES, MACRO, RUNNER
 from m3agent.agent.verify.review import findings_of
 from m3agent.tools.runners.base import Tree
 from m3agent.tools.runners.go import Go
@@ -20,7 +20,7 @@ LATER = "\nfn other() -> bool {\n    false\n}\n"
 
 def found(before: str, after: str, path: str = "src/lib.rs") -> list[tuple[int, str]]:
     changes = {path: (before.encode(), after.encode())}
-    return [(line, what) for _, (line, _, what) in deciding_lines(changes)]
+    return [(line.line, line.what) for line in findings_of(changes)]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_only_definitions_that_are_new_count() -> None:
     split = EQUALS.replace(" for Sum {", "\nfor Sum\nwhere\n    T: Eq,\n{")
     assert found(split, split.replace("self.0 == other.0", "true")) == [(1, COMPARES)]
     moved = {"a.rs": (EQUALS.encode(), None), "b.rs": (None, EQUALS.encode())}
-    assert deciding_lines(moved) == []
+    assert findings_of(moved) == ()
     assert found(EQUALS, EQUALS + EQUALS) == [(6, COMPARES)]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify.expectations import FIXTURE, HELPER, READ, TABLE, changed_expectations
+from m3agent.agent.verify.patched_files import PatchedFiles
 from tests.fakes.trees import memory_workspace
 
 CODE = (
@@ -49,6 +50,7 @@ def test_what_decides_what_tests_expect_is_found(tmp_path: Path, case: str) -> N
     workspace = memory_workspace(tmp_path, BASE)
     files = [(path, 0o100644, text.encode()) for path, text in changes.items()]
     patch = workspace.patch(workspace.commit_changes(workspace.base, files, []))
-    findings = changed_expectations(workspace, patch, ["tests/test_calc.py::test_add[2-3-5]"])
+    files_of_patch = PatchedFiles(workspace, patch)
+    findings = changed_expectations(files_of_patch, ["tests/test_calc.py::test_add[2-3-5]"])
     assert [finding.what for finding in findings] == ([what] if what else [])
-    assert changed_expectations(workspace, patch, []) == []
+    assert changed_expectations(files_of_patch, []) == []

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, weakened_tests
 from m3agent.agent.verify.verify import Verification
-from m3agent.agent.verify.weakened import weakened
+from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.tools.test_report import TestReport
 from tests.fakes.trees import memory_workspace
 

@@ -12,15 +12,21 @@ import pytest
 
 from m3agent.agent.verify.inverted_runs import (
     EQUAL,
-    NO_COPY,
-    NOT_ALONE,
     Copies,
     CopiesSeen,
     Copy,
     copies_of,
     run_copies,
 )
-from m3agent.agent.verify.inverted_tests import OPPOSITES, WAYS, Inversion, TestSource, helpers
+from m3agent.agent.verify.inverted_tests import (
+    NO_COPY,
+    NOT_ALONE,
+    OPPOSITES,
+    WAYS,
+    Inversion,
+    TestSource,
+    helpers,
+)
 from m3agent.agent.verify.review import Finding
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.report_reader import Reading
@@ -31,7 +37,7 @@ from tests.fakes.trees import memory_workspace
 
 
 def of(source: str) -> TestSource:
-    return TestSource(source.encode(), Random(1), "_t")
+    return TestSource("test_a.py", source.encode(), Random(1), "_t")
 
 
 def in_test(statement: str) -> str:
@@ -108,21 +114,21 @@ def test_an_assertion_is_inverted(assertion: str, wanted: str) -> None:
 def test_an_assertion_is_expected_to_fail(statement: str, wanted: str) -> None:
     source = of(in_test(statement))
     expected = f"try:\n {wanted}\nexcept BaseException:\n pass\nelse:\n raise _t_equal('<_t 3 test_a.py>')"
-    assert body(source.expected_to_fail("test_a.py", "different")) == expected
-    alike = source.expected_to_fail("test_a.py", "alike")
+    assert body(source.expected_to_fail("different")) == expected
+    alike = source.expected_to_fail("alike")
     assert alike is not None and body(alike) != expected
 
 
 def test_either_side_gets_another_value() -> None:
     source = of(in_test("assert f() == x"))
-    texts = [source.expected_to_fail("a.py", way) for way in WAYS]
+    texts = [source.expected_to_fail(way) for way in WAYS]
     lines = [body(text).splitlines()[1].strip() for text in texts]
     assert lines == [
         "assert f() == _t_other(x, alike=0)",
         "assert f() == _t_other(x, alike=1)",
         "assert _t_other(f(), alike=0) == x",
     ]
-    assert of(in_test("assert f() == 1")).expected_to_fail("a.py", "left") is None
+    assert of(in_test("assert f() == 1")).expected_to_fail("left") is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +147,7 @@ def test_either_side_gets_another_value() -> None:
     ],
 )
 def test_no_other_value_can_be_expected(statement: str) -> None:
-    assert of(in_test(statement)).expected_to_fail("a.py", "different") is None
+    assert of(in_test(statement)).expected_to_fail("different") is None
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,7 @@ def test_no_other_value_can_be_expected(statement: str) -> None:
 def test_a_comparison_that_no_variant_changes_is_named(statement: str, line: int) -> None:
     source = of(in_test(statement) + "    def checked(self, x):\n        pass\n")
     lines = source.not_inverted(["C::test_it"], {"helped"})
-    assert [number for number, _ in lines.values()] == ([line] if line else [])
+    assert [each.line for each in lines] == ([line] if line else [])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +194,7 @@ def test_a_comparison_that_no_variant_changes_is_named(statement: str, line: int
     ],
 )
 def test_what_may_not_run_is_not_inverted(source: str) -> None:
-    assert TestSource(source.encode("latin-1"), Random(1), "_t").inverted(["test_it"]) == []
+    assert TestSource("a.py", source.encode("latin-1"), Random(1), "_t").inverted(["test_it"]) == []
 
 
 def test_the_rest_of_the_file_stays_as_it_is() -> None:
@@ -303,9 +309,9 @@ X = "a.py::test_x"
 NOT, ANOTHER, NEAR = (
     Copy(Variant({}), "inverted", {X: made})
     for made in (
-        Inversion(2, "assert x", negated=True),
-        Inversion(3, "assert x == 5", negated=False),
-        Inversion(3, "assert x == 5", negated=False, alike=True),
+        Inversion("a.py", 2, "assert x", "different", negated=True),
+        Inversion("a.py", 3, "assert x == 5", "different"),
+        Inversion("a.py", 3, "assert x == 5", "alike"),
     )
 )
 ALL = Copies(

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.verify import insides
-from m3agent.agent.verify.review import Finding, findings_at, findings_of, needs_review
+from m3agent.agent.verify.patched_files import PatchedFiles
+from m3agent.agent.verify.review import Finding, findings_at, findings_of
+from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.tampering import Reached
@@ -271,17 +273,17 @@ def test_unchanged_code_is_never_found(parts: list[str]) -> None:
     assert findings("a.py", source, b"\n# a comment\n" + source) == []
 
 
-def test_needs_review(tmp_path: Path) -> None:
+def test_changes_that_count_nowhere_need_no_review(tmp_path: Path) -> None:
     write_files(tmp_path / "tree", {"calc.py": "x = 1\n", "test_calc.py": "def test_x(): assert 0\n"})
     store = TreeStore(tmp_path / "trees.git")
     workspace = Workspace.from_folder(store, tmp_path / "tree", ["calc.py", "test_calc.py"])
     reach = b"import gc\ngc.get_objects()\n"
     files = ["calc.py", "test_calc.py", "conftest.py", "sitecustomize.py", "test_new.py"]
     changed = [(name, 0o100644, reach) for name in files]
-    patch = workspace.patch(workspace.commit_changes(workspace.base, changed, []))
-    # changes that count nowhere need no review
-    assert [one.path for one in needs_review(workspace, patch)] == ["calc.py", "test_new.py"]
-    assert [one.path for one in needs_review(workspace, patch, ["calc.py"])] == [
+    patch = PatchedFiles(workspace, workspace.patch(workspace.commit_changes(workspace.base, changed, [])))
+    undone = patch.contents(changes_undone(patch))
+    assert [one.path for one in findings_of(undone)] == ["calc.py", "test_new.py"]
+    assert [one.path for one in findings_of(patch.contents(["calc.py"]))] == [
         "conftest.py",
         "sitecustomize.py",
         "test_calc.py",

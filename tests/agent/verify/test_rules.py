@@ -218,7 +218,6 @@ EXAMPLES: list[tuple[Evidence, str, str]] = [
 def test_each_rule_has_its_sentence(evidence: Evidence, rule: str, reason: str) -> None:
     judged = judge(evidence)
     assert (judged.rule, judged.reason) == (rule, reason)
-    assert judged.rule == judged.rules[0]
 
 
 def test_a_test_of_a_file_that_could_not_be_imported_is_a_fixed_test() -> None:
@@ -226,19 +225,18 @@ def test_a_test_of_a_file_that_could_not_be_imported_is_a_fixed_test() -> None:
     assert judge(evidence).rule == "always_red"
 
 
-def test_all_rules_that_match_are_listed() -> None:
+def matching(evidence: Evidence) -> list[str]:
+    return [rule.name for rule in RULES if rule.sentence(evidence)]
+
+
+def test_several_rules_may_match() -> None:
     evidence = replace(FIXED, copies=COPIES, repeats=repeats(missing=3), findings=(LINE,))
-    assert judge(evidence).rules == (
-        "tests_show_nothing",
-        "no_time_for_further_runs",
-        "needs_review",
-        "fixed",
-    )
+    assert matching(evidence) == ["tests_show_nothing", "no_time_for_further_runs", "needs_review", "fixed"]
 
 
 def test_rules_about_a_seeming_fix_match_also_if_nothing_is_fixed() -> None:
     nothing = Evidence(report("a.x"), report("a.x"), findings=(LINE,), inseparable=["lib.rs"])
-    assert judge(nothing).rules == ("no_red_test", "inseparable", "needs_review")
+    assert matching(nothing) == ["no_red_test", "inseparable", "needs_review"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ import pytest
 from m3agent.agent.verify import suite
 from m3agent.agent.verify.feedback import feedback_on
 from m3agent.agent.verify.pair import FREE_SECONDS
-from m3agent.agent.verify.scope import Scope, compared, files_of_tests_near, hung, selected_tests
+from m3agent.agent.verify.related import files_of_tests_near
+from m3agent.agent.verify.scope import Scope, compared, hung, selected_tests
+from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.suite import divided
 from m3agent.agent.verify.tree_runs import PER_RECORDED_TEST, PER_TEST, TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
@@ -165,7 +167,6 @@ async def test_tests_that_execute_the_change_run_first_and_others_after_them(tri
 
 async def test_further_runs_take_only_the_time_that_is_left(trial: Trial) -> None:
     found = await trial({"code.py": FIXED}, suite_of(), reruns=1)
-    assert found.repeats is not None
     assert (found.verdict, found.repeats.runs) == ("verified", 3)
     first, *others = trial.selections
     again = [other for other in others if other["only"] == first["only"]]
@@ -212,7 +213,7 @@ async def test_without_time_for_selected_tests_a_patch_is_unverified(trial: Tria
 async def test_a_patch_that_cannot_be_verified_in_time_gets_no_further_runs(trial: Trial) -> None:
     trial.late = ("test_a.py::near",)
     found = await trial({"code.py": FIXED}, suite_of(), reruns=1)
-    assert (found.verdict, found.fixed, found.repeats) == ("unverified", ("test_a.py::fix",), None)
+    assert (found.verdict, found.fixed, found.repeats) == ("unverified", ("test_a.py::fix",), Repeats())
     assert "1 ran" in found.reason
     assert [each for each in trial.selections if each["only"] == ["test_a.py::fix", "test_a.py::near"]] == [
         trial.selections[0]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.verify import touched
+from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.touched import suites_to_run
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import suites_of
@@ -37,7 +38,7 @@ def chosen(folder: Path, files: Mapping[str, str], changes: Mapping[str, str | N
     deleted = [path for path, text in changes.items() if text is None]
     patch = workspace.patch(workspace.commit_changes(workspace.base, changed, deleted))
     suites = suites_of(workspace.store, workspace.base)
-    found = suites_to_run(workspace, patch, suites)
+    found = suites_to_run(PatchedFiles(workspace, patch), suites)
     assert list(found) == [suite for suite in suites if suite in found], "their order is as before"
     return " ".join(sorted(NAMES.get(suite.name, suite.name) for suite in found))
 

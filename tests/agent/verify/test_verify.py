@@ -15,6 +15,7 @@ import pytest
 
 from m3agent.agent.verify import gathering
 from m3agent.agent.verify.pair import FREE_SECONDS
+from m3agent.agent.verify.patched_files import PatchedFiles
 from m3agent.agent.verify.rules import Verdict
 from m3agent.agent.verify.stability import Repeats
 from m3agent.agent.verify.tree_runs import MadeRun, TreeRuns
@@ -137,7 +138,7 @@ CHANGES = {
 def test_the_old_tests_count(tmp_path: Path) -> None:
     """The patch's changes to old tests are undone; the tests that it adds are in both trees."""
     workspace, patch = patched(tmp_path, BASE, CHANGES)
-    trees = trees_to_compare(workspace, patch)
+    trees = trees_to_compare(PatchedFiles(workspace, patch))
     code = {**BASE, "a.py": "new\n", "b.py": "new\n"}
     assert files_of(workspace, trees.old) == {**BASE, "test_new.py": "new test\n"}
     assert files_of(workspace, trees.new) == {**code, "test_new.py": "new test\n"}
@@ -148,7 +149,7 @@ def test_the_old_tests_count(tmp_path: Path) -> None:
 def test_tests_that_the_patch_writes_into_existing_files(tmp_path: Path) -> None:
     """Both trees have all tests as the patch leaves them; the files that decide how tests run stay old."""
     workspace, patch = patched(tmp_path, BASE, CHANGES)
-    trees = trees_with_new_tests(workspace, patch)
+    trees = trees_with_new_tests(PatchedFiles(workspace, patch))
     assert trees is not None
     tests = {"test_a.py": "weaker test\n", "test_new.py": "new test\n", "tests/conftest.py": "hide\n"}
     assert files_of(workspace, trees[0]) == {"a.py": "old\n", "pytest.ini": "old\n", **tests}
@@ -167,7 +168,7 @@ def test_without_a_changed_test_file_there_are_no_such_trees(
     tmp_path: Path, changes: Mapping[str, str | None]
 ) -> None:
     workspace, patch = patched(tmp_path, BASE, changes)
-    assert trees_with_new_tests(workspace, patch) is None
+    assert trees_with_new_tests(PatchedFiles(workspace, patch)) is None
 
 
 # -- whole verifications -----------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class Trial:
         runs = TreeRuns(SandboxesAhead(workspace.store, self.fresh), self.folder)
         given = known if baseline is not None else None
         found = await verify(workspace, patch, runs, reruns, given, issue=self.issue)
-        trees = trees_to_compare(workspace, patch)
+        trees = trees_to_compare(PatchedFiles(workspace, patch))
         assert (found.old_tree, found.new_tree) == (trees.old, trees.new)
         return found
 
@@ -377,7 +378,6 @@ async def test_the_runs_that_the_verdict_rests_on_are_recorded(trial: Trial) -> 
     sides = Counter(
         run.patched for run in result.runs for ident in ids("add") if ident in {*run.passed, *run.red}
     )
-    assert result.repeats is not None
     assert sides == {False: 1 + 2, True: 1 + result.repeats.runs}
     assert {ident for run in result.runs if run.patched for ident in run.passed} == {*ids("add double")}
     assert {ident for run in result.runs if not run.patched for ident in run.red} == {*ids("add")}
@@ -544,7 +544,7 @@ def test_added_files_with_odd_names_are_tests_if_settings_say_so(
 ) -> None:
     added = ["test_b.py", "tests/check_c.py", "tests/data.json"]
     workspace, patch = patched(tmp_path, {"a.py": "", **settings}, dict.fromkeys(added, "x\n"))
-    found = gathering._added_tests(workspace, patch, added)
+    found = gathering._added_tests(PatchedFiles(workspace, patch), added)
     assert (list(found.targets), found.only) == (targets, only)
 
 
@@ -940,7 +940,7 @@ async def test_each_run_has_a_sandbox_of_its_own_that_is_closed(trial: Trial) ->
     workspace, patch = patched(trial.folder, {"calc.py": CODE, "test_calc.py": TESTS}, {"calc.py": FIXED})
     await verify(workspace, patch, TreeRuns(SandboxesAhead(workspace.store, noted), trial.folder), 1)
     assert len(made) == len(set(map(id, made))) == 6, "two of the repeated runs have one together"
-    trees = trees_to_compare(workspace, patch)
+    trees = trees_to_compare(PatchedFiles(workspace, patch))
     assert {sandbox.workspace.base for sandbox in made} == {trees.old, trees.new}
     for sandbox in made:
         with pytest.raises(SandboxDied):
@@ -969,7 +969,7 @@ def test_selection_of_changed_tests(
         tmp_path, {"test_a.py": "def test_x(): pass\n", "tests/data.json": "{}"}, changes
     )
     runs = TreeRuns(SandboxesAhead(workspace.store, memory_sandbox), tmp_path)
-    found = gathering._changed_tests(workspace, patch, runs, 0)
+    found = gathering._changed_tests(PatchedFiles(workspace, patch), runs, 0)
     assert (found and (found.selection.targets, found.selection.only)) == selected
 
 

@@ -1,0 +1,54 @@
+"""Read the files of a patch: as they are without it, and with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from m3agent.sandbox.store.git import TreeEntry
+from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.runners.suites import TestFiles, files_of_tests
+
+Contents = Mapping[str, tuple[bytes | None, bytes | None]]
+"""By path, the old and the new content of changed files; None where the file is missing."""
+
+
+@dataclass(frozen=True)
+class PatchedFiles:
+    """The files of a patch, in two versions."""
+
+    workspace: Workspace
+    """Holds the trees."""
+    patch: Patch
+
+    @cached_property
+    def base(self) -> dict[str, TreeEntry]:
+        """The files without the patch, by path."""
+        return self.workspace.entries(self.patch.base)
+
+    @cached_property
+    def patched(self) -> dict[str, TreeEntry]:
+        """The files with the patch, by path."""
+        return self.workspace.entries(self.patch.tree)
+
+    @cached_property
+    def tests(self) -> TestFiles:
+        """Which files belong to the tests, and which decide how they run."""
+        return files_of_tests(self.workspace.store, self.patch.base)
+
+    def read(self, entry: TreeEntry | None) -> bytes | None:
+        """Return the content of a file; None if it is missing."""
+        return None if entry is None else self.workspace.store.get_blob(entry.sha)
+
+    def old(self, path: str) -> bytes | None:
+        """Return the content of a file without the patch; None if it is missing."""
+        return self.read(self.base.get(path))
+
+    def new(self, path: str) -> bytes | None:
+        """Return the content of a file with the patch; None if it is missing."""
+        return self.read(self.patched.get(path))
+
+    def contents(self, undone: Collection[str] = ()) -> Contents:
+        """Return the contents of the files that the patch changes, except those whose changes do not count."""
+        return {path: (self.old(path), self.new(path)) for path in self.patch.paths if path not in undone}
