@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import wrapped
-from m3agent.agent.verify.rules import count
+from m3agent.agent.util.wording import count
 from m3agent.sandbox.backends.kinds import shown_status
 
 MOST_LISTED = 30

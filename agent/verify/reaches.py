@@ -125,10 +125,6 @@ class _Reader(Syntax):
         self._own = rest.partition("/")[0] if rest and first in {"src", "lib"} else first
         super().__init__(module)
         self._taken = self.bound.keys() | {node.name for node in module.body if isinstance(node, Definition)}
-        self._functions: dict[str, list[ast.AST]] = {}
-        for node in self.nodes:
-            if isinstance(node, ast.FunctionDef):
-                self._functions.setdefault(node.name, []).append(node)
         for node in self.nodes:
             self._read(node)
         if self.folder.steps <= 0:
@@ -183,7 +179,7 @@ class _Reader(Syntax):
 
     def _defined(self, node: ast.AST, name: str, value: ast.AST) -> None:
         """Read what gets a name that Python itself uses."""
-        functions = self._functions.get(value.id, []) if isinstance(value, ast.Name) else [value]
+        functions = self.defined[value.id] if isinstance(value, ast.Name) else [value]
         if any(isinstance(each, Function | ast.Lambda) and always_the_same(name, each) for each in functions):
             self._add(node, name, insides.EQUAL)
         if name == "__class__":
@@ -365,9 +361,7 @@ class _Reader(Syntax):
                 self._defined(node, text, given[2])
         if early and not full.isdisjoint(insides.STARTERS):
             self._add(node, min(full), insides.AT_IMPORT)
-        if early and (
-            self._opens_to_write(node) or (method in insides.WRITERS and not isinstance(node.func, ast.Name))
-        ):
+        if early and (self._opens_to_write(node) or method in insides.WRITERS):
             self._add(node, called, insides.WRITES)
         if given:
             self._decoded(node, called, given[0])

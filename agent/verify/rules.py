@@ -6,10 +6,11 @@ The page docs/fix.md shows the rules as a table. It is made from this module.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from m3agent.agent.util.wording import count, listed
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.stability import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
@@ -170,7 +171,7 @@ def red_in_changed_file(evidence: Evidence) -> str:
 @_rule("failed")
 def red_with_changed_surroundings(evidence: Evidence) -> str:
     """A test still fails, and the patch changes files that decide how tests run."""
-    them = _named(evidence.surroundings)
+    them = listed(evidence.surroundings)
     return _about(
         evidence.still_red if them else (),
         f"red before and after; the patch's changes to {them} do not count, because they can decide how tests run",
@@ -244,7 +245,7 @@ def pinned(evidence: Evidence) -> str:
     if not tests:
         return ""
     states = "states" if len(tests) == 1 else "state"
-    return f"{count(tests, 'test')} {states} what the issue changes: {_named(tests)} ({_otherwise(evidence, 'pinned')})"
+    return f"{count(tests, 'test')} {states} what the issue changes: {listed(tests)} ({_otherwise(evidence, 'pinned')})"
 
 
 @_rule("unverified", "delivered")
@@ -252,7 +253,7 @@ def tests_lessened(evidence: Evidence) -> str:
     """The patch deletes, skips or weakens tests that pass without it. The check itself runs them as they were."""
     tests = evidence.lessened
     return (
-        f"the tree as delivered has weaker tests: {_named(tests)} ({_otherwise(evidence, 'tests_lessened')})"
+        f"the tree as delivered has weaker tests: {listed(tests)} ({_otherwise(evidence, 'tests_lessened')})"
         if tests
         else ""
     )
@@ -262,7 +263,7 @@ def tests_lessened(evidence: Evidence) -> str:
 def issue_still_red(evidence: Evidence) -> str:
     """Only the patch's own tests show a fix, and a failing test that the issue is about still fails."""
     related = sorted(evidence.related)
-    return f"red before and after the patch, and the issue is about it: {_named(related)}" if related else ""
+    return f"red before and after the patch, and the issue is about it: {listed(related)}" if related else ""
 
 
 @_rule("failed", "further runs")
@@ -387,12 +388,3 @@ def _not_run(evidence: Evidence) -> tuple[str, str]:
 
 def _about(tests: Collection[str], what: str) -> str:
     return f"{count(tests, 'test')} {what}" if tests else ""
-
-
-def _named(names: Sequence[str]) -> str:
-    return f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}" if names else ""
-
-
-def count(items: Collection[str], noun: str) -> str:
-    """Return the number of items with its noun: `1 test`, `3 tests`."""
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -20,6 +21,7 @@ class Syntax:
     Attributes:
         nodes: All nodes, outer ones first.
         parents: Each node's parent, by the node's `id`.
+        defined: The functions and classes of the file, by their names.
         bound: The full names that each name of the file may stand for, such as `sys.modules`.
         folder: Computes expressions that consist of constants.
     """
@@ -32,6 +34,10 @@ class Syntax:
                 if not isinstance(child, ast.expr_context | ast.operator | ast.cmpop):  # shared by all nodes
                     self.parents[id(child)] = node
                     self.nodes.append(child)
+        self.defined = defaultdict[str, list[ast.AST]](list)
+        for node in self.nodes:
+            if isinstance(node, Definition):
+                self.defined[node.name].append(node)
         self.bound: dict[str, set[str]] = {}
         self.folder = Folder()
         self._bind()
@@ -130,10 +136,6 @@ class Syntax:
 
     def _run_at_import(self) -> Iterator[ast.AST]:
         """Yield the nodes that run at import, also those in functions of the file that are called then."""
-        defined: dict[str, list[ast.AST]] = {}
-        for node in self.nodes:
-            if isinstance(node, Definition):
-                defined.setdefault(node.name, []).append(node)
         waiting: list[ast.AST] = [self.nodes[0]]
         seen = set[int]()
         while waiting:
@@ -146,26 +148,23 @@ class Syntax:
                 waiting += node.orelse
             elif isinstance(node, Function):
                 waiting += [*node.decorator_list, node.args]
-                waiting += [part for each in node.decorator_list for part in _called(each, defined)]
+                waiting += [part for each in node.decorator_list for part in self._called(each)]
             elif isinstance(node, ast.Lambda):
                 waiting.append(node.args)
             else:
                 waiting += ast.iter_child_nodes(node)
                 if isinstance(node, ast.Call):
-                    waiting += _called(node.func, defined)
+                    waiting += self._called(node.func)
 
-
-def _called(node: ast.AST, defined: dict[str, list[ast.AST]]) -> Iterator[ast.AST]:
-    """Yield the statements that a call of a function or class of the file runs."""
-    if isinstance(node, ast.Call):
-        node = node.func
-    if not isinstance(node, ast.Name):
-        return
-    for each in defined.get(node.id, ()):
-        methods = each.body if isinstance(each, ast.ClassDef) else [each]
-        for method in methods:
-            if isinstance(method, Function):
-                yield from method.body
+    def _called(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the statements that a call of a function or class of the file runs."""
+        if isinstance(node, ast.Call):
+            node = node.func
+        for each in self.defined[node.id] if isinstance(node, ast.Name) else ():
+            methods = each.body if isinstance(each, ast.ClassDef) else [each]
+            for method in methods:
+                if isinstance(method, Function):
+                    yield from method.body
 
 
 def _never_imported(test: ast.expr) -> bool:

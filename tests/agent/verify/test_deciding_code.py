@@ -69,6 +69,8 @@ def test_only_definitions_that_are_new_count() -> None:
     assert found(split, split.replace("self.0 == other.0", "true")) == [(1, COMPARES)]
     moved = {"a.rs": (EQUALS.encode(), None), "b.rs": (None, EQUALS.encode())}
     assert findings_of(moved) == ()
+    copied = {"a.rs": (None, EQUALS.encode()), "b.rs": (EQUALS.encode(), EQUALS.encode())}
+    assert [line.path for line in findings_of(copied)] == ["a.rs"]
     assert found(EQUALS, EQUALS + EQUALS) == [(6, COMPARES)]
 
 

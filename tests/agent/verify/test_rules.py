@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.util.wording import count
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.review import Finding
-from m3agent.agent.verify.rules import RULES, Verdict, could_decide, count, judge
+from m3agent.agent.verify.rules import RULES, Verdict, could_decide, judge
 from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.stability import Repeats
 from m3agent.tools.runners.suites import file_of
