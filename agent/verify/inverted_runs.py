@@ -17,7 +17,7 @@ from random import Random, SystemRandom
 from typing import Literal, NamedTuple
 
 from m3agent.agent.verify.comparisons import may_change_comparisons
-from m3agent.agent.verify.inverted_tests import NOT_ALONE, WAYS, Inversion, TestSource, Way, helpers
+from m3agent.agent.verify.inverted_tests import WAYS, Inversion, TestSource, Way, helpers
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.review import MOST_TEXT, Finding
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
@@ -67,12 +67,7 @@ class Copies:
     without: tuple[Finding, ...] = ()
     """Lines of the tests that may compare, and that no variant changes."""
     places: Mapping[str, Finding] = field(default_factory=dict)
-    """The first line of each test, by its id. Those that a test class inherits are missing."""
-
-    def place_of(self, ident: str) -> Finding:
-        """Return where a test is that does not pass in a process of its own."""
-        path, _, name = ident.partition("::")
-        return self.places.get(ident) or Finding(path, 1, name[:MOST_TEXT], NOT_ALONE)
+    """Where each test is, by its id."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +163,7 @@ def copies_of(
             texts["expected", way][each.path] = each.expected_to_fail(way)
         texts["hidden", "different"][path] = source.hidden(tests)
         without += source.not_inverted(tests, {name for each in of_helpers for name in each.functions})
-        found = {ident: source.place_of(test) for test, ident in tests.items()}
-        places |= {ident: place for ident, place in found.items() if place is not None}
+        places |= {ident: source.place_of(test) for test, ident in tests.items()}
     copies = []
     for key, files in texts.items():
         if sources := {path: text.decode() for path, text in files.items() if text is not None}:
@@ -280,5 +274,5 @@ def _seen(copies: Copies, faults: _Faults) -> CopiesSeen:
         else:
             text = max(way.text for way in ways)
             lines.append(Finding(path, line, text[:MOST_TEXT], EQUAL))
-    alone = map(copies.place_of, sorted(faults.alone))
+    alone = (copies.places[ident] for ident in sorted(faults.alone))
     return CopiesSeen(tuple(signs), tuple(lines), (*copies.without, *alone), tuple(sorted(faults.red)))

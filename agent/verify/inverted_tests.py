@@ -135,10 +135,11 @@ class TestSource:
         """Return a line of the file for a person."""
         return Finding(self.path, line, self._text(line)[:MOST_TEXT], what)
 
-    def place_of(self, test: str) -> Finding | None:
-        """Return the first line of a test that does not pass alone; None if the file does not define the test."""
-        function = self._functions.get(test)
-        return None if function is None else self.finding(function.lineno, NOT_ALONE)
+    def place_of(self, test: str) -> Finding:
+        """Return the first line of a test that does not pass alone. If a class inherits the test, it is the file's first one."""
+        if (function := self._functions.get(test)) is None:
+            return Finding(self.path, 1, test[:MOST_TEXT], NOT_ALONE)
+        return self.finding(function.lineno, NOT_ALONE)
 
     def inverted(self, tests: Collection[str]) -> list[tuple[bytes, dict[str, Inversion]]]:
         """Return up to two variants in which an assertion of each test is inverted.

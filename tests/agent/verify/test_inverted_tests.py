@@ -410,7 +410,7 @@ async def test_variants_without_a_result_show_nothing(
 
 
 def test_a_test_of_another_class_has_a_place_too() -> None:
-    assert ALL.place_of("a.py::TestX::test_y") == Finding("a.py", 1, "TestX::test_y", NOT_ALONE)
+    assert of("").place_of("TestX::test_y") == Finding("test_a.py", 1, "TestX::test_y", NOT_ALONE)
 
 
 def test_a_test_that_depends_on_its_values_counts_against_code_for_review_only() -> None:
