@@ -85,7 +85,6 @@ Edit = tuple[ast.expr | ast.stmt, str, str]
 """A part of the source, and the texts to put before and after it. Of a name, and of an attribute's name, an empty text before
 stands for the name itself, which the other text replaces. A part stands after the parts that it contains."""
 
-
 NO_COPY = "compares in a place where no other value can be tried"
 NOT_ALONE = "does not pass in a process of its own, where its variants run, so that these show nothing"
 
@@ -99,7 +98,7 @@ class Inversion:
     line: int
     """Its line number, from 1."""
     text: str
-    """That line, stripped; empty if the test passes because the assertion fails."""
+    """That line, stripped; empty for an assertion that is expected to fail."""
     way: Way
     """How the other value is made with which it compares."""
     negated: bool = False
