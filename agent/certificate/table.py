@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
+from m3agent.agent.util.counted import counted
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import wrapped
-from m3agent.agent.util.wording import count
 from m3agent.sandbox.backends.kinds import shown_status
 
 MOST_LISTED = 30
@@ -35,7 +35,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         (f"{sign}{shown_status(said.verdict, said.environment.sandbox)}", said.reason),
         (
             "patch",
-            f"{count(said.patch.paths, 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
+            f"{counted(len(said.patch.paths), 'file')} on {said.base.commit[:12]}, sha256 {said.patch.sha256[:12]}",
         ),
         *_shown(said.patch.paths),
     ]
@@ -51,7 +51,7 @@ def table(statement: Statement, width: int = 0, sign: str = "", accuracy: str = 
         rows.append(
             (
                 "put back",
-                f"{count(said.put_back, 'file')}: the tests ran without the patch's changes to {them}",
+                f"{counted(len(said.put_back), 'file')}: the tests ran without the patch's changes to {them}",
             )
         )
         rows += _shown(said.put_back)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.util.wording import listed
+from m3agent.agent.util.counted import first_of
 from m3agent.agent.verify.verify import Verification
 from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.sandbox.errors import PathEscapes
@@ -65,7 +65,7 @@ def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | No
     if evidence.undone:
         parts["undone"] = (
             "Changes to these files do not count, because the verification restores existing test files and files that "
-            f"decide how tests run: {listed(evidence.undone, MOST_NAMED)}. New tests count."
+            f"decide how tests run: {first_of(evidence.undone, MOST_NAMED)}. New tests count."
         )
     red = {*evidence.broken, *evidence.added_red, *evidence.still_red}
     text = "\n\n".join(
@@ -105,12 +105,12 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         parts["cannot_import"] = ""
     if evidence.weakened:
         parts["weakened"] = (
-            f"Your change no longer has these tests as they were: {listed(evidence.weakened, MOST_NAMED)}. Restore them. Only values in "
+            f"Your change no longer has these tests as they were: {first_of(evidence.weakened, MOST_NAMED)}. Restore them. Only values in "
             "assertions of a test that an earlier message named red may change, if the test then fails without your change and "
             "passes with it."
         )
     if evidence.verdict == "unverified" and evidence.review:
-        lines = listed([f"{line.path}:{line.line} ({line.what})" for line in evidence.review], MOST_NAMED)
+        lines = first_of([f"{line.path}:{line.line} ({line.what})" for line in evidence.review], MOST_NAMED)
         parts["needs_review"] = (
             "These lines of your change reach for the insides of the interpreter or of the test runner. A person must read "
             f"them before the change can be accepted: {lines}. Fix the issue without them if that is possible."

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from m3agent.agent.util.wording import count, listed
+from m3agent.agent.util.counted import counted, first_of
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.stability import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
@@ -171,7 +171,7 @@ def red_in_changed_file(evidence: Evidence) -> str:
 @_rule("failed")
 def red_with_changed_surroundings(evidence: Evidence) -> str:
     """A test still fails, and the patch changes files that decide how tests run."""
-    them = listed(evidence.surroundings)
+    them = first_of(evidence.surroundings, 1)
     return _about(
         evidence.still_red if them else (),
         f"red before and after; the patch's changes to {them} do not count, because they can decide how tests run",
@@ -184,9 +184,7 @@ def partly_fixed(evidence: Evidence) -> str:
     fixed, still_red = evidence.changes.fixed, evidence.still_red
     if {*map(file_of, fixed)}.isdisjoint(map(file_of, still_red)):
         return ""
-    return (
-        f"{count(fixed, 'test')} fixed, but {count(still_red, 'test')} still red, also in the same test file"
-    )
+    return f"{counted(len(fixed), 'test')} fixed, but {counted(len(still_red), 'test')} still red, also in the same test file"
 
 
 @_rule("failed")
@@ -245,7 +243,7 @@ def pinned(evidence: Evidence) -> str:
     if not tests:
         return ""
     states = "states" if len(tests) == 1 else "state"
-    return f"{count(tests, 'test')} {states} what the issue changes: {listed(tests)} ({_otherwise(evidence, 'pinned')})"
+    return f"{counted(len(tests), 'test')} {states} what the issue changes: {first_of(tests, 1)} ({_otherwise(evidence, 'pinned')})"
 
 
 @_rule("unverified", "delivered")
@@ -253,7 +251,7 @@ def tests_lessened(evidence: Evidence) -> str:
     """The patch deletes, skips or weakens tests that pass without it. The check itself runs them as they were."""
     tests = evidence.lessened
     return (
-        f"the tree as delivered has weaker tests: {listed(tests)} ({_otherwise(evidence, 'tests_lessened')})"
+        f"the tree as delivered has weaker tests: {first_of(tests, 1)} ({_otherwise(evidence, 'tests_lessened')})"
         if tests
         else ""
     )
@@ -263,7 +261,11 @@ def tests_lessened(evidence: Evidence) -> str:
 def issue_still_red(evidence: Evidence) -> str:
     """Only the patch's own tests show a fix, and a failing test that the issue is about still fails."""
     related = sorted(evidence.related)
-    return f"red before and after the patch, and the issue is about it: {listed(related)}" if related else ""
+    return (
+        f"red before and after the patch, and the issue is about it: {first_of(related, 1)}"
+        if related
+        else ""
+    )
 
 
 @_rule("failed", "further runs")
@@ -288,7 +290,7 @@ def unstable(evidence: Evidence) -> str:
     """A repaired test is red in some of the further runs."""
     if not evidence.unstable:
         return ""
-    tests = count(evidence.unstable, "fixed test")
+    tests = counted(len(evidence.unstable), "fixed test")
     return f"unstable: {tests} red in some of {evidence.repeats.runs} further runs"
 
 
@@ -297,7 +299,7 @@ def always_red(evidence: Evidence) -> str:
     """A repaired test is red in each of the further runs, which run only the tests near the change."""
     if not evidence.always_red:
         return ""
-    tests = count(evidence.always_red, "fixed test")
+    tests = counted(len(evidence.always_red), "fixed test")
     return f"{tests} green in the first run, but red in all {evidence.repeats.runs} further runs"
 
 
@@ -351,7 +353,7 @@ def _notes(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
     if evidence.own_only and verdict != "failed":
         yield "shown only by the patch's own tests"
     if evidence.flaky:
-        yield f"{count(evidence.flaky, 'flaky test')} not counted"
+        yield f"{counted(len(evidence.flaky), 'flaky test')} not counted"
     if evidence.after.signs.blind and verdict == "verified":
         yield evidence.after.signs.blind
     if evidence.left_out:
@@ -379,7 +381,7 @@ def _decisive(evidence: Evidence) -> set[str]:
 
 def _rest(evidence: Evidence) -> str:
     rest = evidence.still_red
-    return f"; {count(rest, 'test')} elsewhere still red" if rest else ""
+    return f"; {counted(len(rest), 'test')} elsewhere still red" if rest else ""
 
 
 def _not_run(evidence: Evidence) -> tuple[str, str]:
@@ -387,4 +389,4 @@ def _not_run(evidence: Evidence) -> tuple[str, str]:
 
 
 def _about(tests: Collection[str], what: str) -> str:
-    return f"{count(tests, 'test')} {what}" if tests else ""
+    return f"{counted(len(tests), 'test')} {what}" if tests else ""
