@@ -98,10 +98,10 @@ def changes_undone(files: PatchedFiles) -> tuple[str, ...]:
     def is_undone(path: str) -> bool:
         if files.tests.is_surrounding(path, files.base) or _is_conftest(path):
             return True
-        old, new = files.old(path), files.new(path)
-        if not files.tests.is_test(path) or old is None:
+        if not files.tests.is_test(path) or path not in files.base:
             return False
-        if not files.tests.has_tests(path) or new is None:
+        old, new = files.old(path), files.new(path)
+        if not files.tests.has_tests(path) or old is None or new is None:
             return True
         return not (only_adds(old, new) if path.endswith(".py") else only_adds_lines(old, new))
 

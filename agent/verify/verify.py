@@ -107,11 +107,7 @@ async def verify(
     started = time.monotonic()
     evidence = await gather(Work(workspace, patch, runs, reruns, baseline, seconds, issue, frozenset(pinned)))
     judgement = judge(evidence)
-    names = [each.name for each in fields(Verification)]
-    values: dict[str, Any] = {name: getattr(evidence, name) for name in names if hasattr(evidence, name)}
-    sets = {name: value for name, value in values.items() if isinstance(value, set | frozenset)}
-    values |= {name: tuple(sorted(value)) for name, value in sets.items()}
-    values |= {
+    others: dict[str, Any] = {
         "verdict": judgement.verdict,
         "reason": judgement.reason,
         "rule": judgement.rule,
@@ -119,4 +115,8 @@ async def verify(
         "weakened": evidence.lessened,
         "tampering": (*evidence.tampering, *evidence.worthless),
     }
-    return Verification(**values)
+    names = {each.name for each in fields(Verification)} - others.keys()
+    values: dict[str, Any] = {name: getattr(evidence, name) for name in names}
+    sets = {name: value for name, value in values.items() if isinstance(value, set | frozenset)}
+    values |= {name: tuple(sorted(value)) for name, value in sets.items()}
+    return Verification(**values, **others)
