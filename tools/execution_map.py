@@ -131,10 +131,6 @@ class MapReader:
         self._elsewhere: set[str] = set()
         self._bad: set[str] = set()
 
-    def lost(self) -> None:
-        """Note that a line cannot be read. It may be a function's, so the numbers of later functions are unknown."""
-        self._broken = True
-
     def add_function(self, function: object) -> None:
         """Add the function of a line `code`."""
         match function:

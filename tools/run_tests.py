@@ -18,7 +18,7 @@ from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner, variants
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, ids_by_outcome
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
@@ -273,13 +273,9 @@ async def run_in_sandbox(
             else "the test process ended during this test"
         )
         errors[read.running] = f"{how} (exit {result.exit})"
-    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in set(outcomes.values())}
     text = readable(result.stdout + b"\n" + result.stderr).strip()
     return TestReport(
-        passed=by.get("passed", ()),
-        failed=by.get("failed", ()),
-        errored=by.get("error", ()),
-        skipped=tuple(sorted((*by.get("skipped", ()), *by.get("xfailed", ())))),
+        **ids_by_outcome(outcomes),
         errors=errors,
         complete=read.ended and not result.timed_out,
         timed_out=result.timed_out,

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
+OUTCOMES = {
+    "passed": "passed",
+    "failed": "failed",
+    "error": "errored",
+    "skipped": "skipped",
+    "xfailed": "skipped",
+}
+"""The field of a report for each outcome that runners name."""
+FIELDS = tuple(dict.fromkeys(OUTCOMES.values()))
 NO_TESTS = 5
 """pytest's exit status if it found no test."""
 MOST_LINE = 200
@@ -90,31 +100,32 @@ class TestReport:
     @property
     def sets(self) -> dict[str, list[str]]:
         """The ids by outcome, in the form of tool results and the event log."""
-        return {
-            "passed": list(self.passed),
-            "failed": list(self.failed),
-            "errored": list(self.errored),
-            "skipped": list(self.skipped),
-        }
+        return {name: list(ids) for name, ids in self._lists().items()}
 
     @property
     def ran(self) -> int:
         """Number of tests with a result."""
-        return len(self.passed) + len(self.failed) + len(self.errored) + len(self.skipped)
+        return sum(map(len, self._lists().values()))
+
+    def _lists(self) -> dict[str, tuple[str, ...]]:
+        return dict(zip(FIELDS, (self.passed, self.failed, self.errored, self.skipped), strict=True))
+
+    def with_lists(self, change: Callable[[tuple[str, ...]], Iterable[str]]) -> TestReport:
+        """Return the report with other lists of the ids of each outcome."""
+        changed: dict[str, Any] = {name: tuple(change(ids)) for name, ids in self._lists().items()}
+        return replace(self, **changed)
 
     def only(self, wanted: Callable[[str], bool]) -> TestReport:
         """Return the report without the outcomes of the tests whose ids are not wanted."""
+        return self.with_lists(lambda ids: filter(wanted, ids))
 
-        def kept(ids: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(filter(wanted, ids))
 
-        return replace(
-            self,
-            passed=kept(self.passed),
-            failed=kept(self.failed),
-            errored=kept(self.errored),
-            skipped=kept(self.skipped),
-        )
+def ids_by_outcome(outcomes: Mapping[str, str]) -> dict[str, Any]:
+    """Return the ids of each outcome as fields of a report. What is no outcome is left out: code that found the key may write it."""
+    return {
+        name: tuple(sorted(ident for ident, outcome in outcomes.items() if OUTCOMES.get(outcome) == name))
+        for name in FIELDS
+    }
 
 
 def error_line(text: str) -> str:
@@ -128,15 +139,11 @@ def error_line(text: str) -> str:
 def joined(known: TestReport, more: TestReport) -> TestReport:
     """Return one report of two runs of different tests of a tree; of their functions, it has those of the first."""
 
-    def ids(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({*first, *second}))
-
+    others = more.sets
+    lists: dict[str, Any] = {name: tuple(sorted({*ids, *others[name]})) for name, ids in known.sets.items()}
     return replace(
         known,
-        passed=ids(known.passed, more.passed),
-        failed=ids(known.failed, more.failed),
-        errored=ids(known.errored, more.errored),
-        skipped=ids(known.skipped, more.skipped),
+        **lists,
         errors={**known.errors, **more.errors},
         complete=known.complete and more.complete,
         timed_out=known.timed_out or more.timed_out,

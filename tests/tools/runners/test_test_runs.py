@@ -13,7 +13,7 @@ from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST, Pytest
 from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.selection import EVERYTHING, Selection
-from m3agent.tools.test_report import EMPTY, TestReport, joined
+from m3agent.tools.test_report import EMPTY, TestReport, ids_by_outcome, joined
 from m3agent.tools.test_runs import part_of, run_tests
 from tests.fakes.machine import memory_sandbox
 from tests.tools.runners.test_runner_suites import Lua
@@ -109,3 +109,9 @@ def test_reports_of_suites_are_one_report() -> None:
     both = joined(one, other)
     assert (both.passed, both.failed, both.errors) == (("a",), ("b",), {"b": "wrong"})
     assert (both.exit, both.output, both.seconds, both.complete) == (1, "first\nsecond", 3.0, False)
+
+
+def test_what_is_no_outcome_has_no_place_in_a_report() -> None:
+    """Code that found the key of a report can write any word."""
+    found = ids_by_outcome({"b": "passed", "a": "passed", "c": "xfailed", "d": "error", "e": "splendid"})
+    assert found == {"passed": ("a", "b"), "failed": (), "errored": ("d",), "skipped": ("c",)}
