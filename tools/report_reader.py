@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
+from m3agent.tools.runners.records import authentic_lines
 from m3agent.tools.tampering import NO_SIGNS, Hook, Reached, Signs
 
 CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
@@ -66,18 +66,13 @@ def read_report(report: bytes, key: bytes) -> Reading:
     so the run has no end.
     """
     reading, started, executed = Reading(), Counter[str](), MapReader()
-    number = 0
-    for line in report.split(b"\n"):
-        body, _, code = line.rpartition(b"\t")
-        right = hmac.digest(key, body, "sha256").hex().encode()
-        if not hmac.compare_digest(code, right) or not _ESCAPED.fullmatch(body.replace(b"\t", b" ")):
-            continue
-        first, *fields = (
-            part.decode("ascii").encode("latin-1").decode("unicode_escape") for part in body.split(b"\t")
+    for line in authentic_lines(report, key):
+        if not _ESCAPED.fullmatch(line.replace(b"\t", b" ")):
+            break
+        fields = (
+            part.decode("ascii").encode("latin-1").decode("unicode_escape") for part in line.split(b"\t")
         )
-        if first == str(number + 1):
-            number += 1
-            _take(reading, started, executed, fields)
+        _take(reading, started, executed, [*fields])
     reading.executed = executed.map(started)
     return reading
 

@@ -10,16 +10,11 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.runners.base import Limits, Runner, Tree
+from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
 from tests.conftest import write_files
-
-
-def tree_of(files: Mapping[str, str | bytes]) -> Tree:
-    """Return a tree in memory."""
-    contents = {path: text.encode() if isinstance(text, str) else text for path, text in files.items()}
-    return Tree(contents, contents.__getitem__)
+from tests.ecosystems.records import tree_of
 
 
 async def run_files(

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
-from m3agent.tools.runners.base import Limits, Runner, Tree
+from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.records import tree_of
 
 MakeSandbox = Callable[..., Sandbox]
-
-
-def tree_of(files: Mapping[str, str]) -> Tree:
-    return Tree(files, lambda path: files[path].encode())
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.tools.runners.junit import Case, read_junit
-from m3agent.tools.runners.tap import Point, read_tap
-from m3agent.tools.runners.xml_events import MOST_DEPTH, parse_xml
+from m3agent.tools.runners.report_formats import MOST_DEPTH, Case, Point, parse_xml, read_junit, read_tap
 
 JUNIT = b"""<?xml version="1.0" encoding="UTF-8"?>
 <testsuites><testsuite name="outer" file="a.q">

@@ -8,7 +8,7 @@ import pytest
 
 from m3agent.sandbox.declared.preparation import Preparation
 from m3agent.tools.runners import suites
-from m3agent.tools.runners.base import Command, Limits, Output, Reading, Runner, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Output, Reading, Runner, Suite, Tree, Unit
 
 
 class OwnRunner(Runner):
@@ -32,18 +32,10 @@ class OwnRunner(Runner):
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         return False
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         return []
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         return Reading()
 
 

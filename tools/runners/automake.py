@@ -13,21 +13,18 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from m3agent.tools.runners import c_files
 from m3agent.tools.runners.base import (
     Command,
-    Limits,
+    Job,
     Outcome,
-    Output,
     Preparation,
     Reading,
     Result,
-    Runner,
     Suite,
     Tree,
-    Unit,
+    topmost,
 )
 from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.meson import MesonRunner
@@ -35,10 +32,10 @@ from m3agent.tools.runners.programs import (
     PATIENCE,
     Program,
     ProgramReader,
-    chosen_programs,
+    ProgramRunner,
     file_of,
     first_errors,
-    read_steps,
+    registered_in,
     steps_command,
     text_of,
     witness_step,
@@ -78,11 +75,12 @@ done
 """
 
 
-class AutomakeRunner(Runner):
+class AutomakeRunner(ProgramRunner):
     """`make check` of automake."""
 
-    name: ClassVar[str] = "make-check"
-    language: ClassVar[str] = "C/C++"
+    name = "make-check"
+    manifest = "configure.ac"
+    no_tests = "automake lists no tests"
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each topmost folder with a `configure.ac` whose Makefiles list tests.
@@ -90,17 +88,13 @@ class AutomakeRunner(Runner):
         Where CMake or Meson registers tests too, they are the same tests.
         """
         others = {suite.root for runner in (CtestRunner(), MesonRunner()) for suite in runner.detect(tree)}
-        roots = {posixpath.dirname(path) for path in tree.named("configure.ac", "configure.in")} - others
-        suites = []
-        for root in sorted(roots):
-            if any(other != root and (not other or root.startswith(f"{other}/")) for other in roots):
-                continue
-            inside = f"{root}/" if root else ""
-            makefiles = [path for path in tree.named("Makefile.am") if path.startswith(inside)]
-            found = next((path for path in makefiles if _TESTS.search(tree.text(path))), None)
-            if found:
-                suites.append(Suite(self.name, root, f"TESTS in {found}"))
-        return suites
+        roots = topmost(
+            {posixpath.dirname(path) for path in tree.named("configure.ac", "configure.in")} - others
+        )
+        found = {root: registered_in(tree, root, tree.named("Makefile.am"), _TESTS) for root in roots}
+        return [
+            Suite(self.name, root, f"TESTS in {makefile}") for root, makefile in found.items() if makefile
+        ]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain."""
@@ -108,71 +102,44 @@ class AutomakeRunner(Runner):
             system_packages=("autoconf", "automake", "libtool", "make", "g++", "pkg-config"),
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        return c_files.is_test(path)
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return c_files.surroundings(path) or path.rpartition("/")[2] in (
-            "test-driver",
-            "tap-driver.sh",
-            "GNUmakefile",
-        )
-
-    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the wanted tests: which programs contain them is known after the build."""
-        return tuple(wanted)
-
-    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
-        """Return the command that configures and builds a copy of everything, and lists the tests."""
-        source, folder = f"{work}/src", f"{work}/build"
-        root = suite.folder
+    def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
+        """Return the steps that build a copy of everything in a folder."""
+        copy = ["sh", "-c", COPY, "sh", job.suite.folder, f"{job.work}/src", folder]
         debug = {"CFLAGS": "-g -O2", "CXXFLAGS": "-g -O2"}  # the defaults: a test's exit() must be found
-        steps: list[Mapping[str, Any]] = [
-            {
-                "name": "configure",
-                "argv": ["sh", "-c", COPY, "sh", root, source, folder],
-                "must": True,
-                "env": debug,
-            },
+        return [
+            {"name": "configure", "argv": copy, "must": True, "env": debug},
             {"name": "build", "argv": ["make", "-k", "-j2", "-C", folder]},
             {"name": "list", "argv": ["sh", "-c", LIST, "sh", folder]},
         ]
-        return steps_command(steps, work, "build")
 
-    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
-        """Return the tests that automake lists; a single unit that is not built if there are none."""
-        done, _ = read_steps(output)
-        whole = suite.path("configure.ac")
-        for step in ("configure", "list"):
-            if step not in done or done[step].get("exit") != 0:
-                text = first_errors(text_of(done.get(step, {}))) or "the build did not end"
-                return [Unit(whole, built=False, text=text)]
-        work = posixpath.dirname(output.command.argv[4])
-        units: list[Unit] = list(_programs(tree, suite, text_of(done["list"]), work))
-        build = first_errors(text_of(done.get("build", {})))
-        return units or [Unit(whole, built=False, text=build or "automake lists no tests")]
+    def programs(self, job: Job, done: Mapping[str, Mapping[str, Any]], folder: str) -> Iterator[Program]:
+        """Yield the tests in the output of `LIST`."""
+        fields: dict[str, list[str]] = {}
+        sources: dict[str, list[str]] = {}
+        for line in [*text_of(done["list"]).splitlines(), "D"]:
+            kind, _, rest = line.partition(" ")
+            if kind == "D":
+                tests, logs = fields.get("T", []), fields.get("L", [])
+                if len(tests) == len(logs) and fields.get("D"):
+                    for test, log in dict(zip(tests, logs, strict=True)).items():
+                        built, files = test in fields.get("P", []), sources.get(test, [])
+                        yield _program(job, fields["D"][0], test, log, files, built=built)
+                fields, sources = {"D": rest.split()}, {}
+            elif kind == "S":
+                name, *files = rest.split() or [""]
+                sources[name] = files
+            elif kind in ("T", "L", "P"):
+                fields[kind] = rest.split()
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
-        """Return one command that runs the tests of the targets, one after the other."""
-        programs = [unit for unit in units if isinstance(unit, Program)]
-        chosen = {program.name for program in chosen_programs(programs, targets) or programs}
-        seconds = PATIENCE * limits.per_test
-        steps = [witness_step(work)]
+    def command(self, job: Job, programs: Sequence[Program], chosen: Collection[Program]) -> Command:
+        """Return the command that runs each test by automake's driver, and if it is a program, once more directly."""
+        names = {program.name for program in chosen}
+        steps = [witness_step(job.work)]
         for number, program in enumerate(programs):
-            if program.name not in chosen:
+            if program.name not in names:
                 continue
             step = {
-                "seconds": seconds,
+                "seconds": PATIENCE * job.limits.per_test,
                 "cwd": program.cwd,
                 "program": program.program,
                 "make": list(program.make),
@@ -182,68 +149,33 @@ class AutomakeRunner(Runner):
             if program.program:
                 direct = {"name": f"{number} direct", "argv": [program.program], "watch": True}
                 steps.append({**step, **direct, "env": dict(program.env)})
-        return [steps_command(steps, work, "run")] if programs else []
+        return steps_command(steps, job.work, "run")
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
-        """Read what the tests left behind."""
-        programs = [unit for unit in units if isinstance(unit, Program)]
-        reading = Reading(ended=bool(outputs), reported={program.name for program in programs})
-        for output in outputs:
-            done, ended = read_steps(output)
-            reading.ended &= ended
-            for number, program in enumerate(programs):
-                if (step := done.get(str(number))) is None:
-                    continue
-                outcome = _read(program, step, reading)
-                direct = done.get(f"{number} direct")
-                if outcome == "passed" and direct is not None and not direct.get("missing"):
-                    ProgramReader(
-                        suite, tree, program, direct, reading, self.is_test, watched=True
-                    ).check_end()
-            _add_open(output, programs, done, reading)
-        return reading
+    def read_program(
+        self,
+        job: Job,
+        program: Program,
+        step: Mapping[str, Any],
+        done: Mapping[str, Mapping[str, Any]],
+        reading: Reading,
+    ) -> None:
+        """Add the results of a test, and signs of how it ended."""
+        outcome = _read(program, done[step["name"]], reading)
+        direct = done.get(f"{step['name']} direct")
+        if outcome == "passed" and direct is not None and not direct.get("missing"):
+            ProgramReader(job, program, direct, reading, watched=True).check_end()
 
 
-def _add_open(output: Output, programs: Sequence[Program], done: Mapping[str, Any], reading: Reading) -> None:
-    """Note the tests that were to run and did not end."""
-    words = re.findall(rb'"name": "(\d+)"', output.command.files[output.command.argv[4]])
-    reading.started += [programs[int(word)].name for word in words if word.decode() not in done]
-
-
-def _programs(tree: Tree, suite: Suite, listing: str, work: str) -> Iterator[Program]:
-    """Yield the tests in the output of `LIST`."""
-    fields: dict[str, list[str]] = {}
-    sources: dict[str, list[str]] = {}
-    for line in [*listing.splitlines(), "D"]:
-        kind, _, rest = line.partition(" ")
-        if kind == "D":
-            tests, logs = fields.get("T", []), fields.get("L", [])
-            if len(tests) == len(logs) and fields.get("D"):
-                for test, log in dict(zip(tests, logs, strict=True)).items():
-                    built = test in fields.get("P", [])
-                    yield _program(
-                        tree, suite, work, fields["D"][0], test, log, sources.get(test, []), built=built
-                    )
-            fields, sources = {"D": rest.split()}, {}
-        elif kind == "S":
-            name, *files = rest.split() or [""]
-            sources[name] = files
-        elif kind in ("T", "L", "P"):
-            fields[kind] = rest.split()
-
-
-def _program(
-    tree: Tree, suite: Suite, work: str, inner: str, test: str, log: str, files: Sequence[str], *, built: bool
-) -> Program:
-    folder = posixpath.normpath(f"{work}/build/{inner}")
-    place = posixpath.normpath(suite.path(inner))
+def _program(job: Job, inner: str, test: str, log: str, files: Sequence[str], *, built: bool) -> Program:
+    folder = posixpath.normpath(f"{job.work}/build/{inner}")
+    place = posixpath.normpath(job.suite.path(inner))
 
     def path_of(file: str) -> str:
         return posixpath.normpath(posixpath.join(place, file))
 
     stem = posixpath.splitext(test)[0]
     guesses = [test, *(f"{stem}.{end}" for end in ("c", "cc", "cpp", "cxx", "C"))]
-    sources = tuple(path for path in map(path_of, [*files, *guesses]) if path in tree.paths)
+    sources = tuple(path for path in map(path_of, [*files, *guesses]) if path in job.tree.paths)
     file = file_of(sources, (posixpath.basename(stem), test)) or path_of("Makefile.am")
     return Program(
         ident_of(file, [test]),
@@ -251,9 +183,9 @@ def _program(
         file=file,
         title=test,
         cwd=folder,
-        env={"srcdir": posixpath.normpath(f"{work}/src/{inner}")},
+        env={"srcdir": posixpath.normpath(f"{job.work}/src/{inner}")},
         sources=sources,
-        home=posixpath.normpath(f"{work}/src"),
+        home=posixpath.normpath(f"{job.work}/src"),
         # the target check-TESTS would build all other programs first
         via=("sh", "-c", 'make -s -C "$1" "$2" && cat "$1/$2"', "sh", folder, log),
         make=("make", "-C", folder, test) if built else (),

@@ -3,9 +3,9 @@
 Each module beside this one has the runners of an ecosystem. `m3agent.tools.runners.run` does the same for all of them:
 
     suite = runner.detect(tree)[0]
-    targets = runner.select(suite, tree, ["tests/test_cart.c"])
-    units = runner.units(suite, tree, <output of runner.build(...)>)
-    reading = runner.read(suite, tree, units, <outputs of runner.commands(...)>)
+    job = Job(suite, tree, runner.select(suite, tree, ["tests/test_cart.c"]), limits, work)
+    units = runner.units(job, <output of runner.build(job)>)
+    reading = runner.read(job, units, <outputs of runner.commands(job, units)>)
 
 A runner does not touch the sandbox or the disk: it returns commands as data and reads bytes. So tests of a runner need
 neither. All paths are relative to the repository's root, unless a field says otherwise.
@@ -23,22 +23,18 @@ from typing import Any, ClassVar, Literal
 from m3agent.sandbox.backends.sandbox import ROOT
 from m3agent.sandbox.declared.preparation import Preparation as Preparation  # noqa: PLC0414 - runners import it from here
 from m3agent.sandbox.declared.toml_text import parse_toml
+from m3agent.tools.runners.path_rules import RULES
 
 MOST_TEXT = 4 << 20
 """Most bytes of a file that detection reads."""
-SKIPPED_FOLDERS = frozenset(
-    {
-        "node_modules",
-        "vendor",
-        "target",
-        "build",
-        "dist",
-        "third_party",
-        "third-party",
-        "fixtures",
-        "testdata",
-    }
-)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text."""
+    return frozenset(text.split())
+
+
+SKIPPED_FOLDERS = words_of("node_modules vendor target build dist third_party third-party fixtures testdata")
 """Manifests in these folders belong to other projects, to build outputs or to the data of tests."""
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
@@ -94,15 +90,36 @@ class Tree:
         """Return the sorted paths of the files with one of these names, outside of `SKIPPED_FOLDERS`."""
         wanted = set(names)
         return sorted(
-            path
-            for path in self.paths
-            if path.rpartition("/")[2] in wanted and SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
+            path for path in self.paths if path.rpartition("/")[2] in wanted and not is_skipped(path)
         )
+
+
+def is_skipped(path: str) -> bool:
+    """Return whether a file lies in one of `SKIPPED_FOLDERS`."""
+    return not SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
 
 
 def is_within(path: str, folder: str) -> bool:
     """Return whether a path is a folder or lies in it. The repository's root, an empty folder, contains everything."""
     return not folder or path == folder or path.startswith(f"{folder}/")
+
+
+def above(folder: str) -> Iterator[str]:
+    """Yield the folders above a folder, up to the repository's root."""
+    while folder:
+        folder = posixpath.dirname(folder)
+        yield folder
+
+
+def topmost(folders: Iterable[str]) -> list[str]:
+    """Return the sorted folders that lie in none of the others."""
+    every = set(folders)
+    return sorted(folder for folder in every if every.isdisjoint(above(folder)))
+
+
+def place_of(ident: str) -> str:
+    """Return the file or folder of an id; `.` for the repository's root."""
+    return posixpath.normpath(ident.partition("::")[0])
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,19 @@ class Limits:
 
     total: float = 300.0
     per_test: float = 10.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run of a suite, or of a part of it."""
+
+    suite: Suite
+    tree: Tree
+    targets: Sequence[str] = ()
+    """What `Runner.select` chose; empty for the whole suite."""
+    limits: Limits = field(default_factory=Limits)
+    work: str = ""
+    """Absolute path of a folder in the sandbox, outside the work tree."""
 
 
 @dataclass(frozen=True)
@@ -286,15 +316,14 @@ class Ecosystem(ABC):
         """Return what the environment of a suite needs."""
         return Preparation()
 
-    @abstractmethod
     def is_test(self, path: str) -> bool:
         """Return whether a file belongs to the tests, by its path."""
+        return RULES[self.name].is_test(path)
 
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files that only tests use although their paths do not say so, by what they contain or who names them."""
         return ()
 
-    @abstractmethod
     def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
         """Return whether a file decides how tests run. Verification undoes a patch's changes to it.
 
@@ -302,6 +331,7 @@ class Ecosystem(ABC):
             path: The file.
             base: All paths of the tree without the patch.
         """
+        return RULES[self.name].is_surrounding(path)
 
     def restored(self, path: str, base: bytes | None, patched: bytes | None) -> bytes | None:
         """Return the content of a file that decides how tests run, for a test run with the patch.
@@ -332,7 +362,7 @@ class Ecosystem(ABC):
 
 
 class Runner(Ecosystem):
-    """A test runner whose commands run in the sandbox. `work` is an absolute path: a folder outside the work tree."""
+    """A test runner whose commands run in the sandbox."""
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the smallest targets that contain the wanted tests; empty for the whole suite.
@@ -344,26 +374,18 @@ class Runner(Ecosystem):
         """
         return ()
 
-    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command | None:
+    def build(self, job: Job) -> Command | None:
         """Return the command that builds the targets; None if nothing is built."""
         return None
 
-    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
+    def units(self, job: Job, output: Output) -> list[Unit]:
         """Return the units of a build, also those that could not be built."""
         return []
 
     @abstractmethod
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
-        """Return the commands that run the targets. Each has a report of its own, a path in `work`."""
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
+        """Return the commands that run the targets. Each has a report of its own, a path in the job's folder."""
 
     @abstractmethod
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read the reports. A report that is missing or unreadable is a run that did not end, never an error."""

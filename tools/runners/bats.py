@@ -13,28 +13,30 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Result,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
-from m3agent.tools.runners.programs import PATIENCE, read_steps, steps_command, text_of
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.programs import PATIENCE, StepRunner, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
-from m3agent.tools.runners.tap import Tap, read_tap
+from m3agent.tools.runners.report_formats import Tap, read_tap
 
 _LATE = re.compile(r" # timeout after \d+s$")
-_FOREIGN = frozenset({"bats", "bats-core", "bats-support", "bats-assert", "bats-file", "bats-mock"})
-"""Folders with copies of bats and its libraries, which have tests of their own."""
+_FOREIGN = frozenset(
+    {
+        "bats",
+        "bats-core",
+        "bats-support",
+        "bats-assert",
+        "bats-file",
+        "bats-mock",
+        "node_modules",
+        "vendor",
+        "fixtures",
+    }
+)
+"""Folders with copies of bats and its libraries, which have tests of their own, and with data of others."""
 CANARIES = {
     "commands": "[ m3 = agent ] || test m3 = agent || [[ m3 == agent ]] || { run false; [[ ${status-} == 0 ]]; } || false",
     "errexit": "false\ntrue",
@@ -42,107 +44,65 @@ CANARIES = {
 """Lines that must make every test fail, by what they check."""
 
 
-class BatsRunner(Runner):
-    """The Bash Automated Testing System."""
+class BatsRunner(StepRunner, FileRunner):
+    """The Bash Automated Testing System. One suite has all test files."""
 
-    name: ClassVar[str] = "bats"
-    language: ClassVar[str] = "shell"
+    name = "bats"
+    language = "shell"
+    evidence = "{first} is a test of bats"
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return one suite with all test files."""
-        files = _files(tree)
-        return [Suite(self.name, "", f"{files[0]} is a test of bats")] if files else []
+    def roots(self, tree: Tree) -> Iterable[str]:
+        """Return the repository's root."""
+        return ("",)
+
+    def files(self, tree: Tree, root: str) -> list[str]:
+        """Return all test files that are the repository's own."""
+        found = (path for path in tree.paths if path.endswith(".bats"))
+        return sorted(path for path in found if _FOREIGN.isdisjoint(path.split("/")))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return bats, and the libraries that tests name."""
-        text = "\n".join(tree.text(path) for path in _files(tree))
+        text = "\n".join(map(tree.text, self.files(tree, "")))
         libraries = [name for name in ("bats-support", "bats-assert", "bats-file") if name in text]
         return Preparation(system_packages=("bats", *libraries))
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        *folders, name = path.split("/")
-        return name.endswith((".bats", ".bash")) or any(f in ("test", "tests", "spec") for f in folders)
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return path.rpartition("/")[2] in (
-            ".batsrc",
-            ".bash_profile",
-            ".bashrc",
-            ".env",
-        ) or ".bats" in path.split("/")
-
-    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the test files of the wanted tests."""
-        places = {target.partition("::")[0] for target in wanted}
-        return tuple(
-            path
-            for path in _files(tree)
-            if any(path == place or place in ("", ".") or path.startswith(f"{place}/") for place in places)
-        )
-
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that runs the files, one after the other, and then the canaries."""
-        files = targets or _files(tree)
-        steps: list[Mapping[str, Any]] = []
-        env = {"BATS_TEST_TIMEOUT": str(max(1, round(limits.per_test)))}
-        for path in files:
-            count = max(1, len(_names(tree.text(path))))
-            seconds = limits.per_test * min(count + 1, 20 * PATIENCE)
-            base = {"cwd": suite.work_tree, "seconds": seconds, "env": env}
-            steps.append({**base, "name": path, "argv": ["bats", "--formatter", "tap", path]})
-        for path in files:
-            for kind, text in _with_canaries(tree.text(path)).items():
-                folder = posixpath.join(suite.work_tree, posixpath.dirname(path))
-                copy = posixpath.join(folder, f"m3agent-{kind}-{posixpath.basename(path)}")
-                argv = ["bats", "--formatter", "tap", copy]
-                seconds = limits.per_test * PATIENCE
-                canary = {
+        tests: list[Mapping[str, Any]] = []
+        canaries: list[Mapping[str, Any]] = []
+        per_test, folder = job.limits.per_test, job.suite.work_tree
+        base = {"cwd": folder, "env": {"BATS_TEST_TIMEOUT": str(max(1, round(per_test)))}}
+        bats = ["bats", "--formatter", "tap"]
+        for path in self.chosen(job):
+            text = job.tree.text(path)
+            seconds = per_test * min(max(1, len(_names(text))) + 1, 20 * PATIENCE)
+            tests.append({**base, "name": path, "argv": [*bats, path], "seconds": seconds})
+            for kind, content in _with_canaries(text).items():
+                copy = posixpath.join(
+                    folder, posixpath.dirname(path), f"m3agent-{kind}-{posixpath.basename(path)}"
+                )
+                step = {
+                    **base,
                     "name": f"canary\t{kind}\t{path}",
-                    "argv": argv,
-                    "cwd": suite.work_tree,
-                    "seconds": seconds,
-                    "env": env,
+                    "argv": [*bats, copy],
+                    "write": {copy: content},
                 }
-                steps.append({**canary, "write": {copy: text}})
-        return [steps_command(steps, work, "run")]
+                canaries.append({**step, "seconds": per_test * PATIENCE})
+        return [steps_command([*tests, *canaries], job.work, "run")]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
         """Read the report of each file."""
-        reading = Reading(ended=bool(outputs))
-        for output in outputs:
-            done, ended = read_steps(output)
-            reading.ended &= ended
-            for name, step in done.items():
-                if name.startswith("canary\t"):
-                    _, kind, path = name.split("\t", 2)
-                    canaries = read_tap(text_of(step))
-                    for test in canaries.points:
-                        if test.outcome == "passed" and not canaries.disorder:
-                            reading.tampering.append(
-                                f"{path}::{test.name} passed although its last line fails ({kind})"
-                            )
-                else:
-                    _read(tree, name, step, reading)
-        return reading
-
-
-def _files(tree: Tree) -> tuple[str, ...]:
-    found = [
-        path for path in tree.paths if path.endswith(".bats") and _FOREIGN.isdisjoint(path.split("/")[:-1])
-    ]
-    return tuple(
-        sorted(path for path in found if {"node_modules", "vendor", "fixtures"}.isdisjoint(path.split("/")))
-    )
+        for name, step in done.items():
+            if not name.startswith("canary\t"):
+                _read(job.tree, name, step, reading)
+                continue
+            _, kind, path = name.split("\t", 2)
+            tap = read_tap(text_of(step))
+            reading.tampering += [
+                f"{path}::{test.name} passed although its last line fails ({kind})"
+                for test in tap.points
+                if test.outcome == "passed" and not tap.disorder
+            ]
 
 
 def _name(line: str) -> str | None:
@@ -198,10 +158,9 @@ def _read(tree: Tree, path: str, step: Mapping[str, Any], reading: Reading) -> N
         lost = [name for number, name in enumerate(names, 1) if number not in numbers]
         reading.results += [Result(ident_of(path, [name]), "failed", "it has no result") for name in lost]
     reading.reported.add(path)
-    red = any(point.outcome == "failed" for point in tap.points)
-    if not tap.complete or step.get("timed_out") or (step.get("exit") != 0 and not red):
+    if not tap.complete or step.get("timed_out") or (step.get("exit") != 0 and not tap.red):
         reading.results.append(Result(path, "error", _why(tap, step)))
-    elif step.get("exit") == 0 and red:
+    elif step.get("exit") == 0 and tap.red:
         reading.tampering.append(f"{path}: bats ended with 0 although a test failed")
 
 

@@ -19,26 +19,24 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from m3agent.tools.runners import c_files
-from m3agent.tools.runners.base import Command, Limits, Output, Reading, Result, Runner, Suite, Tree, Unit
-from m3agent.tools.runners.junit import read_junit
-from m3agent.tools.runners.programs import read_steps, steps_command, text_of
+from m3agent.tools.runners.base import Command, Job, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.programs import StepRunner, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
-from m3agent.tools.runners.tap import read_tap
+from m3agent.tools.runners.report_formats import read_junit, read_tap
 
 OWN_FILE = ".m3agent.toml"
 REPORTS = ("junit", "tap")
 PLACE = "{report}"
 
 
-class CommandRunner(Runner):
+class CommandRunner(StepRunner):
     """A command of the repository."""
 
-    name: ClassVar[str] = "command"
-    language: ClassVar[str] = "any"
+    name = "command"
+    language = "any"
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suite that the repository's configuration describes."""
@@ -48,61 +46,30 @@ class CommandRunner(Runner):
                 return [Suite(self.name, "", f"tests.command in {path}", {**options, "configuration": path})]
         return []
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by the names that most languages use."""
-        return c_files.is_test(path)
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return path == OWN_FILE or path.rpartition("/")[2] in (
-            "Makefile",
-            "GNUmakefile",
-            "justfile",
-            "Taskfile.yml",
-        )
-
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return the command."""
-        report = f"{work}/report"
+        suite, report = job.suite, f"{job.work}/report"
         words = [word.replace(PLACE, report) for word in json.loads(suite.options["command"])]
-        file = suite.options.get("file", "")
-        step = {
-            "name": "tests",
-            "argv": words,
-            "cwd": suite.folder,
-            "report": posixpath.normpath(f"{suite.work_tree}/{file}") if file else report,
-        }
-        return [steps_command([step], work, "run")]
+        if file := suite.options.get("file", ""):
+            report = posixpath.normpath(f"{suite.work_tree}/{file}")
+        step = {"name": "tests", "argv": words, "cwd": suite.folder, "report": report}
+        return [steps_command([step], job.work, "run")]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
         """Read the report."""
-        reading = Reading()
-        for output in outputs:
-            done, reading.ended = read_steps(output)
-            step = done.get("tests", {})
-            report = text_of(step, "report")
-            if not report and PLACE not in suite.options["command"] and "file" not in suite.options:
-                report = text_of(step)
-            whole = (_read_junit if suite.options["report"] == "junit" else _read_tap)(
-                suite, tree, report, reading
-            )
-            reading.ended &= whole and step.get("timed_out") is False
-            red = any(result.outcome in ("failed", "error") for result in reading.results)
-            if step.get("timed_out"):
-                reading.problem = "the command did not end in time"
-            elif not reading.results:
-                reading.problem = f"the command reported no test\n{text_of(step)[-2000:]}"
-            elif step.get("exit") != 0 and not red:
-                reading.problem = f"no test failed, but the command ended with {step.get('exit')}"
-        return reading
+        step, options = done.get("tests", {}), job.suite.options
+        report = text_of(step, "report")
+        if not report and PLACE not in options["command"] and "file" not in options:
+            report = text_of(step)
+        read = _read_junit if options["report"] == "junit" else _read_tap
+        reading.ended &= read(job, report, reading) and step.get("timed_out") is False
+        red = any(result.outcome in ("failed", "error") for result in reading.results)
+        if step.get("timed_out"):
+            reading.problem = "the command did not end in time"
+        elif not reading.results:
+            reading.problem = f"the command reported no test\n{text_of(step)[-2000:]}"
+        elif step.get("exit") != 0 and not red:
+            reading.problem = f"no test failed, but the command ended with {step.get('exit')}"
 
 
 def left_out_of(tree: Tree) -> frozenset[str]:
@@ -142,31 +109,30 @@ def _options(table: Any) -> dict[str, str]:
     return options
 
 
-def _read_junit(suite: Suite, tree: Tree, report: str, reading: Reading) -> bool:
+def _read_junit(job: Job, report: str, reading: Reading) -> bool:
     cases, ended = read_junit(report.encode())
     for case in cases:
-        file, group = _place(suite, tree, case.file, case.group)
+        file, group = _place(job, case.file, case.group)
         names = [group, case.name] if group else [case.name]
         reading.results.append(Result(ident_of(file, names), case.outcome, case.text))
     return ended
 
 
-def _place(suite: Suite, tree: Tree, file: str, group: str) -> tuple[str, str]:
+def _place(job: Job, file: str, group: str) -> tuple[str, str]:
     """Return the file of a test, and the name of its group if the file does not say it."""
-    path = posixpath.normpath(suite.in_tree(file)) if file else ""
-    if path in tree.paths:
+    path = posixpath.normpath(job.suite.in_tree(file)) if file else ""
+    if path in job.tree.paths:
         return path, group
-    if group in tree.paths:
+    if group in job.tree.paths:
         return group, ""
     inner = group.replace(".", "/").replace("::", "/")
-    found = sorted(p for p in tree.paths if inner and f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
-    return (found[0], "") if len(found) == 1 else (suite.options["configuration"], group)
+    paths = job.tree.paths if inner else ()
+    found = sorted(p for p in paths if f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
+    return (found[0], "") if len(found) == 1 else (job.suite.options["configuration"], group)
 
 
-def _read_tap(suite: Suite, tree: Tree, report: str, reading: Reading) -> bool:
+def _read_tap(job: Job, report: str, reading: Reading) -> bool:
     tap = read_tap(report)
-    for point in tap.points:
-        ident = ident_of(suite.options["configuration"], [point.name or str(point.number)])
-        reading.results.append(Result(ident, point.outcome, point.text))
+    reading.results += tap.results(job.suite.options["configuration"])
     reading.tampering += [f"the report contradicts itself: {what}" for what in tap.disorder]
     return tap.complete

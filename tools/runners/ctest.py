@@ -9,31 +9,20 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-from m3agent.tools.runners import c_files
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
+from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, is_within, topmost, words_of
+from m3agent.tools.runners.path_rules import CI
 from m3agent.tools.runners.programs import (
     Program,
-    chosen_programs,
+    ProgramRunner,
     file_of,
+    files_in,
     first_errors,
-    read_programs,
-    read_steps,
-    run_command,
-    steps_command,
+    ninja,
+    seconds_of,
     text_of,
 )
 from m3agent.tools.runners.records import ident_of
@@ -57,25 +46,9 @@ _SPECIAL_BUILD = re.compile(
 _EXTRA = r"^  (POST_BUILD|PRE_LINK|COMMAND) = [^:]"
 """Commands of a build.ninja that neither compile nor link: they can replace a program of tests. CMake writes `:` for none."""
 _TRUE, _FALSE = ("ON", "TRUE", "YES", "1"), ("OFF", "FALSE", "NO", "0")
-ORDINARY = frozenset(
-    {
-        "WORKING_DIRECTORY",
-        "ENVIRONMENT",
-        "TIMEOUT",
-        "LABELS",
-        "DISABLED",
-        "SKIP_RETURN_CODE",
-        "COST",
-        "PROCESSORS",
-        "PROCESSOR_AFFINITY",
-        "RUN_SERIAL",
-        "RESOURCE_LOCK",
-        "MEASUREMENT",
-        "ATTACHED_FILES",
-        "ATTACHED_FILES_ON_FAIL",
-        "DEF_SOURCE_LINE",
-        "VS_DEBUGGER_WORKING_DIRECTORY",
-    }
+ORDINARY = words_of(
+    "WORKING_DIRECTORY ENVIRONMENT TIMEOUT LABELS DISABLED SKIP_RETURN_CODE COST PROCESSORS "
+    "PROCESSOR_AFFINITY RUN_SERIAL RESOURCE_LOCK MEASUREMENT ATTACHED_FILES ATTACHED_FILES_ON_FAIL DEF_SOURCE_LINE VS_DEBUGGER_WORKING_DIRECTORY"
 )
 """Properties of tests that need no ctest: a test with another one is run by ctest."""
 _ADD_TEST = re.compile(
@@ -86,28 +59,35 @@ _ADD_TEST = re.compile(
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 MOST_CODE = 1 << 19
 """Most characters of a CMake file that are read."""
+PACKAGES = {
+    ("gtest", "googletest"): ("libgtest-dev", "libgmock-dev"),
+    ("catch2",): ("catch2",),
+    ("doctest",): ("doctest-dev",),
+    ("cmocka",): ("libcmocka-dev",),
+    ("pkgconfig", "pkg_check_modules"): ("pkg-config",),
+}
+"""Debian packages that a build needs if its text, in lower case, has one of these words."""
 GTEST_SOURCE = "/usr/src/googletest"
 """Where Debian has GoogleTest's source."""
 
 
-class CtestRunner(Runner):
+class CtestRunner(ProgramRunner):
     """CMake's ctest."""
 
-    name: ClassVar[str] = "ctest"
-    language: ClassVar[str] = "C/C++"
+    name = "ctest"
+    manifest = "CMakeLists.txt"
+    no_tests = "ctest lists no tests"
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each topmost folder with a CMake project that registers tests."""
-        files = {posixpath.dirname(path): path for path in tree.named("CMakeLists.txt")}
+        manifests = tree.named(self.manifest)
         suites = []
-        for folder in files:
-            if any(parent in files for parent in _parents(folder)):
-                continue
-            within = [p for f, p in files.items() if not folder or f == folder or f.startswith(f"{folder}/")]
-            found = next((p for p in within if _REGISTERS.search(_code(tree.text(p)))), None)
+        for root in topmost(map(posixpath.dirname, manifests)):
+            inner = [path for path in manifests if is_within(path, root)]
+            found = next((path for path in inner if _REGISTERS.search(_code(tree.text(path)))), None)
             if found:
                 suites.append(
-                    Suite(self.name, folder, f"tests are registered in {found}", _options(tree, within))
+                    Suite(self.name, root, f"tests are registered in {found}", _options(tree, inner))
                 )
         return suites
 
@@ -115,116 +95,66 @@ class CtestRunner(Runner):
         """Return the toolchain, and the test frameworks that the build names."""
         text = "\n".join(_code(tree.text(path)) for path in _cmake_files(suite, tree)).lower()
         packages = ["cmake", "ninja-build", "g++"]
-        if "gtest" in text or "googletest" in text:
-            packages += ["libgtest-dev", "libgmock-dev"]
-        if "catch2" in text:
-            packages.append("catch2")
-        packages += [
-            package
-            for name, package in (("doctest", "doctest-dev"), ("cmocka", "libcmocka-dev"))
-            if name in text
-        ]
-        packages += ["pkg-config"] if "pkgconfig" in text or "pkg_check_modules" in text else []
-        notices = (
-            ("the build downloads sources (FetchContent): only packages of the system can replace them",)
-            if "fetchcontent_declare" in text
-            else ()
+        for names, more in PACKAGES.items():
+            packages += more if any(name in text for name in names) else ()
+        notice = "the build downloads sources (FetchContent): only packages of the system can replace them"
+        return Preparation(
+            system_packages=tuple(packages), notices=(notice,) if "fetchcontent_declare" in text else ()
         )
-        return Preparation(system_packages=tuple(packages), notices=notices)
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        return c_files.is_test(path)
+    def build(self, job: Job) -> Command:
+        """Return the command that configures and builds everything, and lists the tests and their sources."""
+        command = super().build(job)
+        query = {f"{job.work}/build/.cmake/api/v1/query/codemodel-v2": b""}
+        return replace(command, files={**command.files, **query})
 
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return c_files.surroundings(path)
-
-    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the wanted tests: which programs contain them is known after the build."""
-        return tuple(wanted)
-
-    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
-        """Return the command that configures and builds everything, and lists the tests."""
-        folder = f"{work}/build"
+    def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
+        """Return the steps that build everything in a folder."""
+        suite, tree = job.suite, job.tree
         fetched = {
             name.upper() for path in _cmake_files(suite, tree) for name in _FETCHED.findall(tree.text(path))
         }
         configure = [
-            "cmake",
-            *("-S", suite.folder, "-B", folder, "-G", "Ninja"),
+            *("cmake", "-S", suite.folder, "-B", folder, "-G", "Ninja"),
             "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
             "-DFETCHCONTENT_TRY_FIND_PACKAGE_MODE=ALWAYS",
             *(
-                f"-DFETCHCONTENT_SOURCE_DIR_{n}={GTEST_SOURCE}"
-                for n in sorted(fetched)
-                if n in ("GOOGLETEST", "GTEST")
+                f"-DFETCHCONTENT_SOURCE_DIR_{name}={GTEST_SOURCE}"
+                for name in ("GOOGLETEST", "GTEST")
+                if name in fetched
             ),
             *(f"-D{name}={value}" for name, value in sorted(suite.options.items())),
         ]
-        listing = f"{work}/tests.json"
+        listing = f"{job.work}/tests.json"
         show = 'ctest --test-dir "$1" --show-only=json-v1 > "$2"'
         debug = {"CFLAGS": "-g1", "CXXFLAGS": "-g1"}  # so that the source file of a call can be found
-        command = steps_command(
-            [
-                {"name": "configure", "argv": configure, "must": True, "env": debug},
-                {"name": "clean", "clean": folder},
-                {"name": "build", "argv": ["ninja", "-C", folder, "-k", "0"]},
-                {"name": "list", "argv": ["sh", "-c", show, "sh", folder, listing], "report": listing},
-                {"name": "extra", "argv": ["grep", "-E", _EXTRA, f"{folder}/build.ninja"]},
-                {"name": "targets", "collect": [f"{folder}/.cmake/api/v1/reply/target-*.json"]},
-                {"name": "registered", "collect": [f"{folder}/**/CTestTestfile.cmake"]},
-            ],
-            work,
-            "build",
-        )
-        query = {f"{folder}/.cmake/api/v1/query/codemodel-v2": b""}
-        return replace(command, files={**command.files, **query})
-
-    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
-        """Return the tests that ctest lists; a single unit that is not built if there are none."""
-        done, _ = read_steps(output)
-        whole = suite.path("CMakeLists.txt")
-        for step in ("configure", "list"):
-            if step not in done or done[step].get("exit") != 0:
-                text = first_errors(text_of(done.get(step, {}))) or "the build did not end"
-                return [Unit(whole, built=False, text=text)]
-        folder = f"{posixpath.dirname(output.command.argv[4])}/build"
-        targets = _targets(_files(done, "targets"), folder)
-        commands = _commands(_files(done, "registered"))
-        listing = text_of(done["list"], "report")
-        extra = text_of(done.get("extra", {})).replace(folder, "")
-        build = text_of(done.get("build", {}))
-        units: list[Unit] = [
-            unit if unit.built else replace(unit, text=_build_error(build, unit.title))
-            for unit in _programs(tree, suite, listing, targets, commands, folder, extra)
+        return [
+            {"name": "configure", "argv": configure, "must": True, "env": debug},
+            {"name": "clean", "clean": folder},
+            {"name": "build", "argv": ["ninja", "-C", folder, "-k", "0"]},
+            {"name": "list", "argv": ["sh", "-c", show, "sh", folder, listing], "report": listing},
+            {"name": "extra", "argv": ["grep", "-E", _EXTRA, f"{folder}/build.ninja"]},
+            {"name": "targets", "collect": [f"{folder}/.cmake/api/v1/reply/target-*.json"]},
+            {"name": "registered", "collect": [f"{folder}/**/CTestTestfile.cmake"]},
         ]
-        return units or [Unit(whole, built=False, text=first_errors(build) or "ctest lists no tests")]
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
-        """Return one command that runs the programs of the targets, one after the other."""
-        programs = [unit for unit in units if isinstance(unit, Program)]
-        chosen = chosen_programs(programs, targets) or programs
-        return [run_command(suite, programs, chosen, work, limits)] if programs else []
-
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
-        """Read what the programs left behind."""
-        programs = [unit for unit in units if isinstance(unit, Program)]
-        return read_programs(suite, tree, programs, outputs, self.is_test)
-
-
-def _parents(folder: str) -> Iterator[str]:
-    while folder:
-        folder = posixpath.dirname(folder)
-        yield folder
+    def programs(self, job: Job, done: Mapping[str, Mapping[str, Any]], folder: str) -> Iterator[Program]:
+        """Yield the tests that ctest lists."""
+        targets = _targets(files_in(done, "targets"), folder)
+        commands = _commands(files_in(done, "registered"))
+        extra = text_of(done.get("extra", {})).replace(folder, "")
+        own_commands = {"COMMANDS_OF_THE_BUILD": "".join(sorted(extra.splitlines(keepends=True)))}
+        build = text_of(done.get("build", {}))
+        try:
+            listed = json.loads(text_of(done["list"], "report"))
+            graph = listed.get("backtraceGraph", {})
+            for test in listed["tests"]:
+                argv = tuple(map(str, test.get("command") or commands.get(test["name"], ())))
+                program = _program(job, test, argv, graph, targets, folder)
+                text = "" if program.built else _build_error(build, program.title)
+                yield replace(program, facts={**program.facts, **own_commands}, text=text)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            return
 
 
 def _code(text: str) -> str:
@@ -250,12 +180,8 @@ def _code(text: str) -> str:
 
 
 def _cmake_files(suite: Suite, tree: Tree) -> list[str]:
-    inside = f"{suite.root}/" if suite.root else ""
-    return sorted(
-        path
-        for path in tree.paths
-        if path.startswith(inside) and f"/{path}".endswith(("/CMakeLists.txt", ".cmake"))
-    )
+    ends = ("/CMakeLists.txt", ".cmake")
+    return sorted(path for path in tree.paths if is_within(path, suite.root) and f"/{path}".endswith(ends))
 
 
 def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
@@ -276,7 +202,7 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
         and not _SPECIAL_BUILD.search(name)
     }
     said: dict[str, set[str]] = {}
-    for path in sorted(filter(c_files.is_ci, tree.paths)):
+    for path in sorted(path for path in tree.paths if re.search(CI, path)):
         text = tree.text(path)
         plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
         for match in _ANY_VALUE.finditer(text):
@@ -296,11 +222,6 @@ def _build_error(build: str, title: str) -> str:
     part = f"CMakeFiles/{title.removesuffix('_NOT_BUILT')}.dir/"
     blocks = [block for block in re.split(r"^FAILED: ", build, flags=re.MULTILINE)[1:] if part in block]
     return first_errors(blocks[0]) if blocks else "its program could not be built"
-
-
-def _files(done: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, str]:
-    files = done.get(step, {}).get("files", {})
-    return files if isinstance(files, dict) else {}
 
 
 def _commands(files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -329,30 +250,8 @@ def _targets(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any
     return found
 
 
-def _programs(
-    tree: Tree,
-    suite: Suite,
-    listing: str,
-    targets: Mapping[str, Mapping[str, Any]],
-    commands: Mapping[str, tuple[str, ...]],
-    folder: str,
-    extra: str,
-) -> Iterator[Program]:
-    own_commands = {"COMMANDS_OF_THE_BUILD": "".join(sorted(extra.splitlines(keepends=True)))}
-    try:
-        listed = json.loads(listing)
-        graph = listed.get("backtraceGraph", {})
-        for test in listed["tests"]:
-            argv = tuple(map(str, test.get("command") or commands.get(test["name"], ())))
-            program = _program(tree, suite, test, argv, graph, targets, folder)
-            yield replace(program, facts={**program.facts, **own_commands})
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-        return
-
-
 def _program(
-    tree: Tree,
-    suite: Suite,
+    job: Job,
     test: Mapping[str, Any],
     argv: tuple[str, ...],
     graph: Mapping[str, Any],
@@ -363,27 +262,15 @@ def _program(
     properties = {str(p["name"]): p.get("value") for p in test.get("properties", ())}
     program = argv[0] if argv else ""
     target = targets.get(program) or _not_built(targets, title)
-    sources, flags = _target_facts(target, tree, suite)
-    file = file_of(sources, (str(target.get("name", "")), title)) or _registered_in(tree, suite, test, graph)
+    sources, flags = _target_facts(target, job)
+    file = file_of(sources, (str(target.get("name", "")), title)) or _registered_in(job, test, graph)
     special = set(properties) - ORDINARY
     if any(word.startswith("--gtest_filter=") for word in argv):
         special.discard("SKIP_REGULAR_EXPRESSION")  # GoogleTest's own report says so
-    seconds = properties.get("TIMEOUT")
     pattern = re.sub(r"([^A-Za-z0-9_])", r"\\\1", title)
     via = (
-        (
-            "ctest",
-            "--test-dir",
-            folder,
-            "-R",
-            f"^{pattern}$",
-            "--output-junit",
-            "{report}",
-            "--no-tests=error",
-            "--output-on-failure",
-        )
-        if special
-        else ()
+        *("ctest", "--test-dir", folder, "-R", f"^{pattern}$", "--output-junit", "{report}"),
+        *("--no-tests=error", "--output-on-failure"),
     )
     return Program(
         ident_of(file, [title]),
@@ -394,14 +281,12 @@ def _program(
         argv=argv,
         cwd=str(properties.get("WORKING_DIRECTORY") or folder),
         env=_variables(properties.get("ENVIRONMENT")),
-        seconds=float(seconds) if isinstance(seconds, int | float) and seconds > 0 else 0.0,
+        seconds=seconds_of(properties.get("TIMEOUT")),
         skip=(code,) if isinstance(code := properties.get("SKIP_RETURN_CODE"), int) else (),
         disabled=properties.get("DISABLED") is True,
         sources=sources,
-        via=via,
-        make=("ninja", "-C", folder, posixpath.relpath(program, folder))
-        if program.startswith(f"{folder}/")
-        else (),
+        via=via if special else (),
+        make=ninja(program, folder),
         facts={**flags, **{name: json.dumps(value) for name, value in properties.items()}},
     )
 
@@ -417,39 +302,27 @@ def _variables(values: Any) -> dict[str, str]:
     return {name: value for name, sign, value in pairs if sign and name}
 
 
-def _target_facts(
-    target: Mapping[str, Any], tree: Tree, suite: Suite
-) -> tuple[tuple[str, ...], dict[str, str]]:
+def _target_facts(target: Mapping[str, Any], job: Job) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the sources of a target as paths of the repository, and its compiler and linker flags."""
-    paths = [
-        suite.in_tree(posixpath.normpath(posixpath.join(suite.work_tree, str(source.get("path", "")))))
-        for source in target.get("sources", ())
-    ]
-    sources = tuple(path for path in paths if path in tree.paths)
-    flags = [
-        *(
-            str(define["define"])
-            for group in target.get("compileGroups", ())
-            for define in group.get("defines", ())
-        ),
-        *(
-            str(fragment["fragment"])
-            for group in target.get("compileGroups", ())
-            for fragment in group.get("compileCommandFragments", ())
-        ),
-    ]
+    folder = job.suite.work_tree
+    paths = [posixpath.join(folder, str(source.get("path", ""))) for source in target.get("sources", ())]
+    inner = (job.suite.in_tree(posixpath.normpath(path)) for path in paths)
+    groups = target.get("compileGroups", ())
+    parts = (("defines", "define"), ("compileCommandFragments", "fragment"))
+    flags = [str(part[key]) for name, key in parts for group in groups for part in group.get(name, ())]
     links = [str(part["fragment"]) for part in target.get("link", {}).get("commandFragments", ())]
+    sources = tuple(path for path in inner if path in job.tree.paths)
     return sources, {"compiler flags": " ".join(flags), "linker flags": " ".join(links)}
 
 
-def _registered_in(tree: Tree, suite: Suite, test: Mapping[str, Any], graph: Mapping[str, Any]) -> str:
+def _registered_in(job: Job, test: Mapping[str, Any], graph: Mapping[str, Any]) -> str:
     """Return the CMake file that registers a test."""
     try:
         node = graph["nodes"][test["backtrace"]]
         while True:
-            path = suite.in_tree(str(graph["files"][node["file"]]))
-            if path in tree.paths:
+            path = job.suite.in_tree(str(graph["files"][node["file"]]))
+            if path in job.tree.paths:
                 return path
             node = graph["nodes"][node["parent"]]
     except (KeyError, IndexError, TypeError):
-        return suite.path("CMakeLists.txt")
+        return job.suite.path("CMakeLists.txt")

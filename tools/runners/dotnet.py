@@ -11,40 +11,33 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import (
     Command,
-    Limits,
+    Job,
     Outcome,
-    Output,
     Preparation,
     Reading,
     Result,
-    Runner,
     Suite,
     Tree,
     Unit,
     is_within,
+    place_of,
+    topmost,
 )
-from m3agent.tools.runners.programs import first_errors, read_steps, steps_command, text_of
+from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.programs import StepRunner, files_in, first_errors, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
-from m3agent.tools.runners.xml_events import Element, parse_xml
+from m3agent.tools.runners.report_formats import Element, parse_xml
 
 PROJECT = (".csproj", ".fsproj", ".vbproj")
 SOURCE = (".cs", ".fs", ".vb")
 _TESTS = re.compile(r"Microsoft\.NET\.Test\.Sdk|<IsTestProject>\s*true", re.IGNORECASE)
 _FRAMEWORKS = re.compile(r"<TargetFrameworks>([^<]*)</TargetFrameworks>")
 _MODERN = re.compile(r"net(\d+)\.(\d+)$")
-_TEST_FOLDER = re.compile(r"(^|/)([^/]*[.\-_])?((unit|integration|functional)[.\-_]?)?tests?/", re.IGNORECASE)
-_TEST_NAME = re.compile(r"(^|/)\w*Tests?\.(cs|fs|vb)$")
-_SURROUNDINGS = re.compile(
-    r"\.(csproj|fsproj|vbproj|sln|slnx|props|targets|runsettings|testsettings)$"
-    r"|(^|/)(global\.json|nuget\.config|packages\.(lock\.json|config)|xunit\.runner\.json|testconfig\.json|\.tool-versions)$"
-    r"|(^|/)(bin|obj|\.nuget)/",
-    re.IGNORECASE,
-)
 _INPUT = re.compile(
     r"\.(csproj|fsproj|vbproj|props|targets)$|(^|/)(global\.json|nuget\.config|packages\.lock\.json)$",
     re.IGNORECASE,
@@ -70,53 +63,46 @@ QUIET = {
 """Variables that keep servers from outliving their command, and greetings out of the output."""
 
 
-class Dotnet(Runner):
-    """`dotnet test`."""
+class Dotnet(StepRunner, FileRunner):
+    """`dotnet test`. The files are the test projects."""
 
     name = "dotnet"
     language = ".NET"
+    evidence = "{count} test projects such as {first}"
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each topmost folder with a solution, and one for each test project outside of them."""
-        projects = _projects(tree, "")
+    def roots(self, tree: Tree) -> Iterable[str]:
+        """Return each topmost folder with a solution, and that of each test project outside of them."""
         solutions = {posixpath.dirname(path) for path in tree.paths if path.endswith((".sln", ".slnx"))}
-        roots = {
+        return topmost(
             min((folder for folder in solutions if is_within(path, folder)), default=posixpath.dirname(path))
-            for path in projects
-        }
-        found = []
-        for root in sorted(roots):
-            if not any(root != other and is_within(root, other) for other in roots):
-                mine = [path for path in projects if is_within(path, root)]
-                found.append(Suite(self.name, root, f"{len(mine)} test projects such as {mine[0]}"))
-        return found
+            for path in self.files(tree, "")
+        )
+
+    def files(self, tree: Tree, root: str) -> list[str]:
+        """Return the test projects below a folder."""
+        projects = (path for path in tree.paths if path.endswith(PROJECT) and is_within(path, root))
+        sources = (path for path in projects if not {"bin", "obj"} & set(path.split("/")))
+        return sorted(path for path in sources if _TESTS.search(tree.text(path)))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the commands that restore the packages of the test projects. Debian has no SDK."""
         inputs = sorted(path for path in tree.paths if _INPUT.search(path))
         return Preparation(
             system_packages=("dotnet-sdk-8.0",),
-            commands=tuple(("dotnet", "restore", suite.within(path)) for path in _projects(tree, suite.root)),
+            commands=tuple(
+                ("dotnet", "restore", suite.within(path)) for path in self.files(tree, suite.root)
+            ),
             inputs=tuple(inputs),
             keep=(PACKAGES,),
             env={**QUIET, "NUGET_PACKAGES": f"{suite.folder}/{PACKAGES}"},
             notices=("the SDK of .NET must be in the image: name one with --image",),
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file is in the folder of a test project, or has the name of a test class."""
-        return bool(_TEST_FOLDER.search(path) or _TEST_NAME.search(path))
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides which tests run, or how they are built."""
-        return bool(_SURROUNDINGS.search(path))
-
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the projects of the wanted tests; empty if one of them is in no test project."""
-        mine = _projects(tree, suite.root)
+        mine = self.files(tree, suite.root)
         found: set[str] = set()
-        for one in wanted:
-            path = posixpath.normpath(one.partition("::")[0])
+        for path in map(place_of, wanted):
             owners = [project for project in mine if is_within(path, posixpath.dirname(project))]
             below = [project for project in mine if path == "." or is_within(project, path)]
             if not owners and not below:
@@ -124,57 +110,36 @@ class Dotnet(Runner):
             found.update(owners[-1:] or below)
         return tuple(sorted(found)) if len(found) < len(mine) else ()
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that builds and runs the projects, one after the other."""
         steps: list[Mapping[str, Any]] = []
-        for number, path in enumerate(targets or _projects(tree, suite.root)):
-            folder = f"{work}/dotnet-{number}"
+        for number, path in enumerate(job.targets or self.files(job.tree, job.suite.root)):
+            folder = f"{job.work}/dotnet-{number}"
             argv = [
                 *("sh", "-c", 'rm -rf "$1"; shift; exec "$@"', "sh", folder),
-                *("dotnet", "test", suite.within(path), "--logger", "trx", "--results-directory", folder),
-                *("--blame-hang-timeout", f"{limits.per_test * 4:.0f}s", "--blame-hang-dump-type", "none"),
+                *("dotnet", "test", job.suite.within(path), "--logger", "trx", "--results-directory", folder),
+                *(
+                    "--blame-hang-timeout",
+                    f"{job.limits.per_test * 4:.0f}s",
+                    "--blame-hang-dump-type",
+                    "none",
+                ),
                 *("-p:RestoreIgnoreFailedSources=true", "-p:UseSharedCompilation=false"),
-                *_framework(tree.text(path)),
+                *_framework(job.tree.text(path)),
             ]
-            step = {"name": path, "cwd": suite.folder, "seconds": limits.total}
+            step = {"name": path, "cwd": job.suite.folder, "seconds": job.limits.total}
             steps += [
-                {**step, "argv": argv, "env": {"DOTNET_CLI_HOME": f"{work}/home"}},
+                {**step, "argv": argv, "env": {"DOTNET_CLI_HOME": f"{job.work}/home"}},
                 {"name": f"reports {path}", "collect": [f"{folder}/*.trx"]},
             ]
-        return [steps_command(steps, work, "dotnet")]
+        return [steps_command(steps, job.work, "dotnet")]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
         """Read the reports of each project."""
-        reading = Reading(ended=bool(outputs))
-        for output in outputs:
-            done, ended = read_steps(output)
-            reading.ended &= ended
-            for name, step in done.items():
-                if name.endswith(PROJECT) and f"reports {name}" in done:
-                    files = done[f"reports {name}"].get("files")
-                    reports = list(files.values()) if isinstance(files, dict) else []
-                    _read_project(tree, name, step, reports, reading)
-        return reading
-
-
-def _projects(tree: Tree, root: str) -> list[str]:
-    """Return the sorted paths of the test projects below a folder."""
-    return sorted(
-        path
-        for path in tree.paths
-        if path.endswith(PROJECT)
-        and is_within(path, root)
-        and not {"bin", "obj"} & set(path.split("/"))
-        and _TESTS.search(tree.text(path))
-    )
+        for name, step in done.items():
+            if name.endswith(PROJECT) and f"reports {name}" in done:
+                reports = [*files_in(done, f"reports {name}").values()]
+                _read_project(job.tree, name, step, reports, reading)
 
 
 def _framework(project: str) -> list[str]:
@@ -189,10 +154,10 @@ def _framework(project: str) -> list[str]:
 
 
 def _read_project(
-    tree: Tree, project: str, step: Mapping[str, Any], reports: Sequence[Any], reading: Reading
+    tree: Tree, project: str, step: Mapping[str, Any], reports: Sequence[str], reading: Reading
 ) -> None:
     reading.planned.add(project)
-    root = parse_xml(str(reports[0]).encode()) if len(reports) == 1 else None
+    root = parse_xml(reports[0].encode()) if len(reports) == 1 else None
     if root is None:
         said = text_of(step)
         reading.reported.add(project)

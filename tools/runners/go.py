@@ -5,22 +5,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
-from m3agent.tools.runners.driver import driver_command, read_driver
+from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, above, is_within
+from m3agent.tools.runners.driver import DrivenRunner
 
-FILES = ("go_tests.py", "go_reporter.go", "test_process.py", "record_writer.py")
-"""Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
 MODULES = "/opt/m3agent-go/modules"
 """Folder of the downloaded modules in an environment."""
 CACHE = "/opt/m3agent-go/cache"
@@ -28,14 +17,15 @@ CACHE = "/opt/m3agent-go/cache"
 DATA = "testdata"
 _TAKES_TEST = re.compile(rb"\bfunc\b[^{;]*[\s*]testing\.(?:TB|[TBFM])\b")
 """A function with a test among its parameters or results."""
-CONFIGURATION = frozenset({"go.mod", "go.sum", "go.work", "go.work.sum", "go.env"})
 
 
-class Go(Runner):
+class Go(DrivenRunner):
     """A Go module. The units are its packages; their names are their folders."""
 
     name = "go"
     language = "Go"
+    programs = ("go_tests.py", "go_reporter.go", "test_process.py", "record_writer.py")
+    plan: ClassVar[Mapping[str, object]] = {"cache": CACHE}
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each module with test files."""
@@ -48,9 +38,8 @@ class Go(Runner):
         inputs = [suite.path(name) for name in ("go.mod", "go.sum")]
         workspace = _workspace(suite, tree)
         if workspace is not None:
-            folder = posixpath.dirname(workspace)
             inputs += [workspace, f"{workspace}.sum", *tree.named("go.mod", "go.sum")]
-            inputs = [path for path in inputs if path.startswith(f"{folder}/" if folder else "")]
+            inputs = [path for path in inputs if is_within(path, posixpath.dirname(workspace))]
         vendored = suite.path("vendor/modules.txt") in tree.paths
         return Preparation(
             system_packages=("golang-go",),
@@ -61,19 +50,10 @@ class Go(Runner):
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether Go compiles a file only for tests, or tests read it."""
-        return path.endswith(("_test.go", ".golden")) or DATA in path.split("/")[:-1]
-
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files whose functions take a test, such as `*testing.T`: what they check, only tests can call."""
         paths = [path for path in tree.paths if path.endswith(".go") and not self.is_test(path)]
         return [path for path, content in tree.contents(paths) if _TAKES_TEST.search(content)]
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file chooses modules or the version of Go."""
-        folders = path.split("/")
-        return folders[-1] in CONFIGURATION or "vendor" in folders[:-1]
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return packages, as `./folder`, and single tests in them, as `./folder::TestName`."""
@@ -105,27 +85,9 @@ class Go(Runner):
         }
         return (*sorted(f"{path}..." for path in trees), *sorted(packages), *sorted(single))
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
-        """Return one command that builds all packages and runs them."""
-        env = {
-            "GOCACHE": f"{work}/cache",
-            "GOTMPDIR": work,
-            "PYTHONPATH": "",
-            **_environment(suite, tree),
-        }
-        return [driver_command(FILES, suite, targets, limits, work, env, {"cache": CACHE})]
-
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
-        """Read the records of `go_tests.py`."""
-        return read_driver(suite, outputs)
+    def environment(self, job: Job) -> Mapping[str, str]:
+        """Return the variables of the program."""
+        return {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work, **_environment(job.suite, job.tree)}
 
 
 def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
@@ -139,22 +101,13 @@ def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
 
 def _workspace(suite: Suite, tree: Tree) -> str | None:
     """Return the path of the go.work file that Go finds above a module."""
-    folder = suite.root
-    while True:
-        path = f"{folder}/go.work" if folder else "go.work"
-        if path in tree.paths:
-            return path
-        if not folder:
-            return None
-        folder = posixpath.dirname(folder)
+    paths = (posixpath.join(folder, "go.work") for folder in (suite.root, *above(suite.root)))
+    return next((path for path in paths if path in tree.paths), None)
 
 
 def _module_of(path: str, modules: Mapping[str, str]) -> str | None:
     """Return the root of the module that a file belongs to."""
-    folders = path.split("/")[:-1]
-    if any(name in ("vendor", DATA) or name.startswith(("_", ".")) for name in folders):
+    folder = posixpath.dirname(path)
+    if any(name in ("vendor", DATA) or name.startswith(("_", ".")) for name in folder.split("/")):
         return None  # Go does not look into them
-    for count in range(len(folders), -1, -1):
-        if "/".join(folders[:count]) in modules:
-            return "/".join(folders[:count])
-    return None
+    return next((root for root in (folder, *above(folder)) if root in modules), None)

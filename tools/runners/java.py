@@ -5,36 +5,28 @@ The tests run in processes of their own. What they report reaches Maven and Grad
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar
 
 from m3agent.tools.runners.base import (
-    SKIPPED_FOLDERS,
     Command,
-    Limits,
-    Output,
+    Job,
     Preparation,
-    Reading,
-    Runner,
     Suite,
     Tree,
     Unit,
+    is_skipped,
     is_within,
+    topmost,
 )
-from m3agent.tools.runners.canaries import explain_silence, reporter
-from m3agent.tools.runners.records import read_records
+from m3agent.tools.runners.driver import reporter
+from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.path_rules import JAVA_TEST_FOLDER
 
-TEST_FOLDER = re.compile(r"(^|/)src/(test|it|integrationTest|testFixtures)/")
 _SOURCE = re.compile(r"(^|/)src/test/(java|kotlin|groovy)/(.+)\.(java|kt|groovy)$")
 _TEST_CLASS = re.compile(r"(^Test\w*|\w*(Test|Tests|TestCase|Spec))\.(java|kt|groovy)$")
 """Names of files that hold tests, as Surefire expects them; Gradle looks at the classes instead."""
-_TEST_NAME = re.compile(r"(^|/)\w*(Test|Tests|TestCase|IT|Spec)\.(java|kt|groovy)$")
-_SURROUNDINGS = re.compile(
-    r"(^|/)(pom\.xml|build\.gradle(\.kts)?|settings\.gradle(\.kts)?|gradle\.properties|gradlew(\.bat)?|mvnw(\.cmd)?"
-    r"|gradle\.lockfile|junit-platform\.properties|\.tool-versions|\.java-version|\.sdkmanrc|Makefile)$"
-    r"|(^|/)(\.mvn|gradle|buildSrc|META-INF/services)/|(^|/)(target|build)/"
-)
 GRADLE_HOME = ".gradle-home"
 """Folder for what Gradle fetches, in the suite's root."""
 JVM = {
@@ -43,64 +35,34 @@ JVM = {
 """A virtual machine reserves more address space than a sandbox without a control group has."""
 
 
-class _Java(Runner):
+class _Java(FileRunner):
     """What both build tools have in common."""
 
     language = "Java"
-    manifests: tuple[str, ...]
+    canaries = False
+    manifests: ClassVar[tuple[str, ...]]
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each manifest without another one above it, if there are test classes below."""
-        roots = {
+    def roots(self, tree: Tree) -> Iterable[str]:
+        """Return the folders with a manifest of the tool and without another one above."""
+        folders = {path.rpartition("/")[0] for path in tree.named(*self.manifests)}
+        return topmost(
             folder
-            for folder in (path.rpartition("/")[0] for path in tree.named(*self.manifests))
-            if not TEST_FOLDER.search(f"{folder}/") and _tool(tree, folder) == self.name
-        }
-        tops = [
-            root for root in sorted(roots) if not any(root != top and is_within(root, top) for top in roots)
-        ]
-        found = []
-        for root in tops:
-            mine = _tests(tree, root)
-            if mine:
-                found.append(Suite(self.name, root, f"{len(mine)} test files such as {mine[0]}"))
-        return found
+            for folder in folders
+            if not re.search(JAVA_TEST_FOLDER, f"{folder}/") and _tool(tree, folder) == self.name
+        )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file is a test, a helper of tests, or their data."""
-        return bool(TEST_FOLDER.search(path) or _TEST_NAME.search(path))
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides which tests run, or how they are built."""
-        return bool(_SURROUNDINGS.search(path))
-
-    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the files of the wanted tests; empty if one of them is in no test file."""
-        mine = _tests(tree, suite.root)
-        found: set[str] = set()
-        for one in wanted:
-            path = posixpath.normpath(one.partition("::")[0])
-            hits = [file for file in mine if path in (".", file) or file.startswith(f"{path}/")]
-            if not hits:
-                return ()
-            found.update(hits)
-        return tuple(sorted(found)) if len(found) < len(mine) else ()
-
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
-        """Read the records."""
-        reading = read_records(suite, outputs)
-        reading.problem = explain_silence(outputs)
-        return reading
+    def files(self, tree: Tree, root: str) -> list[str]:
+        """Return the test files below a root."""
+        inner = (path for path in tree.paths if is_within(path, root) and _SOURCE.search(path))
+        named = (path for path in inner if _TEST_CLASS.search(path.rpartition("/")[2]))
+        return sorted(path for path in named if "\n" not in path and not is_skipped(path))
 
     def modules(self, suite: Suite, tree: Tree, files: Collection[str]) -> list[str]:
         """Return the manifests of the modules with these files."""
-        manifests = {path for path in tree.named(*self.manifests) if is_within(path, suite.root)}
-        found = set()
-        for file in files:
-            matched = _SOURCE.search(file)
-            module = file[: matched.start()] if matched else ""
-            found |= {path for path in manifests if path.rpartition("/")[0] == module}
-        return sorted(found)
+        sources = ((file, _SOURCE.search(file)) for file in files)
+        folders = {file[: matched.start()] if matched else "" for file, matched in sources}
+        manifests = (path for path in tree.named(*self.manifests) if is_within(path, suite.root))
+        return [path for path in manifests if path.rpartition("/")[0] in folders]
 
 
 class Maven(_Java):
@@ -121,57 +83,34 @@ class Maven(_Java):
             notices=("Surefire's provider for the project's test library may be missing without a network",),
         )
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command for all modules."""
-        tests = _tests(tree, suite.root)
-        script, report, key, poms, listed = (
-            f"{work}/maven.{end}" for end in ("py", "report", "key", "poms", "tests")
-        )
+        tests = self.files(job.tree, job.suite.root)
+        paths = (self.path(job, end) for end in ("py", "report", "key", "poms", "tests"))
         selection: tuple[str, ...] = ()
-        if targets:
-            classes = ",".join(_class(path) for path in targets)
+        if job.targets:
+            classes = ",".join(map(_class, job.targets))
             selection = (
-                f"-Dtest={classes}",
-                "-DfailIfNoTests=false",
+                *(f"-Dtest={classes}", "-DfailIfNoTests=false"),
                 "-Dsurefire.failIfNoSpecifiedTests=false",
             )
         shell = (
             'for folder in "$PWD/.m2/repository" /usr/share/maven-repo; do '
             '[ -d "$folder" ] && set -- "$@" "-Dmaven.repo.local=$folder" && break; done; exec python3 -I "$@"'
         )
-        return [
-            Command(
-                (
-                    *("sh", "-c", shell, "sh", script, report, key, poms, listed),
-                    *(
-                        "-o",
-                        "-B",
-                        "-fae",
-                        "-Dstyle.color=never",
-                        "-Dmaven.test.redirectTestOutputToFile=true",
-                    ),
-                    *("-Dsurefire.rerunFailingTestsCount=0", "-Dsurefire.printSummary=true"),
-                    *(f"-Dsurefire.timeout={max(1, int(limits.total * 0.8))}", *selection, "test"),
-                ),
-                cwd=suite.root or ".",
-                env=JVM,
-                files={
-                    script: reporter("surefire.py"),
-                    poms: "\n".join(map(suite.within, self.modules(suite, tree, targets or tests))).encode(),
-                    listed: "\n".join(map(suite.within, tests)).encode(),
-                },
-                report=report,
-                key_file=key,
-            )
-        ]
+        argv = (
+            *("sh", "-c", shell, "sh", *paths, "-o", "-B", "-fae", "-Dstyle.color=never"),
+            *("-Dmaven.test.redirectTestOutputToFile=true", "-Dsurefire.rerunFailingTestsCount=0"),
+            *("-Dsurefire.printSummary=true", f"-Dsurefire.timeout={max(1, int(job.limits.total * 0.8))}"),
+            *(*selection, "test"),
+        )
+        modules = self.modules(job.suite, job.tree, job.targets or tests)
+        files: dict[str, bytes | list[str]] = {
+            "py": reporter("surefire.py"),
+            "poms": [*map(job.suite.within, modules)],
+            "tests": [*map(job.suite.within, tests)],
+        }
+        return self.reporting(job, argv, files, JVM)
 
 
 class Gradle(_Java):
@@ -192,59 +131,24 @@ class Gradle(_Java):
             notices=("dependencies that Gradle fetches only when it compiles sources may be missing",),
         )
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command for all projects."""
-        tests = _tests(tree, suite.root)
-        ends = ("init.gradle", "report", "key", "tests", "classes")
-        script, report, key, listed, classes = (f"{work}/gradle.{end}" for end in ends)
+        work = job.work
         shell = f'home={work}/gradle-home; [ -d {GRADLE_HOME} ] && home={GRADLE_HOME}; exec gradle -g "$home" "$@"'
-        return [
-            Command(
-                (
-                    *(
-                        "sh",
-                        "-c",
-                        shell,
-                        "sh",
-                        "--offline",
-                        "--no-daemon",
-                        "--console",
-                        "plain",
-                        "--continue",
-                    ),
-                    *(
-                        "--project-cache-dir",
-                        f"{work}/gradle-project",
-                        "-I",
-                        script,
-                        f"-Pm3agentReport={report}",
-                    ),
-                    *(
-                        f"-Pm3agentKey={key}",
-                        f"-Pm3agentTests={listed}",
-                        f"-Pm3agentClasses={classes}",
-                        "test",
-                    ),
-                ),
-                cwd=suite.root or ".",
-                env=JVM,
-                files={
-                    script: reporter("gradle.init.gradle"),
-                    listed: "\n".join(map(suite.within, tests)).encode(),
-                    classes: "\n".join(map(_class, targets)).encode(),
-                },
-                report=report,
-                key_file=key,
-            )
-        ]
+        ends = {"Report": "report", "Key": "key", "Tests": "tests", "Classes": "classes"}
+        argv = (
+            *("sh", "-c", shell, "sh", "--offline", "--no-daemon", "--console", "plain", "--continue"),
+            *("--project-cache-dir", f"{work}/gradle-project", "-I", self.path(job, "init.gradle")),
+            *(f"-Pm3agent{name}={self.path(job, end)}" for name, end in ends.items()),
+            "test",
+        )
+        tests = self.files(job.tree, job.suite.root)
+        files: dict[str, bytes | list[str]] = {
+            "init.gradle": reporter("gradle.init.gradle"),
+            "tests": [*map(job.suite.within, tests)],
+            "classes": [*map(_class, job.targets)],
+        }
+        return self.reporting(job, argv, files, JVM)
 
 
 def _tool(tree: Tree, folder: str) -> str:
@@ -252,19 +156,6 @@ def _tool(tree: Tree, folder: str) -> str:
     prefix = f"{folder}/" if folder else ""
     here = {name for name in ("pom.xml", "mvnw", "gradlew") if prefix + name in tree.paths}
     return "maven" if "pom.xml" in here and not ("gradlew" in here and "mvnw" not in here) else "gradle"
-
-
-def _tests(tree: Tree, root: str) -> list[str]:
-    """Return the sorted paths of the test files below a root."""
-    return sorted(
-        path
-        for path in tree.paths
-        if is_within(path, root)
-        and _SOURCE.search(path)
-        and _TEST_CLASS.search(path.rpartition("/")[2])
-        and "\n" not in path
-        and SKIPPED_FOLDERS.isdisjoint(path.split("/")[:-1])
-    )
 
 
 def _class(path: str) -> str:

@@ -24,17 +24,28 @@ import json
 import posixpath
 import re
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from m3agent.tools.runners import c_files
-from m3agent.tools.runners.base import Command, Limits, Outcome, Output, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Outcome,
+    Output,
+    Reading,
+    Result,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+    is_within,
+)
 from m3agent.tools.runners.driver import sandbox_file
-from m3agent.tools.runners.junit import read_junit
+from m3agent.tools.runners.path_rules import C
 from m3agent.tools.runners.records import ident_of, valid_records
-from m3agent.tools.runners.tap import read_tap
-from m3agent.tools.runners.xml_events import parse_xml
+from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap
 
 PATIENCE = 6
 """Time limits of a test that a program may take, because a program contains many tests."""
@@ -141,49 +152,6 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
     )
 
 
-def run_command(
-    suite: Suite, programs: Sequence[Program], chosen: Collection[Program], work: str, limits: Limits
-) -> Command:
-    """Return the command that runs programs.
-
-    Args:
-        suite: The suite.
-        programs: All programs, in the order in which `read_programs` gets them.
-        chosen: Those to run.
-        work: Folder outside the work tree.
-        limits: Time limits. A program that hangs must leave time for the others.
-    """
-    names = {program.name for program in chosen}
-    steps: list[Mapping[str, Any]] = [witness_step(work)]
-    for number, program in enumerate(programs):
-        if program.disabled or not program.built or program.name not in names:
-            continue
-        report = f"{work}/program-{number}.out"
-        limit = min(program.seconds or PATIENCE * limits.per_test, limits.total / 2)
-        step: dict[str, Any] = {"name": str(number), "cwd": program.cwd, "seconds": limit, "report": report}
-        if program.via:
-            argv = [part.replace("{report}", report) for part in program.via]
-            steps.append(
-                {**step, "argv": argv, "seconds": limit + limits.per_test, "program": program.program}
-            )
-            continue
-        steps.append(
-            {
-                **step,
-                "argv": list(program.argv),
-                "env": dict(program.env),
-                "program": program.program,
-                "make": list(program.make),
-                "watch": program.program.startswith((f"{work}/", f"{suite.work_tree}/")),
-                "modes": [
-                    {**mode, "run": [word.replace("{report}", report) for word in mode["run"]]}
-                    for mode in MODES
-                ],
-            }
-        )
-    return steps_command(steps, work, "run")
-
-
 def witness_step(work: str) -> Mapping[str, Any]:
     """Return the step that compiles the witness, which must come before the programs that it watches."""
     library = f"{work}/witness.so"
@@ -211,68 +179,178 @@ def text_of(done: Mapping[str, Any], name: str = "output") -> str:
     return value if isinstance(value, str) else ""
 
 
+def files_in(done: Mapping[str, Mapping[str, Any]], step: str) -> dict[str, str]:
+    """Return the files that a step collected, by their absolute paths."""
+    files = done.get(step, {}).get("files")
+    return {str(path): str(text) for path, text in files.items()} if isinstance(files, dict) else {}
+
+
+def seconds_of(value: object) -> float:
+    """Return the time limit that a build system says; 0 if it says none."""
+    return float(value) if isinstance(value, int | float) and value > 0 else 0.0
+
+
+def ninja(program: str, folder: str) -> tuple[str, ...]:
+    """Return the command that builds a program in the build folder; empty for another program."""
+    inside = program.startswith(f"{folder}/")
+    return ("ninja", "-C", folder, posixpath.relpath(program, folder)) if inside else ()
+
+
+class StepRunner(Runner):
+    """A runner whose command executes steps, and which reads what each left behind."""
+
+    @abstractmethod
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
+        """Add what the steps left behind, by their names, to a reading."""
+
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+        """Read what the steps left behind."""
+        reading = Reading(ended=bool(outputs))
+        for output in outputs:
+            done, ended = read_steps(output)
+            reading.ended &= ended
+            self.read_done(job, done, reading)
+        return reading
+
+
 def first_errors(text: str) -> str:
     """Return a build's output from its first error on, cut."""
     found = _COMPILER_ERROR.search(text)
     return text[found.start() if found else 0 :].strip()[:MOST_REASON]
 
 
-def read_programs(
-    suite: Suite,
-    tree: Tree,
-    programs: Sequence[Program],
-    outputs: Sequence[Output],
-    is_test: Callable[[str], bool],
-) -> Reading:
-    """Read the reports of programs.
+def registered_in(tree: Tree, root: str, manifests: Sequence[str], test: re.Pattern[str]) -> str:
+    """Return the first manifest below a folder that registers a test; empty if none does."""
+    inner = (path for path in manifests if is_within(path, root))
+    return next((path for path in inner if test.search(tree.text(path))), "")
 
-    Args:
-        suite: The suite.
-        tree: The files.
-        programs: The programs, in the order of their commands.
-        outputs: What the command left behind.
-        is_test: Returns whether a path belongs to the tests: such files may end a program.
-    """
-    reading = Reading(ended=bool(outputs))
-    for output in outputs:
-        steps = json.loads(output.command.files[output.command.argv[4]])["steps"]
-        done, ended = read_steps(output)
-        reading.ended &= ended
-        for step in steps:
-            if not step["name"].isdecimal():
+
+class ProgramRunner(Runner):
+    """A build system of C and C++ that knows which programs are tests."""
+
+    language = "C/C++"
+    manifest: ClassVar[str]
+    """Name of the manifest at a suite's root."""
+    no_tests: ClassVar[str]
+    """What is wrong with a build that succeeds and lists no tests."""
+
+    @abstractmethod
+    def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
+        """Return the steps that build everything in a folder, among them `configure`, `build` and `list`."""
+
+    @abstractmethod
+    def programs(self, job: Job, done: Mapping[str, Mapping[str, Any]], folder: str) -> Iterator[Program]:
+        """Yield the tests that the build system listed in its steps."""
+
+    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
+        """Return the wanted tests: which programs contain them is known after the build."""
+        return tuple(wanted)
+
+    def build(self, job: Job) -> Command:
+        """Return the command that configures and builds everything, and lists the tests."""
+        return steps_command(self.steps(job, f"{job.work}/build"), job.work, "build")
+
+    def units(self, job: Job, output: Output) -> list[Unit]:
+        """Return the listed tests; a single unit that is not built if there are none."""
+        done, _ = read_steps(output)
+        for step in ("configure", "list"):
+            if step not in done or done[step].get("exit") != 0:
+                text = first_errors(text_of(done.get(step, {}))) or "the build did not end"
+                return [Unit(job.suite.path(self.manifest), built=False, text=text)]
+        build = done.get("build", {})
+        text = (first_errors(text_of(build)) if build.get("exit") != 0 else "") or self.no_tests
+        return [*self.programs(job, done, f"{job.work}/build")] or [
+            Unit(job.suite.path(self.manifest), built=False, text=text)
+        ]
+
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
+        """Return one command that runs the programs of the targets, one after the other."""
+        programs = _programs(units)
+        chosen = chosen_programs(programs, job.targets) or programs
+        return [self.command(job, programs, chosen)] if programs else []
+
+    def command(self, job: Job, programs: Sequence[Program], chosen: Collection[Program]) -> Command:
+        """Return the command that runs some of the programs. The names of their steps are their numbers.
+
+        A program that hangs must leave time for the others.
+        """
+        work, limits = job.work, job.limits
+        names = {program.name for program in chosen}
+        steps: list[Mapping[str, Any]] = [witness_step(work)]
+        for number, program in enumerate(programs):
+            if program.disabled or not program.built or program.name not in names:
                 continue
-            program = programs[int(step["name"])]
-            reading.planned.add(program.name)
-            if step["name"] in done:
-                watched = bool(step.get("watch"))
-                ProgramReader(
-                    suite, tree, program, done[step["name"]], reading, is_test, watched=watched
-                ).read()
-            else:
-                reading.started.append(program.name)
-    for program in programs:
-        if program.disabled:
-            reading.results.append(Result(program.name, "skipped", "it is disabled"))
-        if program.name not in reading.planned:
-            reading.reported.add(program.name)  # nobody asked for it
-    return reading
+            report = f"{work}/program-{number}.out"
+            limit = min(program.seconds or PATIENCE * limits.per_test, limits.total / 2)
+            step: dict[str, Any] = {
+                "name": str(number),
+                "cwd": program.cwd,
+                "seconds": limit,
+                "report": report,
+                "program": program.program,
+            }
+            if program.via:
+                argv = [part.replace("{report}", report) for part in program.via]
+                steps.append({**step, "argv": argv, "seconds": limit + limits.per_test})
+                continue
+            modes = [
+                {**mode, "run": [word.replace("{report}", report) for word in mode["run"]]} for mode in MODES
+            ]
+            watch = program.program.startswith((f"{work}/", f"{job.suite.work_tree}/"))
+            step |= {"argv": list(program.argv), "env": dict(program.env), "make": list(program.make)}
+            steps.append({**step, "watch": watch, "modes": modes})
+        return steps_command(steps, work, "run")
+
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+        """Read what the programs left behind."""
+        reading, programs = Reading(ended=bool(outputs)), _programs(units)
+        for output in outputs:
+            steps = json.loads(output.command.files[output.command.argv[4]])["steps"]
+            done, ended = read_steps(output)
+            reading.ended &= ended
+            for step in steps:
+                if not step["name"].isdecimal():
+                    continue
+                program = programs[int(step["name"])]
+                reading.planned.add(program.name)
+                if step["name"] in done:
+                    reading.reported.add(program.name)
+                    self.read_program(job, program, step, done, reading)
+                else:
+                    reading.started.append(program.name)
+        for program in programs:
+            if program.disabled:
+                reading.results.append(Result(program.name, "skipped", "it is disabled"))
+            if program.name not in reading.planned:
+                reading.reported.add(program.name)  # nobody asked for it
+        return reading
+
+    def read_program(
+        self,
+        job: Job,
+        program: Program,
+        step: Mapping[str, Any],
+        done: Mapping[str, Mapping[str, Any]],
+        reading: Reading,
+    ) -> None:
+        """Add the results of a program, given its step and what all steps left behind."""
+        ProgramReader(job, program, done[step["name"]], reading, watched=bool(step.get("watch"))).read()
+
+
+def _programs(units: Sequence[Unit]) -> list[Program]:
+    return [unit for unit in units if isinstance(unit, Program)]
 
 
 @dataclass
 class ProgramReader:
-    """Reads what one program left behind, and adds it to a reading.
+    """Reads what one program left behind, and adds it to a reading."""
 
-    Attributes:
-        watched: Whether the witness was to be loaded into it.
-    """
-
-    suite: Suite
-    tree: Tree
+    job: Job
     program: Program
     done: Mapping[str, Any]
     reading: Reading
-    is_test: Callable[[str], bool]
     watched: bool
+    """Whether the witness was to be loaded into it."""
 
     def __post_init__(self) -> None:
         self.exit = self.done["exit"] if isinstance(self.done.get("exit"), int) else 127
@@ -281,7 +359,6 @@ class ProgramReader:
 
     def read(self) -> None:
         """Add the results of the program."""
-        self.reading.reported.add(self.program.name)
         if self.done.get("missing"):
             text = first_errors(self.output) or f"its program {self.program.program} does not exist"
             self._whole("error", text)
@@ -328,18 +405,14 @@ class ProgramReader:
 
     def _from_tap(self) -> None:
         tap = read_tap(self.output)
-        for point in tap.points:
-            names = [self.program.title, point.name or str(point.number)]
-            ident = ident_of(self.program.file, names)
-            self.reading.results.append(Result(ident, point.outcome, point.text))
-        red = any(point.outcome == "failed" for point in tap.points)
+        self.reading.results += tap.results(self.program.file, self.program.title)
         for what in tap.disorder:
             self._sign(f"{what} in its report")
         if tap.planned == 0 and self.exit == 0:
             self._whole("skipped", tap.reason)
-        elif self.timed_out or not tap.complete or (self.exit != 0 and not red):
+        elif self.timed_out or not tap.complete or (self.exit != 0 and not tap.red):
             self._whole("error", self._why())
-        elif not red:
+        elif not tap.red:
             self.check_end()
 
     def _from_ctest(self) -> None:
@@ -382,8 +455,8 @@ class ProgramReader:
 
     def _of_test(self, place: str) -> bool:
         path = self._built_from(place)
-        if path == self.program.file or self.is_test(path):
-            return path in self.tree.paths
+        if path == self.program.file or C.is_test(path):
+            return path in self.job.tree.paths
         return place.startswith("/usr/")  # such as the main() of a framework
 
     def _place(self, events: Sequence[Sequence[Any]]) -> str:
@@ -403,15 +476,12 @@ class ProgramReader:
             return
         red = False
         for name in planned:
-            place = found[name][0] if name in found else ""
-            ident = ident_of(self._file(place), [name])
-            outcome, text = (
-                found[name][1:] if name in found else ("error", f"it has no result\n{self._why()}")
-            )
+            place, outcome, text = found.get(name) or ("", "error", f"it has no result\n{self._why()}")
             if outcome == "open":
                 outcome, text = "failed", self._why()
             red |= outcome in ("failed", "error")
-            self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))  # type: ignore[arg-type]
+            ident = ident_of(self._file(place), [name])
+            self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))
         for name in sorted(found.keys() - set(planned)):
             self._sign(f"the program reported {name[:200]}, which its list does not contain")
         if gtest and whole:
@@ -429,23 +499,19 @@ class ProgramReader:
 
     def _built_from(self, place: str) -> str:
         """Return a source file of the program as a path of the repository."""
-        return place.removeprefix(f"{self.program.home or self.suite.work_tree}/")
+        return place.removeprefix(f"{self.program.home or self.job.suite.work_tree}/")
 
     def _file(self, place: str) -> str:
         """Return the file that a framework names as a path of the repository."""
-        path = (
-            posixpath.normpath(posixpath.join(self.program.cwd or self.suite.work_tree, place))
-            if place
-            else ""
-        )
-        inner = self.suite.in_tree(path)
-        if inner in self.tree.paths:
+        folder = self.program.cwd or self.job.suite.work_tree
+        inner = self.job.suite.in_tree(posixpath.normpath(posixpath.join(folder, place))) if place else ""
+        if inner in self.job.tree.paths:
             return inner
         ends = [source for source in self.program.sources if place and f"/{place}".endswith(f"/{source}")]
         return ends[0] if ends else self.program.file
 
 
-Found = dict[str, tuple[str, str, str]]
+Found = dict[str, tuple[str, Outcome | Literal["open"], str]]
 """A test's file, outcome (or `open`) and text, by its name."""
 
 
@@ -477,7 +543,9 @@ def gtest_results(text: str) -> tuple[Found, bool]:
         for test in (test for group in suites for test in group["testsuite"]):
             name = f"{test['classname']}.{test['name']}"
             failures = [str(failure["failure"]) for failure in test.get("failures", ())]
-            outcome = "failed" if failures else "passed" if test["result"] == "COMPLETED" else "skipped"
+            outcome: Outcome = (
+                "failed" if failures else "passed" if test["result"] == "COMPLETED" else "skipped"
+            )
             if name in found and found[name][1] == "failed":
                 continue
             found[name] = (str(test.get("file", "")), outcome, "\n".join(failures))
@@ -524,7 +592,7 @@ def catch_results(text: str) -> tuple[Found, bool]:
             if element.get("success") != "true"
         ]
         result = next((child for child in case.children if child.tag == "OverallResult"), None)
-        outcome = "open"
+        outcome: Outcome | Literal["open"] = "open"
         if result is not None:
             passed = result.get("success") == "true"
             skipped = passed and (bool(broken) or result.get("skips") not in ("", "0"))
@@ -548,7 +616,7 @@ def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
         sources: Its source files.
         names: Names of the program and of its test.
     """
-    tests = [path for path in sources if c_files.is_test(path) and not path.endswith((".h", ".hpp"))]
+    tests = [path for path in sources if C.is_test(path) and not path.endswith((".h", ".hpp"))]
     candidates = tests or list(sources)
     stems = {_plain(posixpath.splitext(posixpath.basename(path))[0]): path for path in reversed(candidates)}
     named = next((stems[_plain(name)] for name in names if _plain(name) in stems), "")

@@ -10,52 +10,45 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Result,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit, topmost
 from m3agent.tools.runners.driver import sandbox_file
-from m3agent.tools.runners.programs import PATIENCE, read_steps, steps_command, text_of
+from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.path_rules import RULES
+from m3agent.tools.runners.programs import PATIENCE, StepRunner, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
-from m3agent.tools.runners.tap import read_tap
+from m3agent.tools.runners.report_formats import read_tap
 
-MANIFESTS = ("Makefile.PL", "Build.PL", "cpanfile", "dist.ini", "META.json", "META.yml", "MANIFEST")
 _PERL = re.compile(r"^#!.*\bperl\b|^[ \t]*use[ \t]+(?:strict|warnings|Test|v?5)", re.MULTILINE)
 _SHEBANG = re.compile(r"^#!.*\bperl\d*(?:\s+-([A-Za-z]+))?")
 
 
-class ProveRunner(Runner):
+class ProveRunner(StepRunner, FileRunner):
     """Perl's prove."""
 
-    name: ClassVar[str] = "prove"
-    language: ClassVar[str] = "Perl"
+    name = "prove"
+    language = "Perl"
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each folder that has a folder `t` with Perl tests."""
-        roots = {
-            path.rpartition("/t/")[0] if "/t/" in path else ""
-            for path in sorted(tree.paths)
-            if _is_file(path)
-        }
         suites = []
-        for root in sorted(roots):
-            suite = Suite(self.name, root)
-            first = next((path for path in _files(suite, tree) if _PERL.search(tree.text(path))), None)
-            if first and not any(root.startswith(f"{other}/") or not other for other in roots - {root}):
-                suites.append(Suite(self.name, root, f"{first} is a Perl test"))
+        for root in self.roots(tree):
+            first = next((path for path in self.files(tree, root) if _PERL.search(tree.text(path))), None)
+            suites += [Suite(self.name, root, f"{first} is a Perl test")] if first else []
         return suites
+
+    def roots(self, tree: Tree) -> Iterable[str]:
+        """Return the topmost folders that have a folder `t` with tests."""
+        tests = (f"/{path}" for path in tree.paths if path.endswith(".t"))
+        return topmost(path.rpartition("/t/")[0].removeprefix("/") for path in tests if "/t/" in path)
+
+    def files(self, tree: Tree, root: str) -> list[str]:
+        """Return the test files in the folder `t` of a root."""
+        start = f"{root}/t/" if root else "t/"
+        return sorted(path for path in tree.paths if path.startswith(start) and path.endswith(".t"))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return Perl; modules of CPAN must come from the system's packages."""
@@ -65,65 +58,30 @@ class ProveRunner(Runner):
             notices=("the distribution has XS code, which is not built",) if code else (),
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        *folders, name = path.split("/")
-        return name.endswith(".t") or any(folder in ("t", "xt") for folder in folders)
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return path.rpartition("/")[2] in (".proverc", ".perldb", "sitecustomize.pl")
-
-    def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
-        """Return the test files of the wanted tests."""
-        places = {target.partition("::")[0] for target in wanted}
-        return tuple(
-            path
-            for path in _files(suite, tree)
-            if any(path == place or place in ("", ".") or path.startswith(f"{place}/") for place in places)
-        )
-
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that runs the files, one after the other."""
         steps = []
-        for number, path in enumerate(targets or _files(suite, tree)):
-            events = f"{work}/events-{number}"
-            env = {
-                "PERL5OPT": f"-I{work} -MM3Witness",
-                "M3AGENT_TEST": suite.within(path),
-                "M3AGENT_EVENTS": events,
-            }
+        for number, path in enumerate(job.targets or self.files(job.tree, job.suite.root)):
+            inner, events = job.suite.within(path), f"{job.work}/events-{number}"
+            env = {"PERL5OPT": f"-I{job.work} -MM3Witness", "M3AGENT_TEST": inner, "M3AGENT_EVENTS": events}
             steps.append(
                 {
                     "name": path,
-                    "argv": ["perl", *_switches(tree.text(path)), "-Ilib", suite.within(path)],
-                    "cwd": suite.folder,
+                    "argv": ["perl", *_switches(job.tree.text(path)), "-Ilib", inner],
+                    "cwd": job.suite.folder,
                     "env": env,
-                    "seconds": limits.per_test * PATIENCE,
+                    "seconds": job.limits.per_test * PATIENCE,
                     "report": events,
                 }
             )
-        witness = sandbox_file("M3Witness.pm")
-        command = steps_command(steps, work, "run")
-        return [replace(command, files={**command.files, f"{work}/M3Witness.pm": witness})]
+        witness = {f"{job.work}/M3Witness.pm": sandbox_file("M3Witness.pm")}
+        command = steps_command(steps, job.work, "run")
+        return [replace(command, files={**command.files, **witness})]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
         """Read the report of each file."""
-        reading = Reading(ended=bool(outputs))
-        for output in outputs:
-            done, ended = read_steps(output)
-            reading.ended &= ended
-            for path, step in done.items():
-                _read(self, suite, path, step, reading)
-        return reading
+        for path, step in done.items():
+            _read(job.suite, path, step, reading)
 
 
 def _switches(text: str) -> list[str]:
@@ -132,16 +90,7 @@ def _switches(text: str) -> list[str]:
     return [f"-{letter}" for letter in "tT" if match and letter in (match[1] or "")]
 
 
-def _is_file(path: str) -> bool:
-    return path.endswith(".t") and "t" in path.split("/")[:-1]
-
-
-def _files(suite: Suite, tree: Tree) -> tuple[str, ...]:
-    start = suite.path("t/")
-    return tuple(sorted(path for path in tree.paths if path.startswith(start) and path.endswith(".t")))
-
-
-def _read(runner: ProveRunner, suite: Suite, path: str, step: Mapping[str, Any], reading: Reading) -> None:
+def _read(suite: Suite, path: str, step: Mapping[str, Any], reading: Reading) -> None:
     reading.planned.add(path)
     reading.reported.add(path)
     tap = read_tap(text_of(step))
@@ -151,17 +100,16 @@ def _read(runner: ProveRunner, suite: Suite, path: str, step: Mapping[str, Any],
         names[name] = names.get(name, 0) + 1
         part = f"{name} #{names[name]}" if names[name] > 1 else name
         reading.results.append(Result(ident_of(path, [part]), point.outcome, point.text))
-    red = any(point.outcome == "failed" for point in tap.points)
     if step.get("timed_out"):
         reading.results.append(Result(path, "error", "timed out"))
     elif tap.planned == 0 and step.get("exit") == 0:
         reading.results.append(Result(path, "skipped", tap.reason))
-    elif not tap.complete or (step.get("exit") != 0 and not red):
+    elif not tap.complete or (step.get("exit") != 0 and not tap.red):
         reading.results.append(Result(path, "error", text_of(step)[-2000:]))
-    elif step.get("exit") == 0 and red:
+    elif step.get("exit") == 0 and tap.red:
         reading.tampering.append(f"{path}: it ended with 0 although a test failed")
     reading.tampering += [f"{path}: {what} in its report" for what in tap.disorder]
-    if red or step.get("exit") != 0:
+    if tap.red or step.get("exit") != 0:
         return
     events = text_of(step, "report").splitlines()
     results = [event.split(" ", 2) for event in events if event.startswith("result ")]
@@ -171,5 +119,5 @@ def _read(runner: ProveRunner, suite: Suite, path: str, step: Mapping[str, Any],
         reading.tampering.append(f"{path}: it printed results that Test::Builder did not give")
     for place in sorted({result[2] for result in results if len(result) == 3}):
         inner = suite.path(posixpath.normpath(suite.in_tree(place)))
-        if not runner.is_test(inner):
+        if not RULES["prove"].is_test(inner):
             reading.tampering.append(f"{path}: results come from {inner}, which is no test")

@@ -11,7 +11,11 @@ The arrays:
 - `["result", file, [name, ...], outcome, text]`: it ended. Outcomes are those of `m3agent.tools.runners.base`.
   Without names, it is the result of the file itself.
 - `["unit", unit]`: the unit ended by itself.
+- `["broken", unit, text]`: this unit could not be built.
+- `["problem", text]`: why no test can run.
 - `["tampering", text]`: a sign of tampering.
+- `["canaries", added, ran, passed]`: the numbers of canaries, tests that cannot pass, in the process of the real tests. Code that
+  forges passing tests also makes them pass. Their results are left out.
 - `["end"]`: the runner ended by itself. Nothing follows.
 
 Files and units are paths relative to the folder in which the command ran, or absolute.
@@ -19,7 +23,6 @@ Files and units are paths relative to the folder in which the command ran, or ab
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import posixpath
@@ -27,6 +30,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from m3agent.tools.base import readable
 from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
 
 NAMES = " > "
@@ -40,29 +44,58 @@ OUTCOMES: Mapping[str, Outcome] = {
 """The outcomes by the words for them; every other word is an error."""
 MOST_NAME = 500
 """Most characters of an id's part behind the file."""
+PASSED = "a test that cannot pass passed"
+MISSING = "no test that must fail did fail"
 _UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
 
 
-def read_records(suite: Suite, outputs: Sequence[Output]) -> Reading:
-    """Read the records of all commands of a run; it ended if each of them did."""
+def read_records(suite: Suite, outputs: Sequence[Output], *, canaries: bool = False) -> Reading:
+    """Read the records of all commands of a run; it ended if each of them did.
+
+    Args:
+        suite: The suite.
+        outputs: What the commands left behind.
+        canaries: Whether the reporter runs canaries. If no record counts them, that is a sign of tampering.
+    """
     reading = Reading(ended=bool(outputs))
+    counts = [0, 0, 0]
     for output in outputs:
-        reading.ended &= _read(suite, output, reading)
+        reading.ended &= _read(suite, output, reading, counts)
+    added, ran, passed = counts
+    green = any(result.outcome == "passed" for result in reading.results)
+    if canaries and passed:
+        reading.tampering.append(PASSED)
+    elif canaries and reading.ended and (green or added) and not ran:
+        reading.tampering.append(MISSING)
     return reading
 
 
-def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
-    """Yield the arrays of the records up to the first one that is missing or not authentic."""
+def explain_silence(outputs: Sequence[Output]) -> str:
+    """Return the last line that a command without a report wrote, as a sentence; empty if all commands have reports."""
+    silent = next((output for output in outputs if not output.report and not output.timed_out), None)
+    if silent is None:
+        return ""
+    said = readable(silent.stderr or silent.stdout).strip().splitlines()
+    return f"the test runner wrote no report: {said[-1] if said else 'it said nothing'}"
+
+
+def authentic_lines(report: bytes, key: bytes) -> Iterator[bytes]:
+    """Yield the lines of a report without their numbers and codes, up to the first one that is missing or not authentic."""
     number = 0
     for line in report.split(b"\n"):
         body, _, code = line.rpartition(b"\t")
-        right = hmac.new(key, body, hashlib.sha256).hexdigest().encode()
+        right = hmac.digest(key, body, "sha256").hex().encode()
         if not hmac.compare_digest(code, right):
             continue  # text of a program that found the report
         first, _, text = body.partition(b"\t")
-        if first != str(number + 1).encode():
-            continue
-        number += 1
+        if first == str(number + 1).encode():
+            number += 1
+            yield text
+
+
+def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
+    """Yield the arrays of the records up to the first one that is missing, not authentic or not valid."""
+    for text in authentic_lines(report, key):
         try:
             record = json.loads(text)
         except (ValueError, RecursionError):
@@ -91,8 +124,8 @@ def path_of(suite: Suite, file: str) -> str:
     return posixpath.normpath(suite.path(file)) if not file.startswith("/") else file
 
 
-def _read(suite: Suite, output: Output, reading: Reading) -> bool:
-    """Add one report to a reading; return whether it has an end."""
+def _read(suite: Suite, output: Output, reading: Reading, canaries: list[int]) -> bool:
+    """Add one report to a reading and to the numbers of canaries; return whether it has an end."""
     for record in valid_records(output.report, output.key):
         match record:
             case ["plan", str(unit)]:
@@ -100,13 +133,18 @@ def _read(suite: Suite, output: Output, reading: Reading) -> bool:
             case ["unit", str(unit)]:
                 reading.reported.add(path_of(suite, unit))
             case ["start", str(file), [*names]]:
-                ident = ident_of(path_of(suite, file), names)
-                reading.started.append(ident)
+                reading.started.append(ident_of(path_of(suite, file), names))
             case ["result", str(file), [*names], str(outcome), str(text)]:
                 ident = ident_of(path_of(suite, file), names)
                 reading.results.append(Result(ident, OUTCOMES.get(outcome, "error"), text))
+            case ["broken", str(unit), str(text)]:
+                reading.results.append(Result(path_of(suite, unit), "error", text))
+            case ["problem", str(text)]:
+                reading.problem = text
             case ["tampering", str(text)]:
                 reading.tampering.append(text)
+            case ["canaries", int(added), int(ran), int(passed)]:
+                canaries[:] = map(sum, zip(canaries, (added, ran, passed), strict=True))
             case ["end"]:
                 return True
             case _:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from m3agent.tools.runners.c_files import is_test
+from m3agent.tools.runners.path_rules import C
 
 HARMLESS = frozenset(
     {"TIMEOUT", "LABELS", "COST", "PROCESSORS", "PROCESSOR_AFFINITY", "RUN_SERIAL", "RESOURCE_LOCK"}
@@ -77,7 +77,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         name for name in facts.keys() | new_facts.keys() if name.isupper() or "_" in name
     } - HARMLESS
     found += [f"its property {n} changed" for n in sorted(properties) if facts.get(n) != new_facts.get(n)]
-    gone = [source for source in old["sources"] if is_test(source) and source not in new["sources"]]
+    gone = [source for source in old["sources"] if C.is_test(source) and source not in new["sources"]]
     found += [f"{source} is not compiled into it any more" for source in gone]
     for kind, pattern in (("compiler flags", _FLAG), ("linker flags", _LINK)):
         more = set(pattern.findall(new_facts.get(kind, ""))) - set(pattern.findall(facts.get(kind, "")))
@@ -101,7 +101,7 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
         for number, line in new:
             if _MAKEFILE.search(path):
                 what = "changes how the build makes or runs tests" if _MAKES.match(line) else ""
-            elif _PROSE.search(path) or is_test(path):  # any other file can be included, whatever its name
+            elif _PROSE.search(path) or C.is_test(path):  # any other file can be included, whatever its name
                 break
             else:
                 what = f"redefines the macro {match[1]}" if (match := _REDEFINES.match(line)) else ""

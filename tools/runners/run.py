@@ -19,17 +19,17 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
-from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import readable
-from m3agent.tools.runners.base import Command, Limits, Output, Reading, Runner, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Limits, Output, Reading, Runner, Suite, Tree, Unit
 from m3agent.tools.tampering import NO_SIGNS, Signs
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, ids_by_outcome
 
 WORK = "m3agent-tests"
 """Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""
@@ -78,7 +78,7 @@ async def run_suite(
     started = time.monotonic()
     suite = replace(suite, work_tree=sandbox.folders.work_tree)
     work = f"{sandbox.folders.temporary}/{WORK}/{_SLUG.sub('-', suite.name)}"
-    targets = runner.select(suite, tree, wanted)
+    job = Job(suite, tree, runner.select(suite, tree, wanted), limits, work)
     outputs: list[Output] = []
     units: list[Unit] = []
     ran = list[Output]()
@@ -93,18 +93,18 @@ async def run_suite(
             # code of another suite may have put builds there
             await _checked(sandbox, ["rm", "-rf", work], work)
             _STARTED[sandbox].add(suite.name)
-        build = runner.build(suite, tree, targets, work)
+        build = runner.build(job)
         if build is not None:
             built = await execute(build)
-            units = runner.units(suite, tree, built)
+            units = runner.units(job, built)
             outputs.append(built)
-        commands = runner.commands(suite, tree, targets, units, limits, work)
+        commands = runner.commands(job, units)
         for command in commands:
             if time.monotonic() - started > limits.total:
                 break
             ran.append(await execute(command))
         whole = len(ran) == len(commands)
-        reading = runner.read(suite, tree, units, ran)
+        reading = runner.read(job, units, ran)
     except _NotWritten as error:
         reading = Reading(problem=str(error), tampering=[str(error)])
     outputs += ran
@@ -149,10 +149,6 @@ async def _execute(
             ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", command.report], keep=MOST_REPORT
         )
         report = raw.stdout
-    return _output(command, result, report, key)
-
-
-def _output(command: Command, result: ExecResult, report: bytes, key: bytes) -> Output:
     return Output(
         command,
         result.exit,
@@ -199,13 +195,14 @@ def report_of(
     timed_out = any(output.timed_out for output in outputs)
     for ident in open_tests:
         add(ident, "failed", "timed out" if timed_out else NOT_ENDED)
-    silent = _silent(reading, outputs, outcomes)
+    planned = reading.planned | {output.command.unit for output in outputs if output.command.unit}
+    # these did not report their end and have no red result by themselves
+    silent = sorted(name for name in planned - reading.reported if name not in outcomes)
     for unit in units:
         if not unit.built:
             add(unit.name, "error", unit.text or "it could not be built")
     for name in silent:
         add(name, "error", NO_REPORT)
-    by = {kind: tuple(sorted(i for i, o in outcomes.items() if o == kind)) for kind in RANK}
     last = outputs[-1] if outputs else None
     text = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
     complete = (
@@ -213,10 +210,7 @@ def report_of(
     )
     signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
     return TestReport(
-        passed=by["passed"],
-        failed=by["failed"],
-        errored=by["error"],
-        skipped=by["skipped"],
+        **ids_by_outcome(outcomes),
         errors=errors,
         complete=complete,
         timed_out=timed_out,
@@ -230,9 +224,3 @@ def report_of(
             unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
         },
     )
-
-
-def _silent(reading: Reading, outputs: Sequence[Output], outcomes: Collection[str]) -> list[str]:
-    """Return the planned units that did not report their end and have no red result by themselves."""
-    planned = reading.planned | {output.command.unit for output in outputs if output.command.unit}
-    return sorted(name for name in planned - reading.reported if name not in outcomes)

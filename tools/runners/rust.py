@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
-from m3agent.tools.runners.driver import driver_command, read_driver
+from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
+from m3agent.tools.runners.driver import DrivenRunner
 from m3agent.tools.runners.rust_source import with_tests_of
 
-FILES = ("rust_tests.py", "rust_harness.rs", "test_process.py", "record_writer.py")
-"""Files of `m3agent.tools.in_sandbox` that the sandbox needs."""
 HOME = "/opt/m3agent-cargo"
 """Folder of the downloaded crates in an environment."""
 MANIFEST = "Cargo.toml"
-TEST_FOLDERS = frozenset({"tests", "benches"})
-CONFIGURATION = frozenset({MANIFEST, "Cargo.lock", "build.rs", "rust-toolchain", "rust-toolchain.toml"})
 _TEST = re.compile(r"#\[(?:cfg\(test\)|(?:\w+::)*test\b)")
 """An attribute of a test, or of an item for tests."""
 _TEST_MODULE = re.compile(rb"#\[cfg\(test\)\]\s*(?:#\[[^\]]*\]\s*)*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;")
@@ -36,24 +22,25 @@ _ONLY_TESTS = re.compile(r"^\s*#!\[cfg\(test\)\]", re.MULTILINE)
 """An attribute of a file that has nothing but tests."""
 
 
-class Cargo(Runner):
+class Cargo(DrivenRunner):
     """A cargo workspace, or a package outside of one. The units are its libraries, programs and test files."""
 
     name = "cargo"
     language = "Rust"
+    programs = ("rust_tests.py", "rust_harness.rs", "test_process.py", "record_writer.py")
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each workspace with tests, and for each package outside of a workspace."""
         roots = list[str]()
         for path in sorted(tree.named(MANIFEST), key=lambda path: (path.count("/"), path)):
             folder = posixpath.dirname(path)
-            above = [root for root in roots if not root or folder.startswith(f"{root}/")]
+            above = [root for root in roots if is_within(folder, root)]
             if not any(_is_member(tree, root, folder) for root in above):
                 roots.append(folder)
         files: dict[str, list[str]] = {root: [] for root in roots}
         for path in sorted(tree.paths):
             if path.endswith(".rs"):
-                above = [root for root in roots if not root or path.startswith(f"{root}/")]
+                above = [root for root in roots if is_within(path, root)]
                 if above:
                     files[max(above, key=len)].append(path)
         return [
@@ -65,9 +52,7 @@ class Cargo(Runner):
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Download the crates that the workspace needs, as data: their build scripts run when tests are built."""
-        top = f"{suite.root}/" if suite.root else ""
-        manifests = [path for path in tree.paths if path.startswith(top) and path.endswith(MANIFEST)]
-        inputs = {path for path in manifests if posixpath.basename(path) == MANIFEST}
+        inputs = {p for p in tree.paths if is_within(p, suite.root) and posixpath.basename(p) == MANIFEST}
         for path in list(inputs):  # cargo reads no manifest without the files of its targets
             folder = posixpath.dirname(path)
             inputs |= {posixpath.normpath(posixpath.join(folder, file)) for file in _sources(tree.toml(path))}
@@ -81,13 +66,6 @@ class Cargo(Runner):
             env={"CARGO_HOME": HOME, "CARGO_NET_OFFLINE": "true"},
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path. Other files may have tests beside their code."""
-        *folders, name = path.split("/")
-        stem = name.removesuffix(".rs")
-        named = stem in ("test", "tests") or stem.endswith(("_test", "_tests"))
-        return not TEST_FOLDERS.isdisjoint(folders) or (name.endswith(".rs") and named)
-
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files of modules that are compiled only for tests: `#[cfg(test)] mod util;`, and what lies below them."""
         paths = [path for path in tree.paths if path.endswith(".rs")]
@@ -100,11 +78,6 @@ class Cargo(Runner):
                 files.add(f"{module}.rs")
                 folders.append(f"{module}/")
         return [path for path in paths if path in files or path.startswith(tuple(folders))]
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides what cargo builds and how."""
-        *folders, name = path.split("/")
-        return name in CONFIGURATION or ".cargo" in folders
 
     def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
         """Return a file with the code of one version and the tests of another; see `m3agent.tools.runners.rust_source`."""
@@ -141,31 +114,17 @@ class Cargo(Runner):
         tests = {f"{folder}::{name}" for folder, name in single if folder not in whole}
         return (*sorted(whole), *sorted(tests))
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
-        """Return one command that builds all targets and runs them."""
-        env = {
-            "CARGO_TARGET_DIR": f"{work}/target",
+    def environment(self, job: Job) -> Mapping[str, str]:
+        """Return the variables of the program."""
+        return {
+            "CARGO_TARGET_DIR": f"{job.work}/target",
             "CARGO_NET_OFFLINE": "true",
             "CARGO_TERM_COLOR": "never",
             # a sandbox has little space, and the tests do not need these
             "CARGO_INCREMENTAL": "0",
             "CARGO_PROFILE_DEV_DEBUG": "0",
             "CARGO_PROFILE_TEST_DEBUG": "0",
-            "PYTHONPATH": "",
         }
-        return [driver_command(FILES, suite, targets, limits, work, env)]
-
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
-        """Read the records of `rust_tests.py`."""
-        return read_driver(suite, outputs)
 
 
 def _is_member(tree: Tree, root: str, folder: str) -> bool:

@@ -16,9 +16,8 @@ from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.tools.execution_map import ExecutionMap
 from m3agent.tools.runners.automake import AutomakeRunner
-from m3agent.tools.runners.base import Ecosystem, Suite, Tree
+from m3agent.tools.runners.base import Ecosystem, Suite, Tree, words_of
 from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
@@ -65,40 +64,9 @@ DEFAULT = (Suite(PYTEST, evidence="no other tests were found"),)
 """The suite of a repository in which no tests are found."""
 
 
-CODE = frozenset(
-    [
-        ".c",
-        ".cc",
-        ".cjs",
-        ".cpp",
-        ".cs",
-        ".cts",
-        ".cxx",
-        ".ex",
-        ".exs",
-        ".fs",
-        ".go",
-        ".groovy",
-        ".java",
-        ".js",
-        ".jsx",
-        ".kt",
-        ".mjs",
-        ".mts",
-        ".php",
-        ".phpt",
-        ".pl",
-        ".py",
-        ".rb",
-        ".rs",
-        ".sh",
-        ".swift",
-        ".t",
-        ".ts",
-        ".tsx",
-        ".vb",
-        ".bats",
-    ]
+CODE = words_of(
+    ".c .cc .cjs .cpp .cs .cts .cxx .ex .exs .fs .go .groovy .java .js .jsx "
+    ".kt .mjs .mts .php .phpt .pl .py .rb .rs .sh .swift .t .ts .tsx .vb .bats"
 )
 """Suffixes of files that can hold tests."""
 
@@ -199,30 +167,20 @@ def with_prefix(report: TestReport, prefix: str) -> TestReport:
     if not prefix:
         return report
 
-    def full(ident: str) -> str:
-        return (
-            prefix + ident if ident != "." else prefix.removesuffix("::")
-        )  # the id of everything in the suite
+    def full(ident: str) -> str:  # the id of everything in the suite is `.`
+        return prefix + ident if ident != "." else prefix.removesuffix("::")
 
-    def ids(given: Iterable[str]) -> tuple[str, ...]:
-        return tuple(map(full, given))
+    def table(given: Mapping[str, str]) -> dict[str, str]:
+        return {full(ident): text for ident, text in given.items()}
 
     executed = report.executed
     if executed is not None:
-        executed = ExecutionMap(
-            executed.functions,
-            {full(ident): numbers for ident, numbers in executed.executed.items()},
-            ids(executed.elsewhere),
-            executed.imports,
-        )
+        elsewhere = tuple(map(full, executed.elsewhere))
+        executed = replace(executed, executed=table(executed.executed), elsewhere=elsewhere)
     return replace(
-        report,
-        passed=ids(report.passed),
-        failed=ids(report.failed),
-        errored=ids(report.errored),
-        skipped=ids(report.skipped),
-        errors={full(ident): text for ident, text in report.errors.items()},
-        registrations={full(ident): text for ident, text in report.registrations.items()},
+        report.with_lists(lambda ids: map(full, ids)),
+        errors=table(report.errors),
+        registrations=table(report.registrations),
         executed=executed,
     )
 

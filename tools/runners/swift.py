@@ -9,29 +9,15 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import (
-    Command,
-    Limits,
-    Output,
-    Preparation,
-    Reading,
-    Result,
-    Runner,
-    Suite,
-    Tree,
-    Unit,
-)
-from m3agent.tools.runners.junit import read_junit
-from m3agent.tools.runners.programs import first_errors, read_steps, steps_command, text_of
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.programs import StepRunner, files_in, first_errors, steps_command, text_of
 from m3agent.tools.runners.records import OUTCOMES, ident_of
+from m3agent.tools.runners.report_formats import read_junit
 
 MANIFEST = "Package.swift"
-_SURROUNDINGS = re.compile(
-    r"(^|/)(Package(@swift-[\d.]+)?\.swift|Package\.resolved|\.swift-version|\.tool-versions)$|(^|/)(\.build|\.swiftpm)/"
-)
 _CASE = re.compile(r"^Test Case '(\w[\w.]*)\.(\w+)' (started|passed|failed|skipped)\b", re.MULTILINE)
 _ERROR = re.compile(r"^(.+?:\d+: error: (\w[\w.]*)\.(\w+) : .*)$", re.MULTILINE)
 _SUMMARY = re.compile(
@@ -39,7 +25,7 @@ _SUMMARY = re.compile(
 )
 
 
-class SwiftPackage(Runner):
+class SwiftPackage(StepRunner):
     """`swift test`."""
 
     name = "swift"
@@ -65,62 +51,36 @@ class SwiftPackage(Runner):
             keep=(".build",),
         )
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        return "Tests" in path.split("/")[:-1] or path.endswith("Tests.swift")
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides which tests run, or how they are built."""
-        return bool(_SURROUNDINGS.search(path))
-
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command for the whole package: its tests are one program."""
-        log, report = f"{work}/tests.log", f"{work}/tests.xml"
+        log, report = f"{job.work}/tests.log", f"{job.work}/tests.xml"
         shell = 'log=$1; shift; rm -f "${log%.log}"*; exec "$@" > "$log" 2>&1'
         argv = [
             *("sh", "-c", shell, "sh", log, "swift", "test", "--disable-automatic-resolution"),
             *("--no-parallel", "--xunit-output", report),
         ]
         steps: list[Mapping[str, Any]] = [
-            {
-                "name": "tests",
-                "argv": argv,
-                "cwd": suite.folder,
-                "seconds": limits.total,
-            },
-            {"name": "reports", "collect": [log, f"{work}/tests*.xml"]},
+            {"name": "tests", "argv": argv, "cwd": job.suite.folder, "seconds": job.limits.total},
+            {"name": "reports", "collect": [log, f"{job.work}/tests*.xml"]},
         ]
-        return [steps_command(steps, work, "swift")]
+        return [steps_command(steps, job.work, "swift")]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
         """Read what the tests printed, and SwiftPM's report."""
-        reading = Reading(ended=bool(outputs))
-        for output in outputs:
-            done, ended = read_steps(output)
-            step, found = done.get("tests", {}), done.get("reports", {}).get("files")
-            files = {str(path): str(text) for path, text in found.items()} if isinstance(found, dict) else {}
-            log = next((text for path, text in files.items() if path.endswith(".log")), "")
-            whole = _read_xctest(suite, tree, log, reading)
-            for path, text in sorted(files.items()):
-                if path.endswith("-swift-testing.xml"):
-                    whole &= _read_swift_testing(suite, tree, text, reading)
-            reading.ended &= ended and whole and not step.get("timed_out")
-            red = any(result.outcome in ("failed", "error") for result in reading.results)
-            if not reading.results:
-                reading.problem = f"the tests did not run\n{first_errors(log or text_of(step))}"
-            elif step.get("exit") != 0 and not red:
-                reading.problem = f"no test failed, but `swift test` ended with {step.get('exit')}"
-            elif step.get("exit") == 0 and red:
-                reading.tampering.append("it ended with 0 although a test failed")
-        return reading
+        step, files = done.get("tests", {}), files_in(done, "reports")
+        log = next((text for path, text in files.items() if path.endswith(".log")), "")
+        whole = _read_xctest(job.suite, job.tree, log, reading)
+        for path, text in sorted(files.items()):
+            if path.endswith("-swift-testing.xml"):
+                whole &= _read_swift_testing(job.suite, job.tree, text, reading)
+        reading.ended &= whole and not step.get("timed_out")
+        red = any(result.outcome in ("failed", "error") for result in reading.results)
+        if not reading.results:
+            reading.problem = f"the tests did not run\n{first_errors(log or text_of(step))}"
+        elif step.get("exit") != 0 and not red:
+            reading.problem = f"no test failed, but `swift test` ended with {step.get('exit')}"
+        elif step.get("exit") == 0 and red:
+            reading.tampering.append("it ended with 0 although a test failed")
 
 
 def _read_xctest(suite: Suite, tree: Tree, log: str, reading: Reading) -> bool:

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.base import Limits, Suite
+from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.bats import BatsRunner
-from m3agent.tools.runners.run import report_of
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import WORK, job_of, report_from, tree_of
 
 RUNNER = BatsRunner()
 FILE = "@test \"one\" {\n  true\n}\n@test 'two' { # why\n  true\n}\n"
@@ -24,22 +22,8 @@ FILES = {
 SUITE = Suite("bats")
 
 
-def test_detection() -> None:
-    assert [suite.evidence for suite in RUNNER.detect(tree_of(FILES))] == ["test/a.bats is a test of bats"]
-    assert RUNNER.detect(tree_of({"test/bats/c.bats": FILE, "a.sh": ""})) == []
-
-
-@pytest.mark.parametrize(
-    ("wanted", "files"),
-    [
-        (["test/a.bats::one"], ("test/a.bats",)),
-        (["test"], ("test/a.bats", "test/deep/b.bats")),
-        (["test/deep"], ("test/deep/b.bats",)),
-        (["te"], ()),
-    ],
-)
-def test_selection(wanted: list[str], files: tuple[str, ...]) -> None:
-    assert RUNNER.select(SUITE, tree_of(FILES), wanted) == files
+def test_tests_of_bats_itself_and_data_are_left_out() -> None:
+    assert RUNNER.files(tree_of(FILES), "") == ["test/a.bats", "test/deep/b.bats"]
 
 
 def test_preparation_names_the_libraries() -> None:
@@ -48,14 +32,11 @@ def test_preparation_names_the_libraries() -> None:
 
 
 def read(output: str, exit_status: int = 0, canary: str = "1..1\nnot ok 1 one\n", **more: Any) -> TestReport:
-    tree = tree_of({"a.bats": FILE})
-    (command,) = RUNNER.commands(SUITE, tree, (), (), Limits(), "/tmp/m3agent-tests/bats")
     done = {
         "a.bats": {"output": output, "exit": exit_status, **more},
         "canary\tcommands\ta.bats": {"output": canary, "exit": 1},
     }
-    outputs = [output_of(command, done)]
-    return report_of(RUNNER.read(SUITE, tree, (), outputs), (), outputs)
+    return report_from(RUNNER, job_of(RUNNER, {"a.bats": FILE}), done)
 
 
 def test_green_run() -> None:
@@ -91,5 +72,5 @@ def test_canary_that_passes_is_a_sign() -> None:
 
 def test_canaries_need_tests_that_end_with_a_line_of_their_own() -> None:
     for text, kinds in ((FILE, 2), (FILE + "set +e\n", 1), ('@test "one" {\n  true; }\n', 0)):
-        (command,) = RUNNER.commands(SUITE, tree_of({"a.bats": text}), (), (), Limits(), "/w")
-        assert command.files["/w/run.json"].count(b"canary") == kinds
+        (command,) = RUNNER.commands(job_of(RUNNER, {"a.bats": text}), ())
+        assert command.files[f"{WORK}/run.json"].count(b"canary") == kinds

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from m3agent.tools.runners.command import CommandRunner
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import tree_of
 
 RUNNER = CommandRunner()
 
@@ -45,8 +45,3 @@ def test_report_outside_the_tree_is_not_read() -> None:
     text = '[tests]\ncommand = "a"\nreport = "junit"\nfile = "../../etc/passwd"\n'
     (suite,) = RUNNER.detect(tree_of({".m3agent.toml": text}))
     assert "file" not in suite.options
-
-
-def test_configuration_is_part_of_the_surroundings() -> None:
-    assert RUNNER.surroundings(".m3agent.toml")
-    assert not RUNNER.surroundings("src/a.q")

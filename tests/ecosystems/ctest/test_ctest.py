@@ -7,33 +7,15 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.base import Limits, Suite
 from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.programs import Program, chosen_programs
 from m3agent.tools.runners.run import report_of
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import WORK, job_of, output_of, report_from, tree_of
 
 RUNNER = CtestRunner()
-WORK = "/tmp/m3agent-tests/ctest"
 B = f"{WORK}/build"
 TESTS = "enable_testing()\nadd_test(NAME a COMMAND a)\n"
-
-
-def roots(files: dict[str, str]) -> list[str]:
-    return [suite.root for suite in RUNNER.detect(tree_of(files))]
-
-
-def test_detects_topmost_projects_with_tests() -> None:
-    assert roots({"CMakeLists.txt": "project(a)", "tests/CMakeLists.txt": TESTS}) == [""]
-    assert roots(
-        {"a/CMakeLists.txt": TESTS, "b/CMakeLists.txt": "project(b)", "c/d/CMakeLists.txt": TESTS}
-    ) == ["a", "c/d"]
-    assert roots({"CMakeLists.txt": "project(a)\n# enable_testing()\n#[[\nadd_test(a b)\n]]\n"}) == []
-    assert roots({"third_party/x/CMakeLists.txt": TESTS, "build/CMakeLists.txt": TESTS}) == []
-    assert roots({"CMakeLists.txt": "include(CTest)\n"}) == [""]
-    assert roots({"src/a.c": "add_test"}) == []
 
 
 OPTIONS = """\
@@ -84,41 +66,6 @@ def test_prepares_the_frameworks_that_the_build_names() -> None:
     assert prepared.notices
 
 
-@pytest.mark.parametrize(
-    ("path", "test"),
-    [
-        ("tests/cart.c", True),
-        ("test.c", True),
-        ("src/cart_test.cpp", True),
-        ("src/CartTest.cpp", True),
-        ("lib/test_cart.c", True),
-        ("tests/data/expected.json", True),
-        ("src/unittest/a.cc", True),
-        ("src/cart.c", False),
-        ("src/latest.c", False),
-        ("src/contest.c", False),
-        ("include/attestation.h", False),
-        ("tests/CMakeLists.txt", False),
-    ],
-)
-def test_which_files_are_tests(path: str, test: bool) -> None:
-    assert RUNNER.is_test(path) is test
-
-
-@pytest.mark.parametrize(
-    ("path", "restored"),
-    [
-        ("CTestCustom.cmake", True),
-        ("CMakePresets.json", True),
-        (".github/workflows/ci.yml", True),
-        ("CMakeLists.txt", False),
-        ("src/cart.c", False),
-    ],
-)
-def test_surroundings(path: str, restored: bool) -> None:
-    assert RUNNER.surroundings(path) is restored
-
-
 FILES = {
     "CMakeLists.txt": TESTS,
     "tests/CMakeLists.txt": "",
@@ -127,6 +74,7 @@ FILES = {
     "src/cart.c": "",
     "tests/unit_test.cpp": "",
 }
+JOB = job_of(RUNNER, FILES)
 TARGET = {
     "name": "cart",
     "type": "EXECUTABLE",
@@ -145,9 +93,6 @@ def listing(*tests: dict[str, Any]) -> str:
 
 
 def units_of(*tests: dict[str, Any], build: str = "", more: str = "") -> list[Any]:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
-    command = RUNNER.build(suite, tree, (), WORK)
     done: dict[str, dict[str, Any]] = {
         "configure": {},
         "build": {"output": build},
@@ -155,7 +100,7 @@ def units_of(*tests: dict[str, Any], build: str = "", more: str = "") -> list[An
         "targets": {"files": {"target-a.json": json.dumps(TARGET), "target-b.json": "{"}},
         "registered": {"files": {"CTestTestfile.cmake": more}},
     }
-    return RUNNER.units(suite, tree, output_of(command, done))
+    return RUNNER.units(JOB, output_of(RUNNER.build(JOB), done))
 
 
 def prop(name: str, value: Any) -> dict[str, Any]:
@@ -227,9 +172,7 @@ def test_target_that_was_not_built_is_a_red_unit() -> None:
     ],
 )
 def test_no_list_is_one_red_unit(done: dict[str, Any], text: str) -> None:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
-    (unit,) = RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+    (unit,) = RUNNER.units(JOB, output_of(RUNNER.build(JOB), done))
     assert (unit.name, unit.built) == ("CMakeLists.txt", False)
     assert text in unit.text
 
@@ -247,12 +190,8 @@ RETURNED = [["loaded", 0, 0, ""], ["main", 0, 1, ""], ["return", 0, 2, ""]]
 
 
 def read(*done: dict[str, Any], units: tuple[Program, ...] = (UNIT,), ended: bool = True) -> TestReport:
-    tree = tree_of(FILES)
-    suite = Suite("ctest")
-    (command,) = RUNNER.commands(suite, tree, (), units, Limits(), WORK)
     steps = {str(number): {"linked": True, "watched": RETURNED, **what} for number, what in enumerate(done)}
-    outputs = [output_of(command, steps, ended=ended)]
-    return report_of(RUNNER.read(suite, tree, units, outputs), units, outputs)
+    return report_from(RUNNER, JOB, steps, units, ended=ended)
 
 
 @pytest.mark.parametrize(
@@ -388,11 +327,10 @@ def test_program_without_a_step_did_not_end() -> None:
 
 
 def test_report_without_the_key_is_no_report() -> None:
-    tree, suite = tree_of(FILES), Suite("ctest")
-    (command,) = RUNNER.commands(suite, tree, (), [UNIT], Limits(), WORK)
+    (command,) = RUNNER.commands(JOB, [UNIT])
     output = output_of(command, {"0": {"exit": 0, "watched": RETURNED}})
     forged = type(output)(**{**vars(output), "key": b"another"})
-    report = report_of(RUNNER.read(suite, tree, [UNIT], [forged]), [UNIT], [forged])
+    report = report_of(RUNNER.read(JOB, [UNIT], [forged]), [UNIT], [forged])
     assert not report.complete
     assert report.red == {UNIT.name}
 

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.base import Limits
 from m3agent.tools.runners.dotnet import Dotnet
-from m3agent.tools.runners.run import WORK, report_of
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.table import believed, outcomes, tree_of
+from tests.ecosystems.records import WORK, job_of, report_from, tree_of
+from tests.ecosystems.table import believed, outcomes
 
 TESTS = '<PackageReference Include="Microsoft.NET.Test.Sdk" Version="17.8.0" />'
 PROJECT = "tests/Shop.Tests/Shop.Tests.csproj"
@@ -44,13 +42,9 @@ def trx(*results: tuple[str, str, str], counters: Mapping[str, int] | None = Non
 
 
 def read(*reports: str, exit_status: int = 0, **more: Any) -> TestReport:
-    tree, runner = tree_of(FILES), Dotnet()
-    (suite,) = runner.detect(tree)
-    (command,) = runner.commands(suite, tree, (), [], Limits(), WORK)
     files = {f"{WORK}/dotnet-0/{number}.trx": text for number, text in enumerate(reports)}
     done = {PROJECT: {"exit": exit_status, **more}, f"reports {PROJECT}": {"files": files}}
-    output = output_of(command, done)
-    return report_of(runner.read(suite, tree, [], [output]), [], [output])
+    return report_from(Dotnet(), job_of(Dotnet(), FILES), done)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +82,8 @@ def test_selection() -> None:
     ],
 )
 def test_one_framework_runs(frameworks: str, option: list[str]) -> None:
-    tree = tree_of({**FILES, PROJECT: TESTS + frameworks})
-    (suite,) = Dotnet().detect(tree)
-    (command,) = Dotnet().commands(suite, tree, (), [], Limits(), WORK)
-    job = next(text for path, text in command.files.items() if path.endswith(".json")).decode()
+    (command,) = Dotnet().commands(job_of(Dotnet(), {**FILES, PROJECT: TESTS + frameworks}), [])
+    job = command.files[f"{WORK}/dotnet.json"].decode()
     assert ('"--framework"' in job) == bool(option)
     assert all(f'"{word}"' in job for word in option)
 
@@ -150,38 +142,6 @@ def test_project_that_does_not_build_is_red_with_its_first_error() -> None:
     report = read(exit_status=1, output=said)
     assert outcomes(report) == {PROJECT: "error"}
     assert report.errors[PROJECT].startswith("Cart.cs(4,1): error CS1002")
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        PROJECT,
-        "Directory.Build.props",
-        "global.json",
-        "NuGet.Config",
-        "tests/xunit.runner.json",
-        "src/obj/a.json",
-    ],
-)
-def test_surroundings(path: str) -> None:
-    assert Dotnet().surroundings(path)
-    assert not Dotnet().surroundings("src/Shop/Cart.cs")
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        (CART, True),
-        ("tests/Shop.Tests/data/a.json", True),
-        ("Shop.UnitTests/A.cs", True),
-        ("src/CartTest.cs", True),
-        ("src/Shop/Cart.cs", False),
-        ("src/Contests/A.cs", False),
-        ("src/Latest/A.cs", False),
-    ],
-)
-def test_files_of_tests(path: str, expected: bool) -> None:
-    assert Dotnet().is_test(path) is expected
 
 
 def test_packages_are_restored_from_manifests_alone() -> None:

@@ -15,6 +15,7 @@ from m3agent.tools.runners.go import CACHE, Go
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
 from tests.conftest import write_files
+from tests.ecosystems import records
 
 GO = Go()
 SUITE = Suite("go")
@@ -22,7 +23,7 @@ needs_go = pytest.mark.skipif(shutil.which("go", path="/usr/bin") is None, reaso
 
 
 def tree_of(*paths: str) -> Tree:
-    return Tree(paths, lambda _: b"")
+    return records.tree_of(dict.fromkeys(paths, ""))
 
 
 def test_each_module_with_tests_is_a_suite() -> None:
@@ -63,13 +64,6 @@ def test_targets_of_a_module_in_a_folder_are_relative_to_it() -> None:
     assert GO.select(suite, tree, ["tools/c_test.go::TestX", "tools/in/d_test.go"]) == ("./in", ".::TestX")
     assert GO.select(suite, tree, ["tools"]) == ()
     assert GO.select(suite, tree, ["elsewhere/x.txt"]) == ()
-
-
-def test_test_files_and_surroundings() -> None:
-    tests = ["a_test.go", "in/testdata/x.json", "in/out.golden"]
-    assert [path for path in [*tests, "a.go", "testdata.go"] if GO.is_test(path)] == tests
-    deciding = ["go.mod", "in/go.sum", "go.work", "vendor/x/y.go"]
-    assert [path for path in [*deciding, "a.go", "go.mod.txt"] if GO.surroundings(path)] == deciding
 
 
 def test_the_environment_downloads_modules_unless_they_are_vendored() -> None:

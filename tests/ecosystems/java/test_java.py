@@ -1,4 +1,4 @@
-"""The runners of Java without a sandbox: detection, selection, surroundings, reading of Surefire's reports."""
+"""The runners of Java without a sandbox: the tests of a run, reading of Surefire's reports."""
 
 from __future__ import annotations
 
@@ -7,67 +7,22 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.base import Limits, Output, Suite
+from m3agent.tools.runners.base import Job, Output, Suite
 from m3agent.tools.runners.java import Gradle, Maven
 from m3agent.tools.runners.reporters import surefire
-from tests.ecosystems.table import tree_of
+from tests.ecosystems.records import WORK, tree_of
 
 TEST = "src/test/java/shop/CartTest.java"
 
 
-def roots(runner: Maven | Gradle, *paths: str) -> list[str]:
-    return [suite.root for suite in runner.detect(tree_of(dict.fromkeys(paths, "")))]
-
-
-@pytest.mark.parametrize(
-    ("paths", "maven", "gradle"),
-    [
-        (("pom.xml", TEST), [""], []),
-        (("pom.xml",), [], []),
-        (("pom.xml", "a/pom.xml", f"a/{TEST}"), [""], []),
-        (("a/pom.xml", f"a/{TEST}", "b/build.gradle", f"b/{TEST}"), ["a"], ["b"]),
-        (("settings.gradle.kts", "app/build.gradle.kts", f"app/{TEST}"), [], [""]),
-        (("pom.xml", "build.gradle", TEST), [""], []),
-        (("pom.xml", "build.gradle", "gradlew", TEST), [], [""]),
-        (("pom.xml", "src/test/java/shop/Helper.java"), [], []),
-        (("src/test/resources/x/pom.xml", f"src/test/resources/x/{TEST}"), [], []),
-        (("build.gradle", "src/test/kotlin/CartTest.kt"), [], [""]),
-    ],
-)
-def test_detection(paths: tuple[str, ...], maven: list[str], gradle: list[str]) -> None:
-    assert roots(Maven(), *paths) == maven
-    assert roots(Gradle(), *paths) == gradle
-
-
-def test_selection() -> None:
+def test_chosen_classes_and_their_modules() -> None:
     other = "a/src/test/java/shop/deep/OtherTest.java"
     tree = tree_of(dict.fromkeys(("pom.xml", "a/pom.xml", f"b/{TEST}", "b/pom.xml", other), ""))
-    suite = Suite("maven")
-    assert Maven().select(suite, tree, [f"{other}::OtherTest > x"]) == (other,)
-    assert Maven().select(suite, tree, ["a"]) == (other,)
-    assert Maven().select(suite, tree, ["a/pom.xml"]) == ()
-    (command,) = Maven().commands(suite, tree, [other], [], Limits(), "/tmp/work")
+    (command,) = Maven().commands(Job(Suite("maven"), tree, [other], work=WORK), [])
     assert "-Dtest=shop.deep.OtherTest" in command.argv
-    assert command.files["/tmp/work/maven.poms"] == b"a/pom.xml"
-    (command,) = Gradle().commands(Suite("gradle"), tree, [other], [], Limits(), "/tmp/work")
-    assert command.files["/tmp/work/gradle.classes"] == b"shop.deep.OtherTest"
-
-
-@pytest.mark.parametrize("path", [TEST, "a/src/test/resources/x.json", "a/CartIT.java", "x/CartSpec.groovy"])
-def test_files_of_tests(path: str) -> None:
-    assert Maven().is_test(path)
-    assert not Maven().is_test("src/main/java/shop/Cart.java")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["pom.xml", "a/build.gradle.kts", "settings.gradle", "gradle.properties", "gradle/libs.versions.toml", ".mvn/jvm.config",
-     "mvnw", "src/main/resources/META-INF/services/org.junit.X", "src/test/resources/junit-platform.properties",
-     "target/surefire-reports/TEST-a.xml"],
-)  # fmt: skip
-def test_surroundings(path: str) -> None:
-    assert Gradle().surroundings(path, ())
-    assert not Gradle().surroundings("src/main/java/shop/Cart.java", ())
+    assert command.files[f"{WORK}/maven.poms"] == b"a/pom.xml"
+    (command,) = Gradle().commands(Job(Suite("gradle"), tree, [other], work=WORK), [])
+    assert command.files[f"{WORK}/gradle.classes"] == b"shop.deep.OtherTest"
 
 
 def test_preparation() -> None:
@@ -77,10 +32,9 @@ def test_preparation() -> None:
 
 
 def test_no_report_is_explained() -> None:
-    (command,) = Maven().commands(Suite("maven"), tree_of({}), (), [], Limits(), "/tmp/work")
-    reading = Maven().read(
-        Suite("maven"), tree_of({}), [], [Output(command, 1, b"", stderr=b"mvn is not installed\n")]
-    )
+    job = Job(Suite("maven"), tree_of({}), work=WORK)
+    (command,) = Maven().commands(job, [])
+    reading = Maven().read(job, [], [Output(command, 1, b"", stderr=b"mvn is not installed\n")])
     assert reading.problem == "the test runner wrote no report: mvn is not installed"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from m3agent.tools.runners.base import Limits, Preparation, Suite, Tree
+from m3agent.tools.runners.base import Job, Preparation, Suite, Tree
 from m3agent.tools.runners.javascript import JAVASCRIPT
 from m3agent.tools.runners.suites import find_suites
 
@@ -33,7 +33,7 @@ def suites_of(files: Mapping[str, object]) -> dict[str, Suite]:
 def arguments(suite: Suite, tree: Tree, *wanted: str) -> list[str]:
     runner = JAVASCRIPT[suite.runner]
     targets = runner.select(suite, tree, wanted)
-    (command,) = runner.commands(suite, tree, targets, (), Limits(), "/tmp/work")
+    (command,) = runner.commands(Job(suite, tree, targets, work="/tmp/work"), ())
     start = command.argv.index("/tmp/work/reporters/run.cjs")
     return list(command.argv[start + 2 :])
 
@@ -242,7 +242,7 @@ def test_arguments_of_the_script_are_kept(script: str, whole: str, part: str) ->
 def test_node_runs_the_files_of_the_script(script: str, files: list[str]) -> None:
     tree = tree_of({"package.json": scripts(script), **FILES})
     (suite,) = find_suites(tree)
-    (command,) = JAVASCRIPT["node-test"].commands(suite, tree, (), (), Limits(), "/tmp/work")
+    (command,) = JAVASCRIPT["node-test"].commands(Job(suite, tree), ())
     assert sorted(json.loads(command.argv[-1])["files"]) == files
 
 
@@ -250,13 +250,13 @@ def test_options_and_variables_of_the_script_reach_node() -> None:
     script = "CI= NODE_OPTIONS=--experimental-vm-modules node --expose-gc node_modules/.bin/jest"
     tree = tree_of({"package.json": scripts(script), **FILES})
     (suite,) = find_suites(tree)
-    (command,) = JAVASCRIPT["jest"].commands(suite, tree, (), (), Limits(), "/tmp/work")
+    (command,) = JAVASCRIPT["jest"].commands(Job(suite, tree), ())
     assert command.argv[:2] == ("node", "--expose-gc")
     assert command.env == {"NODE_OPTIONS": "--experimental-vm-modules"}
     tree = tree_of(
         {"package.json": scripts("node --import tsx --test-concurrency=1 --test test/*.js"), **FILES}
     )
-    (command,) = JAVASCRIPT["node-test"].commands(find_suites(tree)[0], tree, (), (), Limits(), "/tmp/work")
+    (command,) = JAVASCRIPT["node-test"].commands(Job(find_suites(tree)[0], tree), ())
     assert json.loads(command.argv[-1])["nodeOptions"] == ["--import", "tsx"]
 
 

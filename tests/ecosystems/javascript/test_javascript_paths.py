@@ -1,4 +1,4 @@
-"""Which files of a JavaScript project are tests, and which decide how tests run."""
+"""What a patch may change in a package.json."""
 
 from __future__ import annotations
 
@@ -10,77 +10,6 @@ import pytest
 from m3agent.tools.runners.javascript import JAVASCRIPT, restored_manifest
 
 JEST = JAVASCRIPT["jest"]
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "src/a.test.js",
-        "src/a.spec.tsx",
-        "a.e2e.mts",
-        "src/__tests__/a.js",
-        "test/helper.js",
-        "tests/data/a.json",
-        "spec/a.js",
-        "e2e/login.ts",
-        "src/__snapshots__/a.js.snap",
-        "src/__mocks__/fs.js",
-        "lib/test.js",
-        "lib/test-a.cjs",
-        "lib/a_test.js",
-        "lib/a-test.js",
-    ],
-)
-def test_files_of_tests(path: str) -> None:
-    assert JEST.is_test(path)
-
-
-@pytest.mark.parametrize(
-    "path", ["src/a.js", "src/testing.js", "src/latest.js", "contest/a.js", "a.test.css", "spec.md"]
-)
-def test_files_of_the_product(path: str) -> None:
-    assert not JEST.is_test(path)
-    assert not JEST.surroundings(path)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "package.json",
-        "packages/a/package.json",
-        "package-lock.json",
-        "pnpm-lock.yaml",
-        "pnpm-workspace.yaml",
-        "yarn.lock",
-        "bun.lockb",
-        "jest.config.ts",
-        "jest.config.e2e.js",
-        "jest.setup.js",
-        "jest-setup.js",
-        "src/setupTests.ts",
-        "test-setup.js",
-        "vitest.config.mts",
-        "vitest.workspace.ts",
-        "vite.config.js",
-        ".mocharc.cjs",
-        ".mocharc.json",
-        "test/mocha.opts",
-        "ava.config.mjs",
-        "babel.config.json",
-        ".babelrc",
-        "tsconfig.test.json",
-        ".swcrc",
-        ".npmrc",
-        ".nycrc.json",
-        ".env.test",
-        ".pnp.cjs",
-        ".yarn/releases/yarn.cjs",
-        "node_modules/.bin/jest",
-        "packages/a/node_modules/mocha/index.js",
-    ],
-)
-def test_files_that_decide_how_tests_run(path: str) -> None:
-    assert JEST.surroundings(path)
 
 
 def restored(base: Mapping[str, object], patched: Mapping[str, object]) -> dict[str, object]:

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-
 import pytest
 
-from m3agent.tools.runners.base import Command, Output, Reading, Result, Suite, Tree
+from m3agent.tools.runners.base import Command, Job, Output, Reading, Result, Suite, Tree
 from m3agent.tools.runners.javascript import JAVASCRIPT
 from m3agent.tools.runners.run import report_of
+from tests.ecosystems.records import KEY, signed
 
-KEY = b"key"
 SUITE = Suite("mocha", "app")
 TREE = Tree([], lambda _: b"")
 
 
-def report(*records: list[object], key: bytes = KEY) -> bytes:
-    lines = []
-    for number, record in enumerate(records, 1):
-        body = f"{number}\t{json.dumps(record)}".encode()
-        lines.append(body + b"\t" + hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b"\n")
-    return b"".join(lines)
-
-
 def read(text: bytes, **fields: object) -> tuple[Reading, Output]:
     output = Output(Command(("node",)), 0, text, key=KEY, **fields)  # type: ignore[arg-type]
-    return JAVASCRIPT["mocha"].read(SUITE, TREE, (), [output]), output
+    return JAVASCRIPT["mocha"].read(Job(SUITE, TREE), (), [output]), output
 
 
 def test_paths_are_those_of_the_repository() -> None:
     reading, _ = read(
-        report(
+        signed(
             ["plan", "/ws/app/test/a.js"],
             ["start", "test/a.js", ["group", "a\n b"]],
             ["result", "file:///ws/app/test/a.js", ["group", "a\n b"], "passed", ""],
@@ -52,7 +40,7 @@ def test_paths_are_those_of_the_repository() -> None:
 def test_the_worst_of_equal_names_counts() -> None:
     file = "test/a.js"
     reading, output = read(
-        report(
+        signed(
             ["plan", file],
             ["start", file, ["twice"]],
             ["start", file, ["twice"]],
@@ -68,13 +56,13 @@ def test_the_worst_of_equal_names_counts() -> None:
 
 
 def test_a_file_without_an_end_is_red() -> None:
-    reading, output = read(report(["plan", "test/a.js"], ["end"]))
+    reading, output = read(signed(["plan", "test/a.js"], ["end"]))
     found = report_of(reading, (), [output])
     assert found.red == {"app/test/a.js"}
     assert not found.complete
 
 
-@pytest.mark.parametrize("text", [b"", b"\xff\xfe", report(["end"], key=b"another"), report(["result"])[:40]])
+@pytest.mark.parametrize("text", [b"", b"\xff\xfe", signed(["end"], key=b"another"), signed(["result"])[:40]])
 def test_an_unreadable_report_is_a_run_that_did_not_end(text: bytes) -> None:
     reading, output = read(text)
     assert not reading.ended
@@ -88,5 +76,5 @@ def test_a_missing_package_is_named() -> None:
 
 
 def test_signs_of_tampering_are_reported() -> None:
-    reading, output = read(report(["tampering", "the code under test replaced it()"], ["end"]))
+    reading, output = read(signed(["tampering", "the code under test replaced it()"], ["end"]))
     assert report_of(reading, (), [output]).signs.forged == ("the code under test replaced it()",)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from m3agent.tools.runners.automake import AutomakeRunner
-from m3agent.tools.runners.base import Limits, Unit
-from m3agent.tools.runners.run import report_of
+from m3agent.tools.runners.base import Unit
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import WORK, job_of, output_of, report_from
 
 RUNNER = AutomakeRunner()
 FILES = {
@@ -19,25 +17,13 @@ FILES = {
     "tests/a.c": "",
     "tests/b.sh": "",
 }
-WORK = "/tmp/m3agent-tests/make-check"
+JOB = job_of(RUNNER, FILES)
 LISTING = "D ./tests\nT a b.sh\nL a.log b.sh.log\nP a lib\nS a a.c\nS b.sh\nD .\nT x\nL\nP\n"
 
 
-def test_detection() -> None:
-    def roots(files: dict[str, str]) -> list[str]:
-        return [suite.root for suite in RUNNER.detect(tree_of(files))]
-
-    assert roots(FILES) == [""]
-    assert roots({"a/configure.ac": "", "a/Makefile.am": "  TESTS += x\n", "a/b/configure.ac": ""}) == ["a"]
-    assert roots({"configure.ac": "", "Makefile.am": "bin_PROGRAMS = a\n"}) == []
-    assert roots({**FILES, "CMakeLists.txt": "enable_testing()\n"}) == []
-
-
 def units() -> list[Unit]:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
     done = {"configure": {}, "list": {"output": LISTING}}
-    return RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+    return RUNNER.units(JOB, output_of(RUNNER.build(JOB), done))
 
 
 def test_units() -> None:
@@ -50,13 +36,8 @@ RETURNED = [["loaded", 0, 0, ""], ["main", 0, 1, ""], ["return", 0, 2, ""]]
 
 
 def read(report: str, exit_status: int = 0, watched: object = RETURNED) -> TestReport:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
-    found = units()[:1]
-    (command,) = RUNNER.commands(suite, tree, (), found, Limits(), WORK)
     done = {"0": {"report": report, "exit": exit_status}, "0 direct": {"linked": True, "watched": watched}}
-    outputs = [output_of(command, done)]
-    return report_of(RUNNER.read(suite, tree, found, outputs), found, outputs)
+    return report_from(RUNNER, JOB, done, units()[:1])
 
 
 @pytest.mark.parametrize(
@@ -95,11 +76,6 @@ def test_program_that_ends_before_main_is_a_sign() -> None:
 
 
 def test_test_without_a_step_did_not_end() -> None:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
-    found = units()
-    (command,) = RUNNER.commands(suite, tree, (), found, Limits(), WORK)
-    outputs = [output_of(command, {}, ended=False)]
-    report = report_of(RUNNER.read(suite, tree, found, outputs), found, outputs)
+    report = report_from(RUNNER, JOB, {}, units(), ended=False)
     assert report.red == {"tests/a.c::a", "tests/b.sh::b.sh"}
     assert not report.complete

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from m3agent.tools.runners.meson import MesonRunner
-from tests.ecosystems.records import output_of
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import WORK, job_of, output_of
 
 RUNNER = MesonRunner()
 PROJECT = "project('a', 'c')\n"
@@ -15,23 +14,10 @@ FILES = {
     "tests/a_test.c": "",
     "tests/s.sh": "",
 }
-WORK = "/tmp/m3agent-tests/meson"
-
-
-def test_detection() -> None:
-    def roots(files: dict[str, str]) -> list[str]:
-        return [suite.root for suite in RUNNER.detect(tree_of(files))]
-
-    assert roots(FILES) == [""]
-    assert roots({"meson.build": PROJECT, "tests/meson.build": "  test('a', a)\n"}) == [""]
-    assert roots({"meson.build": PROJECT, "subprojects/x/meson.build": FILES["meson.build"]}) == [""]
-    assert roots({"meson.build": PROJECT}) == []
-    assert roots({**FILES, "CMakeLists.txt": "enable_testing()\n"}) == []
+JOB = job_of(RUNNER, FILES)
 
 
 def test_units() -> None:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
     build = f"{WORK}/build"
     tests = [
         {
@@ -63,7 +49,7 @@ def test_units() -> None:
         "list": {"report": json.dumps(tests)},
         "targets": {"files": {"programs.json": json.dumps(targets)}},
     }
-    one, two = RUNNER.units(suite, tree, output_of(RUNNER.build(suite, tree, (), WORK), done))
+    one, two = RUNNER.units(JOB, output_of(RUNNER.build(JOB), done))
     assert (one.name, two.name) == ("tests/a_test.c::a", "tests/s.sh::k")
     assert vars(one)["make"] == ("ninja", "-C", build, "a")
     assert vars(one)["facts"] == {"compiler flags": "-DX", "PROTOCOL": "exitcode"}
@@ -72,11 +58,6 @@ def test_units() -> None:
 
 
 def test_build_that_cannot_be_configured_is_one_red_unit() -> None:
-    tree = tree_of(FILES)
-    (suite,) = RUNNER.detect(tree)
-    output = output_of(
-        RUNNER.build(suite, tree, (), WORK),
-        {"configure": {"exit": 1, "output": "meson.build:1:0: ERROR: no\n"}},
-    )
-    (unit,) = RUNNER.units(suite, tree, output)
+    failed = {"configure": {"exit": 1, "output": "meson.build:1:0: ERROR: no\n"}}
+    (unit,) = RUNNER.units(JOB, output_of(RUNNER.build(JOB), failed))
     assert (unit.name, unit.built) == ("meson.build", False)

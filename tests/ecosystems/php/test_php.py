@@ -1,4 +1,4 @@
-"""The runner of PHPUnit without a sandbox: detection, selection, surroundings, preparation."""
+"""The runner of PHPUnit without a sandbox: detection, preparation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from m3agent.tools.runners.base import Limits, Output, Suite
+from m3agent.tools.runners.base import Job, Output, Suite
 from m3agent.tools.runners.php import Phpunit
-from tests.ecosystems.table import tree_of
+from tests.ecosystems.records import WORK, tree_of
 
 NEEDS = json.dumps({"require-dev": {"phpunit/phpunit": "^9"}})
 
@@ -18,8 +18,8 @@ def found(files: dict[str, str]) -> dict[str, tuple[str, ...]]:
     tree = tree_of(files)
     result = {}
     for suite in Phpunit().detect(tree):
-        (command,) = Phpunit().commands(suite, tree, (), [], Limits(), "/tmp/work")
-        result[suite.root] = tuple(command.files["/tmp/work/phpunit.files"].decode().split("\n"))
+        (command,) = Phpunit().commands(Job(suite, tree, work=WORK), [])
+        result[suite.root] = tuple(command.files[f"{WORK}/phpunit.files"].decode().split("\n"))
     return result
 
 
@@ -71,49 +71,6 @@ def test_detection(files: dict[str, str], expected: dict[str, tuple[str, ...]]) 
     assert found(files) == expected
 
 
-@pytest.mark.parametrize(
-    ("wanted", "targets"),
-    [
-        (["p/tests/ATest.php::App\\ATest > testX with data set #1"], ("p/tests/ATest.php",)),
-        (["p/tests/Sub"], ("p/tests/Sub/BTest.php",)),
-        (["p/tests"], ()),
-        ([], ()),
-        (["p/tests/Helper.php"], ()),
-    ],
-)
-def test_selection(wanted: list[str], targets: tuple[str, ...]) -> None:
-    tree = tree_of(
-        {
-            "p/composer.json": NEEDS,
-            "p/tests/ATest.php": "",
-            "p/tests/Sub/BTest.php": "",
-            "p/tests/Helper.php": "",
-        }
-    )
-    assert Phpunit().select(Suite("phpunit", "p"), tree, wanted) == targets
-
-
-@pytest.mark.parametrize(
-    "path", ["tests/bootstrap.php", "a/Tests/ATest.php", "src/CartTest.php", "x/basic.phpt"]
-)
-def test_files_of_tests(path: str) -> None:
-    assert Phpunit().is_test(path)
-
-
-@pytest.mark.parametrize("path", ["src/Cart.php", "src/Contest.php", "src/Testing.php"])
-def test_files_of_the_product(path: str) -> None:
-    assert not Phpunit().is_test(path)
-
-
-@pytest.mark.parametrize(
-    "path", ["phpunit.xml", "phpunit.xml.dist", "a/phpunit-integration.xml", "composer.json", "composer.lock", "php.ini",
-             "vendor/autoload.php", "public/.user.ini", ".env.testing"]
-)  # fmt: skip
-def test_surroundings(path: str) -> None:
-    assert Phpunit().surroundings(path, ())
-    assert not Phpunit().surroundings("src/Cart.php", ())
-
-
 def test_preparation() -> None:
     none = Phpunit().prepare(
         Suite("phpunit"), tree_of({"composer.json": '{"require": {"php": "^8", "ext-dom": "*"}}'})
@@ -131,16 +88,17 @@ def test_preparation() -> None:
 
 def test_the_autoloader_is_made_outside_the_tree() -> None:
     tree = tree_of({"composer.json": NEEDS, "tests/ATest.php": ""})
-    build = Phpunit().build(Suite("phpunit"), tree, (), "/tmp/work")
+    build = Phpunit().build(Job(Suite("phpunit"), tree, work=WORK))
     assert build is not None
-    assert build.env["COMPOSER_VENDOR_DIR"] == "/tmp/work/vendor"
-    assert Phpunit().build(Suite("phpunit"), tree_of({"phpunit.xml": ""}), (), "/tmp/work") is None
+    assert build.env["COMPOSER_VENDOR_DIR"] == f"{WORK}/vendor"
+    assert Phpunit().build(Job(Suite("phpunit"), tree_of({"phpunit.xml": ""}))) is None
 
 
 def test_an_unsupported_version_is_explained() -> None:
     tree = tree_of({"composer.json": NEEDS, "tests/ATest.php": ""})
-    (command,) = Phpunit().commands(Suite("phpunit"), tree, (), [], Limits(), "/tmp/work")
+    job = Job(Suite("phpunit"), tree, work=WORK)
+    (command,) = Phpunit().commands(job, [])
     said = b"m3agent: this version of PHPUnit is not supported: m3agent runs PHPUnit 9\n"
-    reading = Phpunit().read(Suite("phpunit"), tree, [], [Output(command, 3, b"", stderr=said)])
+    reading = Phpunit().read(job, [], [Output(command, 3, b"", stderr=said)])
     assert not reading.ended
     assert "not supported" in reading.problem

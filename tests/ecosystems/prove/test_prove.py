@@ -4,32 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.runners.base import Limits
 from m3agent.tools.runners.prove import ProveRunner
-from m3agent.tools.runners.run import report_of
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.sandbox_run import tree_of
+from tests.ecosystems.records import WORK, job_of, report_from, tree_of
 
 RUNNER = ProveRunner()
 TEST = "use strict;\nuse Test::More tests => 2;\n"
 
 
-def test_detection() -> None:
-    files = {"t/a.t": TEST, "lib/A.pm": "", "dist/B/t/b.t": TEST, "t/deep/t/c.t": TEST}
-    assert [(suite.root, suite.evidence) for suite in RUNNER.detect(tree_of(files))] == [
-        ("", "t/a.t is a Perl test")
-    ]
-    several = {"one/t/a.t": TEST, "two/t/b.t": "#!/usr/bin/perl -w\n"}
-    assert [suite.root for suite in RUNNER.detect(tree_of(several))] == ["one", "two"]
-    assert RUNNER.detect(tree_of({"t/a.t": "#!/bin/sh\necho 1..0\n", "a.t": TEST})) == []
-
-
 def test_command_takes_over_taint_mode() -> None:
-    tree = tree_of({"one/t/a.t": "#!/usr/bin/perl -wT\n" + TEST})
-    (suite,) = RUNNER.detect(tree)
-    (command,) = RUNNER.commands(suite, tree, (), (), Limits(), "/w")
-    assert b'"argv": ["perl", "-T", "-Ilib", "t/a.t"], "cwd": "/ws/one"' in command.files["/w/run.json"]
+    (command,) = RUNNER.commands(job_of(RUNNER, {"one/t/a.t": "#!/usr/bin/perl -wT\n" + TEST}), ())
+    assert b'"argv": ["perl", "-T", "-Ilib", "t/a.t"], "cwd": "/ws/one"' in command.files[f"{WORK}/run.json"]
 
 
 def test_code_in_c_is_not_built() -> None:
@@ -47,12 +32,8 @@ EVENTS = "result 1 t/a.t\nresult 1 /ws/t/a.t\nend\n"
 
 
 def read(output: str, events: str = EVENTS, exit_status: int = 0, *, timed_out: bool = False) -> TestReport:
-    tree = tree_of({"t/a.t": TEST})
-    (suite,) = RUNNER.detect(tree)
-    (command,) = RUNNER.commands(suite, tree, (), (), Limits(), "/w")
     step = {"output": output, "report": events, "exit": exit_status, "timed_out": timed_out}
-    outputs = [output_of(command, {"t/a.t": step})]
-    return report_of(RUNNER.read(suite, tree, (), outputs), (), outputs)
+    return report_from(RUNNER, job_of(RUNNER, {"t/a.t": TEST}), {"t/a.t": step})
 
 
 GREEN = "1..2\nok 1 - one\nok 2 - two\n"

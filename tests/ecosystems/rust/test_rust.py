@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
-from m3agent.tools.runners.base import Limits, Suite, Tree
+from m3agent.tools.runners.base import Limits, Suite
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.records import tree_of
 
 CARGO = Cargo()
 SUITE = Suite("cargo")
@@ -19,10 +20,6 @@ needs_cargo = pytest.mark.skipif(
     shutil.which("cargo", path="/usr/bin") is None, reason="/usr/bin/cargo is missing"
 )
 PACKAGE = '[package]\nname = "{0}"\nversion = "0.1.0"\nedition = "{1}"\n'
-
-
-def tree_of(files: dict[str, str]) -> Tree:
-    return Tree(files, lambda path: files[path].encode())
 
 
 def test_each_workspace_and_lone_package_with_tests_is_a_suite() -> None:
@@ -81,20 +78,6 @@ def test_the_smallest_targets_are_selected(wanted: list[str], targets: tuple[str
     below = tree_of({f"rust/{path}": tree.text(path) for path in tree.paths})
     moved = [f"rust/{ident}" if ident != "." else "rust" for ident in wanted]
     assert CARGO.select(Suite("cargo", "rust"), below, moved) == targets
-
-
-def test_test_files_and_surroundings() -> None:
-    tests = [
-        "tests/it.rs",
-        "a/tests/data.json",
-        "benches/b.rs",
-        "src/tests.rs",
-        "src/cart/test.rs",
-        "src/a_test.rs",
-    ]
-    assert [path for path in [*tests, "src/lib.rs", "src/testing.rs"] if CARGO.is_test(path)] == tests
-    deciding = ["Cargo.toml", "a/Cargo.lock", ".cargo/config.toml", "build.rs", "rust-toolchain"]
-    assert [path for path in [*deciding, "src/lib.rs", "cargo/x"] if CARGO.surroundings(path)] == deciding
 
 
 def test_the_environment_sees_what_cargo_needs_to_read_manifests() -> None:

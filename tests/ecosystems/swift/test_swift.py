@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.tools.runners.base import Limits
-from m3agent.tools.runners.run import WORK, report_of
 from m3agent.tools.runners.swift import SwiftPackage
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import output_of
-from tests.ecosystems.table import believed, outcomes, tree_of
+from tests.ecosystems.records import WORK, job_of, report_from, tree_of
+from tests.ecosystems.table import believed, outcomes
 
 MANIFEST = 'targets: [.target(name: "Shop"), .testTarget(name: "ShopTests", dependencies: ["Shop"])]'
 CART = "Tests/ShopTests/CartTests.swift"
@@ -38,26 +36,10 @@ NEW = """\
 
 
 def read(log: str, new: str = "", exit_status: int = 0, **more: Any) -> TestReport:
-    tree, runner = tree_of(FILES), SwiftPackage()
-    (suite,) = runner.detect(tree)
-    (command,) = runner.commands(suite, tree, (), [], Limits(), WORK)
     files = {f"{WORK}/tests.log": log}
     files |= {f"{WORK}/tests-swift-testing.xml": new} if new else {}
-    output = output_of(command, {"tests": {"exit": exit_status, **more}, "reports": {"files": files}})
-    return report_of(runner.read(suite, tree, [], [output]), [], [output])
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        (FILES, [""]),
-        ({"kit/Package.swift": MANIFEST}, ["kit"]),
-        ({"Package.swift": 'targets: [.target(name: "Shop")]'}, []),
-        ({".build/checkouts/a/Package.swift": MANIFEST}, []),
-    ],
-)
-def test_detection(files: dict[str, str], expected: list[str]) -> None:
-    assert [suite.root for suite in SwiftPackage().detect(tree_of(files))] == expected
+    done = {"tests": {"exit": exit_status, **more}, "reports": {"files": files}}
+    return report_from(SwiftPackage(), job_of(SwiftPackage(), FILES), done)
 
 
 def test_results() -> None:
@@ -113,17 +95,6 @@ def test_package_that_does_not_build() -> None:
     report = read(said, exit_status=1)
     assert not report.complete
     assert "cannot find 'x' in scope" in report.output
-
-
-def test_surroundings_and_files_of_tests() -> None:
-    runner = SwiftPackage()
-    assert all(
-        map(runner.surroundings, ("Package.swift", "Package@swift-5.9.swift", "Package.resolved", ".build/a"))
-    )
-    assert not runner.surroundings("Sources/Shop/Package.swift.txt")
-    assert runner.is_test(CART)
-    assert runner.is_test("Tests/ShopTests/Fixtures/a.json")
-    assert not runner.is_test("Sources/Shop/Cart.swift")
 
 
 def test_dependencies_are_fetched_only_if_there_are_any() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +10,8 @@ from hypothesis import strategies as st
 
 from m3agent.tools.runners.base import Command, Output, Result, Suite
 from m3agent.tools.runners.records import ident_of, path_of, read_records
+from tests.ecosystems.records import KEY, signed
 
-KEY = b"k" * 32
 SUITE = Suite("jest", "web")
 ENDED = [
     ["plan", "a.test.js"],
@@ -24,11 +21,7 @@ ENDED = [
 
 
 def lines(records: Sequence[Any], key: bytes = KEY, first: int = 1) -> bytes:
-    found = b""
-    for number, record in enumerate(records, start=first):
-        body = f"{number}\t{json.dumps(record)}".encode()
-        found += body + b"\t" + hmac.new(key, body, hashlib.sha256).hexdigest().encode() + b"\n"
-    return found
+    return signed(*records, key=key, first=first) if records else b""
 
 
 def output(report: bytes) -> Output:

@@ -11,7 +11,18 @@ import pytest
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.kinds import Backend
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.runners.base import Command, Limits, Output, Reading, Result, Runner, Suite, Tree, Unit
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Limits,
+    Output,
+    Reading,
+    Result,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+)
 from m3agent.tools.runners.run import NO_REPORT, NOT_ENDED, report_of, run_suite
 from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.tampering import Signs
@@ -96,46 +107,32 @@ class Shell(Runner):
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         return tuple(ident.partition("::")[0] for ident in wanted)
 
-    def build(self, suite: Suite, tree: Tree, targets: Sequence[str], work: str) -> Command:
+    def build(self, job: Job) -> Command:
         script = 'for file; do sh -n "$file" 2>/dev/null && echo "$file"; done; true'
-        return Command(("sh", "-c", script, "sh", *(targets or sorted(tree.paths))))
+        return Command(("sh", "-c", script, "sh", *(job.targets or sorted(job.tree.paths))))
 
-    def units(self, suite: Suite, tree: Tree, output: Output) -> list[Unit]:
+    def units(self, job: Job, output: Output) -> list[Unit]:
         built = output.report.decode().split()
-        return [Unit(path, path in built, "a syntax error") for path in sorted(tree.paths)]
+        return [Unit(path, path in built, "a syntax error") for path in sorted(job.tree.paths)]
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
+        report, key = f"{job.work}/report", f"{job.work}/key"
+        script = '{ cat "$3"; echo; . "$1"; } > "$2"'
         return [
             Command(
-                (
-                    "sh",
-                    "-c",
-                    '{ cat "$3"; echo; . "$1"; } > "$2"',
-                    "sh",
-                    f"./{unit.name}",
-                    f"{work}/report",
-                    f"{work}/key",
-                ),
+                ("sh", "-c", script, "sh", f"./{unit.name}", report, key),
                 env={"UNIT": unit.name},
-                files={f"{work}/extra/data.json": json.dumps({"unit": unit.name}).encode()},
-                report=f"{work}/report",
-                key_file=f"{work}/key",
-                seconds=limits.per_test,
+                files={f"{job.work}/extra/data.json": json.dumps({"unit": unit.name}).encode()},
+                report=report,
+                key_file=key,
+                seconds=job.limits.per_test,
                 unit=unit.name,
             )
             for unit in units
-            if unit.built and (not targets or unit.name in targets)
+            if unit.built and (not job.targets or unit.name in job.targets)
         ]
 
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         reading = Reading(ended=True)
         for output in outputs:
             key, *said = output.report.decode().splitlines()

@@ -10,26 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from m3agent.tools.runners.base import Suite, Tree
+from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
 from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
-from m3agent.tools.runners.javascript.paths import is_test_file
+from m3agent.tools.runners.path_rules import JS, is_code
 
-OTHER_PROJECTS = frozenset(
-    {
-        "example",
-        "examples",
-        "fixture",
-        "__fixtures__",
-        "template",
-        "templates",
-        "demo",
-        "demos",
-        "playground",
-        "test",
-        "tests",
-        "__tests__",
-        "spec",
-    }
+OTHER_PROJECTS = words_of(
+    "example examples fixture __fixtures__ template templates demo demos playground test tests __tests__ spec"
 )
 """Manifests in these folders are examples or data of tests."""
 PROGRAMS = {"jest": "jest", "vitest": "vitest", "mocha": "mocha", "_mocha": "mocha", "ava": "ava"}
@@ -168,38 +154,15 @@ def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[
 
 def _elsewhere(words: Sequence[str]) -> bool:
     """Return whether a package manager's arguments name other packages than this one."""
-    flags = (
-        "--workspaces",
-        "--workspace",
-        "-w",
-        "-ws",
-        "-r",
-        "--recursive",
-        "--filter",
-        "-F",
-        "--prefix",
-        "-C",
-        "--cwd",
-    )
+    flags = words_of("--workspaces --workspace -w -ws -r --recursive --filter -F --prefix -C --cwd")
     return any(word.partition("=")[0] in flags for word in words) or words[:1] in (
         ("workspaces",),
         ("workspace",),
     )
 
 
-def _takes_value(word: str) -> bool:
-    """Return whether the next word is the value of this option of node or of a wrapper."""
-    return word in (
-        "-r",
-        "--require",
-        "--import",
-        "--loader",
-        "--experimental-loader",
-        "-C",
-        "--conditions",
-        "-e",
-        "-f",
-    )
+_WITH_VALUE = words_of("-r --require --import --loader --experimental-loader -C --conditions -e -f")
+"""Options of node or of a wrapper after which a value follows."""
 
 
 def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -209,7 +172,7 @@ def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, .
     at = 0
     while at < len(words):
         word = words[at]
-        if _takes_value(word) and at + 1 < len(words):
+        if word in _WITH_VALUE and at + 1 < len(words):
             options += words[at : at + 2]
             at += 1
         elif not word.startswith("-"):
@@ -265,7 +228,5 @@ def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:
 
 def _has_tests(tree: Tree, folder: str) -> bool:
     """Return whether a package has test files of its own."""
-    start = f"{folder}/" if folder else ""
-    return any(
-        path.startswith(start) and "node_modules" not in path and is_test_file(path) for path in tree.paths
-    )
+    own = (path for path in tree.paths if is_within(path, folder) and "node_modules" not in path)
+    return any(is_code(path) and JS.is_test(path) for path in own)

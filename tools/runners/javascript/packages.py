@@ -5,9 +5,8 @@ from __future__ import annotations
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator
 
-from m3agent.tools.runners.base import Preparation, Suite, Tree
+from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
 
 LOCKS = {
     "package-lock.json": "npm",
@@ -22,14 +21,6 @@ _CLASSIC_YARN = "1.22.22"
 _MODERN_YARN = "4.9.2"
 _PNPM_OF_LOCK = {"5": "7.33.7", "6": "8.15.9", "9": "9.15.9"}
 """Version of pnpm that reads a lock file, by the lock file's version. Later lock files need the last version here."""
-
-
-def above(folder: str) -> Iterator[str]:
-    """Yield a folder and those above it, up to the repository's root."""
-    while folder:
-        yield folder
-        folder = posixpath.dirname(folder)
-    yield ""
 
 
 def member_patterns(tree: Tree, root: str) -> list[str]:
@@ -65,8 +56,6 @@ def is_member(patterns: list[str], folder: str) -> bool:
 def workspace_of(tree: Tree, folder: str) -> str:
     """Return the root of the workspace that a package belongs to, or the package's own folder."""
     for root in above(folder):
-        if root == folder:
-            continue
         inner = folder[len(root) :].lstrip("/")
         if is_member(member_patterns(tree, root), inner):
             return root
@@ -100,7 +89,7 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
     patterns = member_patterns(tree, root)
     for path in tree.named("package.json"):
         inner = posixpath.dirname(path)[len(root) :].lstrip("/")
-        if (not root or path.startswith(f"{root}/")) and is_member(patterns, inner):
+        if is_within(path, root) and is_member(patterns, inner):
             members.append(path)
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
     inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
@@ -137,15 +126,8 @@ def _install(
             name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
             return ("npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
         name = f"yarn@{version or _CLASSIC_YARN}"
-        return (
-            "npx",
-            "--yes",
-            name,
-            "install",
-            "--frozen-lockfile",
-            "--ignore-scripts",
-            "--non-interactive",
-        ), []
+        options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
+        return ("npx", "--yes", name, "install", *options), []
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund")
     if manager == "npm" and locks:
         return ("npm", "ci", *quiet), []

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from m3agent.tools.runners.base import (
     Command,
+    Job,
     Limits,
     Output,
     Preparation,
@@ -23,48 +24,41 @@ from m3agent.tools.runners.base import (
     Suite,
     Tree,
     Unit,
+    is_within,
+    place_of,
 )
-from m3agent.tools.runners.javascript import paths
 from m3agent.tools.runners.javascript.detect import find_suites
 from m3agent.tools.runners.javascript.manifest import restored_manifest
 from m3agent.tools.runners.javascript.packages import preparation
 from m3agent.tools.runners.javascript.set_up import set_up_files
+from m3agent.tools.runners.path_rules import JS, JS_NAMES, is_code
 from m3agent.tools.runners.records import read_records
 
 Dropped = Mapping[str, bool]
 """Options that a suite's own arguments lose, and whether a value follows."""
 _MISSING = re.compile(rb"^m3agent: (the package [\w@/.-]+ is not installed in node_modules)$", re.MULTILINE)
-_OUTPUT: Dropped = {
-    "--watch": False,
-    "--watchAll": False,
-    "-w": False,
-    "--bail": False,
-    "-b": False,
-    "--reporter": True,
-    "-R": True,
-    "--reporters": True,
-    "--coverage": False,
-    "--verbose": False,
-    "--silent": False,
-    "--passWithNoTests": False,
-    "-u": False,
-    "--update": False,
-}
+
+
+def _dropped(alone: str, with_value: str) -> Dropped:
+    """Return the options that would change the report of any runner, and those of one runner."""
+    every = "--watch --watchAll -w --bail -b --coverage --verbose --silent --passWithNoTests -u --update"
+    reporters = "--reporter -R --reporters"
+    rows = ((every, False), (reporters, True), (alone, False), (with_value, True))
+    return {option: value for options, value in rows for option in options.split()}
 
 
 class JavaScriptRunner(Runner):
-    """What the runners of the ecosystem share.
-
-    Attributes:
-        dropped: Options of the suite's script that would change the report.
-        time_limit: The option of a test's time limit in milliseconds; empty if there is another way.
-        needs_names: Whether only files with the name of a test are tests.
-    """
+    """What the runners of the ecosystem share."""
 
     language = "JavaScript or TypeScript"
-    dropped: ClassVar[Dropped] = _OUTPUT
+    dropped: ClassVar[Dropped] = _dropped("", "")
+    """Options of the suite's script that would change the report."""
     time_limit: ClassVar[str] = ""
+    """The option of a test's time limit, with `{}` for milliseconds; empty if there is another way."""
     needs_names: ClassVar[bool] = False
+    """Whether only files with the name of a test are tests."""
+    before_files: ClassVar[tuple[str, ...]] = ()
+    """Options before files that are to run."""
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suites whose scripts, dependencies or configuration name this runner."""
@@ -74,17 +68,9 @@ class JavaScriptRunner(Runner):
         """Return how the suite's package manager installs the packages."""
         return preparation(suite, tree)
 
-    def is_test(self, path: str) -> bool:
-        """Return whether a file belongs to the tests, by its path."""
-        return paths.is_test(path)
-
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files that a configuration names as set-up."""
         return set_up_files(tree)
-
-    def surroundings(self, path: str, base: Collection[str] = ()) -> bool:
-        """Return whether a file decides how tests run."""
-        return paths.surroundings(path)
 
     def restored(self, path: str, base: bytes | None, patched: bytes | None) -> bytes | None:
         """Return the content of a file that decides how tests run; of a package.json, only the settings of tests."""
@@ -100,18 +86,16 @@ class JavaScriptRunner(Runner):
 
         Nobody knows which tests use another file, such as a helper or data. So the whole suite runs for it.
         """
-        start = f"{suite.root}/" if suite.root else ""
         targets: list[str] = []
-        for ident in wanted:
-            path = ident.partition("::")[0].rstrip("/")
-            if path in ("", ".") or start.startswith(f"{path}/"):
+        for path in map(place_of, wanted):
+            if path == "." or is_within(suite.root, path):
                 return ()
-            if not path.startswith(start):
+            if not is_within(path, suite.root):
                 continue  # another suite's
             if self.is_target(path):
                 found = [path] if path in tree.paths else []
             else:
-                inside = [name for name in tree.paths if name.startswith(f"{path}/")]
+                inside = (name for name in tree.paths if name.startswith(f"{path}/"))
                 found = sorted(filter(self.is_target, inside))
                 if not found:
                     return ()
@@ -120,39 +104,28 @@ class JavaScriptRunner(Runner):
 
     def is_target(self, path: str) -> bool:
         """Return whether the runner can run a file by itself."""
-        return paths.is_named_test(path) if self.needs_names else paths.is_test_file(path)
+        named = re.search(rf"(^|/)__tests__/|{JS_NAMES}", path)
+        return is_code(path) and bool(named if self.needs_names else JS.is_test(path))
 
-    def commands(
-        self,
-        suite: Suite,
-        tree: Tree,
-        targets: Sequence[str],
-        units: Sequence[Unit],
-        limits: Limits,
-        work: str,
-    ) -> list[Command]:
+    def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return the one command that runs the targets."""
-        report, key_file = f"{work}/report", f"{work}/reporters/key"
+        suite, folder = job.suite, f"{job.work}/reporters"
+        report, key_file = f"{job.work}/report", f"{folder}/key"
         settings = {
             "runner": self.name,
             "report": report,
             "key": key_file,
-            "seconds": limits.per_test,
-            **self.settings(suite, tree, targets),
+            "seconds": job.limits.per_test,
+            **self.settings(suite, job.tree, job.targets),
         }
         node = _list(suite, "node") if self.name != "node-test" else ()
+        arguments = self.arguments(suite, job.targets, job.limits)
         return [
             Command(
-                (
-                    "node",
-                    *node,
-                    f"{work}/reporters/run.cjs",
-                    json.dumps(settings),
-                    *self.arguments(suite, targets, limits),
-                ),
+                ("node", *node, f"{folder}/run.cjs", json.dumps(settings), *arguments),
                 cwd=suite.root or ".",
                 env=_table(suite, "env"),
-                files={f"{work}/reporters/{name}": content for name, content in _programs().items()},
+                files={f"{folder}/{name}": content for name, content in _programs().items()},
                 report=report,
                 key_file=key_file,
             )
@@ -165,17 +138,13 @@ class JavaScriptRunner(Runner):
     def arguments(self, suite: Suite, targets: Sequence[str], limits: Limits) -> list[str]:
         """Return the runner's arguments."""
         own = kept(_list(suite, "args"), self.dropped)
-        if targets:
-            own = options_of(own)
-        return [*self.limit(limits), *own, *targets]
+        limit = self.time_limit.format(int(limits.per_test * 1000))
+        start = [limit] if limit else []
+        return [*start, *options_of(own), *self.before_files, *targets] if targets else [*start, *own]
 
-    def limit(self, limits: Limits) -> list[str]:
-        """Return the arguments for the time limit of a test."""
-        return [f"{self.time_limit}={int(limits.per_test * 1000)}"] if self.time_limit else []
-
-    def read(self, suite: Suite, tree: Tree, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
+    def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read the records."""
-        reading = read_records(suite, outputs)
+        reading = read_records(job.suite, outputs)
         for output in outputs:
             missing = _MISSING.search(output.stderr)
             if missing and not reading.results:
@@ -184,97 +153,44 @@ class JavaScriptRunner(Runner):
 
 
 class Jest(JavaScriptRunner):
-    """jest. The option for the time limit of a test is that of asynchronous tests."""
-
-    needs_names = True
+    """jest. Its time limit is that of asynchronous tests. It takes words for patterns, unless an option says that they are paths."""
 
     name = "jest"
-    time_limit = "--testTimeout"
-    dropped: ClassVar[Dropped] = {
-        **_OUTPUT,
-        "-i": False,
-        "--runInBand": False,
-        "-w": True,
-        "--maxWorkers": True,
-        "--detectOpenHandles": False,
-        "--ci": False,
-        "--json": False,
-        "--outputFile": True,
-        "--updateSnapshot": False,
-        "--collectCoverage": False,
-        "--testRunner": True,
-        "--testTimeout": True,
-        "--workerIdleMemoryLimit": True,
-    }
-
-    def arguments(self, suite: Suite, targets: Sequence[str], limits: Limits) -> list[str]:
-        """Return the arguments; files are given by path, because jest takes other words as patterns."""
-        given = super().arguments(suite, (), limits)
-        if not targets:
-            return given
-        return [*options_of(given), "--runTestsByPath", *targets]
+    needs_names = True
+    before_files = ("--runTestsByPath",)
+    time_limit = "--testTimeout={}"
+    dropped = _dropped(
+        "-i --runInBand --detectOpenHandles --ci --json --updateSnapshot --collectCoverage",
+        "-w --maxWorkers --outputFile --testRunner --testTimeout --workerIdleMemoryLimit",
+    )
 
 
 class Vitest(JavaScriptRunner):
     """vitest."""
 
-    needs_names = True
-
     name = "vitest"
-    time_limit = "--testTimeout"
-    dropped: ClassVar[Dropped] = {
-        **_OUTPUT,
-        "run": False,
-        "watch": False,
-        "dev": False,
-        "--run": False,
-        "--ui": False,
-        "--testTimeout": True,
-        "--outputFile": True,
-    }
+    needs_names = True
+    time_limit = "--testTimeout={}"
+    dropped = _dropped("run watch dev --run --ui", "--testTimeout --outputFile")
 
 
 class Mocha(JavaScriptRunner):
     """mocha. A specification in `.mocharc` always runs as well, because mocha adds files to it."""
 
     name = "mocha"
-    time_limit = "--timeout"
-    dropped: ClassVar[Dropped] = {
-        **_OUTPUT,
-        "-O": True,
-        "--reporter-option": True,
-        "--reporter-options": True,
-        "-p": False,
-        "--parallel": False,
-        "-j": True,
-        "--jobs": True,
-        "-t": True,
-        "--timeout": True,
-        "-c": False,
-        "--color": False,
-        "--colors": False,
-    }
+    time_limit = "--timeout={}"
+    dropped = _dropped(
+        "-p --parallel -c --color --colors",
+        "-O --reporter-option --reporter-options -j --jobs -t --timeout",
+    )
 
 
 class Ava(JavaScriptRunner):
     """ava. Its time limit is the time without any new result."""
 
     name = "ava"
-    dropped: ClassVar[Dropped] = {
-        **_OUTPUT,
-        "--tap": False,
-        "-t": False,
-        "--fail-fast": False,
-        "--timeout": True,
-        "-T": True,
-        "-v": False,
-        "--update-snapshots": False,
-        "--no-worker-threads": False,
-    }
-
-    def limit(self, limits: Limits) -> list[str]:
-        """Return the argument for the time without any new result."""
-        return [f"--timeout={int(limits.per_test * 1000)}ms"]
+    time_limit = "--timeout={}ms"
+    dropped = _dropped("--tap -t --fail-fast -v --update-snapshots --no-worker-threads", "--timeout -T")
 
 
 class NodeTest(JavaScriptRunner):
@@ -304,7 +220,7 @@ class NodeTest(JavaScriptRunner):
         for pattern in patterns:
             name = pattern.removeprefix("./").rstrip("/")
             if any(path.startswith(f"{name}/") for path in inner):
-                found += [path for path in inner if path.startswith(f"{name}/") and paths.is_code(path)]
+                found += [path for path in inner if path.startswith(f"{name}/") and is_code(path)]
             else:
                 matches = glob_pattern(name)
                 found += [path for path in inner if matches.fullmatch(path)]

@@ -1,0 +1,266 @@
+"""Read the report formats that many runners write: XML, JUnit's XML, and the Test Anything Protocol.
+
+Strangers wrote the reports, so they are read in bounded time and memory. A document that is cut off is read up to the cut. There
+is no standard of JUnit's XML: what is read is what the common writers have in common. TAP is read in its versions 12 to 14; its
+subtests are indented and count as their parent's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from m3agent.tools.runners.base import Outcome, Result
+from m3agent.tools.runners.records import ident_of
+
+MOST_EVENTS = 200_000
+MOST_DEPTH = 100
+MOST_TEXT = 64 << 10
+"""Most characters of text that an element's content is cut to."""
+
+
+@dataclass
+class Element:
+    """An element with its attributes, the text directly in it, and the elements in it.
+
+    Attributes:
+        ended: Whether its end tag arrived.
+    """
+
+    tag: str
+    attributes: Mapping[str, str]
+    text: str
+    children: list[Element]
+    ended: bool = False
+
+    def get(self, name: str) -> str:
+        """Return an attribute; empty if it is missing."""
+        return self.attributes.get(name, "")
+
+    def all(self, *tags: str) -> list[Element]:
+        """Return all elements with one of these tags below this one, in the document's order."""
+        found: list[Element] = []
+        waiting = list(reversed(self.children))
+        while waiting:
+            element = waiting.pop()
+            if element.tag in tags:
+                found.append(element)
+            waiting += reversed(element.children)
+        return found
+
+
+class _Refused(Exception):
+    """The document is not one that an honest test runner writes."""
+
+
+def parse_xml(content: bytes) -> Element | None:
+    """Return the root of a document, up to the place where the document is cut off.
+
+    Returns:
+        None if there is no root, or if the document declares a type or entities, is nested too deeply or is too large.
+    """
+    parser = expat.ParserCreate()
+    parser.buffer_text = True
+    root: Element | None = None
+    path: list[Element] = []
+    events = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal root, events
+        events += 1
+        if events > MOST_EVENTS or len(path) >= MOST_DEPTH:
+            raise _Refused
+        element = Element(tag, attributes, "", [])
+        if path:
+            path[-1].children.append(element)
+        else:
+            root = element
+        path.append(element)
+
+    def end(_: str) -> None:
+        path.pop().ended = True
+
+    def text(data: str) -> None:
+        if path and len(path[-1].text) < MOST_TEXT:
+            path[-1].text += data[:MOST_TEXT]
+
+    def refuse(*_: object) -> None:
+        raise _Refused
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = text
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(content, True)
+    except _Refused:
+        return None
+    except expat.ExpatError:
+        pass  # cut off, or text of another program in it: what came before counts, and elements stay open
+    except (ValueError, LookupError):  # an unknown encoding
+        return None
+    return root
+
+
+_RED: dict[str, Outcome] = {"failure": "failed", "error": "error", "rerunFailure": "failed"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test in a report.
+
+    Attributes:
+        group: Its class, or the name of its suite.
+        name: Its name.
+        file: The file that the report names; may be empty.
+        outcome: Its outcome.
+        text: Its error text, or why it was skipped.
+    """
+
+    group: str
+    name: str
+    file: str
+    outcome: Outcome
+    text: str
+
+
+def read_junit(content: bytes) -> tuple[list[Case], bool]:
+    """Return the tests of a report, and whether the report is complete."""
+    root = parse_xml(content)
+    if root is None or root.tag not in ("testsuites", "testsuite"):
+        return [], False
+    suites = [root, *root.all("testsuite")] if root.tag == "testsuite" else root.all("testsuite")
+    cases = [
+        _case(suite, element) for suite in suites for element in suite.children if element.tag == "testcase"
+    ]
+    return cases, root.ended
+
+
+def _case(suite: Element, element: Element) -> Case:
+    outcome: Outcome = "passed"
+    text = ""
+    for child in element.children:
+        if child.tag in _RED:
+            outcome = "error" if "error" in (_RED[child.tag], outcome) else "failed"
+            text = "\n".join(filter(None, (text, child.get("message"), child.text.strip())))
+        elif child.tag == "skipped" and outcome == "passed":
+            outcome, text = "skipped", child.get("message") or child.text.strip()
+    if outcome == "passed" and not element.ended:
+        outcome, text = "failed", "the report ends in this test"
+    status = element.get("status").lower()
+    if outcome == "passed" and status in ("fail", "failed", "error"):
+        outcome = "failed"
+    return Case(
+        element.get("classname") or suite.get("name"),
+        element.get("name"),
+        element.get("file") or suite.get("file"),
+        outcome,
+        text,
+    )
+
+
+MOST_TESTS = 100_000
+MOST_TEXT_OF_TEST = 4000
+_PLAN = re.compile(r"^1\.\.(\d{1,7})(?:\s*#\s*(.*))?$")
+_TEST = re.compile(r"^(not )?ok\b(?:\s+(\d{1,7})(?=\s|$))?\s*(?:-\s+)?(.*)$")
+_DIRECTIVE = re.compile(r"(?<!\\)#\s*(skip|todo)\S*\s*(.*)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A test in a report.
+
+    Attributes:
+        number: Its number.
+        name: Its description without directive; may be empty.
+        outcome: Its outcome; a test that is still to do is skipped.
+        text: What was printed after it, or why it was skipped.
+    """
+
+    number: int
+    name: str
+    outcome: Outcome
+    text: str = ""
+
+
+@dataclass
+class Tap:
+    """What a report says.
+
+    Attributes:
+        points: The tests.
+        planned: Number of tests that the plan names; None if there is no plan.
+        reason: Why all tests are skipped, if the plan says so.
+        disorder: What contradicts itself in the report, as sentences.
+        bail_out: Why the program gave up.
+    """
+
+    points: list[Point] = field(default_factory=list)
+    planned: int | None = None
+    reason: str = ""
+    disorder: list[str] = field(default_factory=list)
+    bail_out: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether each planned test has exactly one result."""
+        return (
+            self.planned is not None
+            and not self.bail_out
+            and len({p.number for p in self.points}) == self.planned
+        )
+
+    @property
+    def red(self) -> bool:
+        """Whether a test failed."""
+        return any(point.outcome == "failed" for point in self.points)
+
+    def results(self, file: str, *groups: str) -> list[Result]:
+        """Return the results as tests of a file, which may belong to groups. A test without a name has its number."""
+        return [
+            Result(ident_of(file, [*groups, point.name or str(point.number)]), point.outcome, point.text)
+            for point in self.points
+        ]
+
+
+def read_tap(text: str) -> Tap:
+    """Return what a report says; other lines are text of the test before them."""
+    tap = Tap()
+    said: list[list[str]] = []
+    seen: set[int] = set()
+    for line in text.splitlines():
+        plan, test = _PLAN.match(line), _TEST.match(line)
+        if plan:
+            if tap.planned is not None:
+                tap.disorder.append("it has two plans")
+            tap.planned, tap.reason = int(plan[1]), plan[2] or ""
+        elif test and len(tap.points) < MOST_TESTS:
+            number = int(test[2]) if test[2] else len(tap.points) + 1
+            if number in seen:
+                tap.disorder.append(f"test {number} has two results")
+            elif seen and number < max(seen):
+                tap.disorder.append(f"test {number} is out of order")
+            seen.add(number)
+            tap.points.append(_point(number, test[1] is None, test[3]))
+            said.append([])
+        elif line.startswith("Bail out!"):
+            tap.bail_out = line.removeprefix("Bail out!").strip() or "without a reason"
+        elif said and sum(map(len, said[-1])) < MOST_TEXT_OF_TEST:
+            said[-1].append(line.removeprefix("# "))
+    tap.points = [
+        Point(p.number, p.name, p.outcome, p.text or "\n".join(lines).strip()[:MOST_TEXT_OF_TEST])
+        for p, lines in zip(tap.points, said, strict=True)
+    ]
+    return tap
+
+
+def _point(number: int, passed: bool, description: str) -> Point:
+    directive = _DIRECTIVE.search(description)
+    name = (description[: directive.start()] if directive else description).strip()
+    name = name.replace("\\#", "#")
+    if directive:
+        return Point(number, name, "skipped", directive[2] or directive[1].lower())
+    return Point(number, name, "passed" if passed else "failed")
