@@ -19,6 +19,7 @@ from m3agent.agent.session import events
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import LOG, SessionLog, read_log
 from m3agent.agent.session.session import Session
+from tests.agent.session.an_event import an_event
 
 PATCH = """diff --git a/src/deck.py b/src/deck.py
 index 1111111..2222222 100644
@@ -36,7 +37,6 @@ Write = Callable[..., Path]
 
 def started(title: str = "The last van stays on the quay", **changes: Any) -> events.SessionStarted:
     values: dict[str, Any] = {
-        "m3agent": "0.1.0",
         "repository": {
             "root": "/home/dev/ferry", "head": "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c", "branch": "main", "bare": False,
             "shallow": False, "dirty": 2,
@@ -51,7 +51,7 @@ def started(title: str = "The last van stays on the quay", **changes: Any) -> ev
         "tree": "1" * 40,
         **changes,
     }  # fmt: skip
-    return events.SessionStarted(**values)
+    return an_event(events.SessionStarted, **values)
 
 
 def turn_started(turn: int) -> events.TurnStarted:
@@ -81,12 +81,8 @@ def call_started(turn: int, call: int, name: str, arguments: dict[str, Any] | No
 def call_finished(
     turn: int, call: int, content: str, name: str = "code_exec", **changes: Any
 ) -> events.CallFinished:
-    values: dict[str, Any] = {
-        "turn": turn, "call": call, "id": f"c{call}", "name": name, "status": "done", "content": content,
-        "is_error": False, "exit_code": 0, "digest": "0" * 64, "truncated": False, "full_path": None, "data": {},
-        "seconds": 0.31, "tree": "1" * 40, **changes,
-    }  # fmt: skip
-    return events.CallFinished(**values)
+    values = {"name": name, "content": content, "exit_code": 0, "seconds": 0.31, **changes}
+    return an_event(events.CallFinished, turn=turn, call=call, id=f"c{call}", **values)
 
 
 def suite(where: str, red: list[str], green: list[str], call: int | None = None) -> events.TestFinished:
@@ -95,12 +91,12 @@ def suite(where: str, red: list[str], green: list[str], call: int | None = None)
 
 def finished(status: str = "verified", **changes: Any) -> events.SessionFinished:
     values: dict[str, Any] = {
-        "status": status, "exit": 0 if status == "verified" else 1, "reason": "1 test red before, green after",
-        "patch": "/nowhere/patch.diff", "paths": ["src/deck.py"], "notes": ["applied to the work tree: src/deck.py"],
-        "pull_request": None, "turns": 6, "calls": 5, "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400,
-        "reasoning_tokens": 480, "cached_share": 0.831, "tokens_per_second": 61.4, "price": 0.0731, "seconds": 96.3, **changes,
+        "exit": 0 if status == "verified" else 1, "reason": "1 test red before, green after", "patch": "/nowhere/patch.diff",
+        "paths": ["src/deck.py"], "notes": ["applied to the work tree: src/deck.py"], "turns": 6, "calls": 5,
+        "prompt_tokens": 2_490_900, "cached_tokens": 2_070_000, "completion_tokens": 2_400, "reasoning_tokens": 480,
+        "cached_share": 0.831, "tokens_per_second": 61.4, "price": 0.0731, "seconds": 96.3, **changes,
     }  # fmt: skip
-    return events.SessionFinished(**values)
+    return an_event(events.SessionFinished, status=status, **values)
 
 
 def a_fix() -> list[Event]:

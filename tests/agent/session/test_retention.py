@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,21 +12,13 @@ from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
 from m3agent.agent.session.session import Session
 from tests.agent.scripted import FIX, NOT_TESTED, UNTESTED, MakeRepo, fix, start
+from tests.agent.session.an_event import an_event
 from tests.servers.misbehaving import MisbehavingServer, Silence
 
 
 def begin(state: Path, root: str, kilobytes: int = 0) -> Session:
     session = Session.create(state, [])
-    values: dict[str, Any] = {
-        "m3agent": "0",
-        "repository": {"root": root},
-        "issue": {},
-        "endpoint": {},
-        "sandbox": {},
-        "settings": {},
-        "tree": "t",
-    }
-    session.write(events.SessionStarted(**values))
+    session.write(an_event(events.SessionStarted, repository={"root": root}))
     (session.folder / "trees.git").mkdir()
     (session.folder / "trees.git" / "object").write_bytes(b"x" * 1000 * kilobytes)
     (session.folder / "messages.jsonl").write_bytes(b"{}\n")

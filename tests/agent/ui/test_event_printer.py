@@ -20,6 +20,7 @@ from m3agent.agent.session.session import Session
 from m3agent.agent.ui.event_printer import Detail, Screen
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
+from tests.agent.session.an_event import an_event
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] :smile:\r\nnext\x9b \u202e\udcff end"
 TAMED = "[2J ]0;owned [bold red]x[/] :smile: next    end"
@@ -44,80 +45,65 @@ def show(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Show:
     return run
 
 
-def started(**changes: Any) -> events.SessionStarted:
+def started(title: str = "It is broken", **changes: Any) -> events.SessionStarted:
     repository = {"root": "/code/shop", "head": "0123456789abcdef" * 2, "branch": "main", "dirty": 0}
-    values: dict[str, Any] = {
-        "m3agent": "0",
-        "repository": {**repository, **changes},
-        "issue": {"title": changes.pop("title", "It is broken")},
-        "endpoint": {"description": "embedded", "source": "embedded"},
-        "sandbox": {"backend": "docker"},
-        "settings": {},
-        "tree": "t",
-    }
-    return events.SessionStarted(**values)
+    return an_event(
+        events.SessionStarted,
+        repository={**repository, **changes},
+        issue={"title": title},
+        endpoint={"description": "embedded", "source": "embedded"},
+        sandbox={"backend": "docker"},
+    )
 
 
-def probed() -> events.EndpointProbed:
-    known: dict[str, Any] = {"reasoning_field": "reasoning", "images": False, "prefix_caching": None}
-    known |= {"cached_tokens": None, "tokenizer_seconds": None, "seconds": 0.1, "max_model_len": 100_000}
-    return events.EndpointProbed(url="u", model="MiniMax-M3", flavour="vllm", version="0.33", **known)
+PROBED = an_event(
+    events.EndpointProbed, model="MiniMax-M3", flavour="vllm", version="0.33", max_model_len=100_000
+)
+FIRST_TURN = an_event(events.TurnStarted, turn=1)
 
 
-def call_started(arguments: dict[str, Any] | None, name: str = "code_exec") -> events.CallStarted:
-    return events.CallStarted(turn=2, call=1, id="c", name=name, arguments=arguments, tree="t")
+def packed(files: int = 1, tokens: int = 10, **values: Any) -> events.ContextPacked:
+    return an_event(events.ContextPacked, files=files, tokens=tokens, **{"exact": True, **values})
+
+
+def call_started(
+    arguments: dict[str, Any] | None, name: str = "code_exec", **values: Any
+) -> events.CallStarted:
+    return an_event(events.CallStarted, turn=2, call=1, name=name, arguments=arguments, **values)
 
 
 def finished_call(
     content: str = "exit code: 0\nstdout:\nx", status: str = "done", **changes: Any
 ) -> events.CallFinished:
-    values: dict[str, Any] = {
-        "turn": 2, "call": 1, "id": "c", "name": "code_exec", "status": status, "content": content, "is_error": False,
-        "exit_code": 0, "digest": "", "truncated": False, "full_path": None, "data": {}, "seconds": 1.25, "tree": "t", **changes,
-    }  # fmt: skip
-    return events.CallFinished(**values)
+    values = {"name": "code_exec", "exit_code": 0, "seconds": 1.25, **changes}
+    return an_event(events.CallFinished, turn=2, call=1, status=status, content=content, **values)
 
 
 def ended(status: str = "verified", **changes: Any) -> events.SessionFinished:
-    values: dict[str, Any] = {
-        "status": status, "exit": 0, "reason": "1 test red before, green after", "patch": None, "paths": [],
-        "notes": [], "pull_request": None, "turns": 4, "calls": 7, "prompt_tokens": None, "cached_tokens": None,
-        "completion_tokens": None, "reasoning_tokens": None, "cached_share": None, "tokens_per_second": None, "price": None, "seconds": 12.34,
-        **changes,
-    }  # fmt: skip
-    return events.SessionFinished(**values)
+    values = {"reason": "1 test red before, green after", "turns": 4, "seconds": 12.34, **changes}
+    return an_event(events.SessionFinished, status=status, **values)
 
 
 def turn_ended(**changes: Any) -> events.TurnFinished:
     values: dict[str, Any] = {
-        "turn": 2, "finish": "stop", "prompt_tokens": 500_000, "cached_tokens": 499_000, "completion_tokens": 312,
-        "reasoning_tokens": 40, "cached_share": 0.998, "tokens_per_second": 61.2, "first_token_seconds": 0.44,
-        "seconds": 5.5, "price": None, **changes,
+        "turn": 2, "prompt_tokens": 500_000, "cached_tokens": 499_000, "completion_tokens": 312, "reasoning_tokens": 40,
+        "cached_share": 0.998, "tokens_per_second": 61.2, "first_token_seconds": 0.44, "seconds": 5.5, **changes,
     }  # fmt: skip
-    return events.TurnFinished(**values)
+    return an_event(events.TurnFinished, **values)
 
 
-def network(verdict: str, reason: str = "", host: str = "x.example") -> events.NetworkRequest:
-    values: dict[str, Any] = {
-        "where": "session",
-        "method": "GET",
-        "host": host,
-        "port": 80,
-        "sent": 0,
-        "received": 0,
-    }
-    return events.NetworkRequest(**values, verdict=verdict, reason=reason, seconds=0.1)  # type: ignore[arg-type]
+def network(verdict: str, reason: str = "") -> events.NetworkRequest:
+    return an_event(
+        events.NetworkRequest, method="GET", host="x.example", port=80, verdict=verdict, reason=reason
+    )
 
 
-def verdict(verdict: str = "verified", **sets: list[Any]) -> events.Verify:
-    values: dict[str, Any] = {
-        "verdict": verdict, "reason": "why", "fixed": [], "broken": [], "still_red": [], "new": [], "flaky": [],
-        "seconds": 2.0, **sets,
-    }  # fmt: skip
-    return events.Verify(**values)
+def verdict(verdict: str = "verified", reason: str = "why", **values: Any) -> events.Verify:
+    return an_event(events.Verify, verdict=verdict, reason=reason, seconds=2.0, **values)
 
 
-PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds": 1}
+def suite(where: str, passed: list[str], failed: list[str]) -> events.TestFinished:
+    return an_event(events.TestFinished, where=where, passed=passed, failed=failed, complete=True)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +130,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
             ],
         ),
         (
-            events.SessionResumed(m3agent="0", messages=7, tree="t", interrupted=[]),
+            an_event(events.SessionResumed, messages=7),
             ["resumed    after 7 messages"],
         ),
         (
@@ -156,7 +142,7 @@ PACKED: dict[str, Any] = {"dropped": {}, "redacted": [], "digest": "", "seconds"
             ["• It is mended.", "  But not tested."],
         ),
         (
-            events.FileChanged(turn=1, call=1, changes=[("M", "a.py"), ("A", "b.py")], tree="t"),
+            an_event(events.FileChanged, changes=[("M", "a.py"), ("A", "b.py")]),
             ["  M a.py, A b.py"],
         ),
         (
@@ -283,10 +269,9 @@ def test_a_forked_session_says_what_it_continues(resumes: int, capfd: pytest.Cap
 
 
 def test_the_engine_embedded_has_no_tokens_whoever_started_it(show: Show) -> None:
-    served = events.EndpointProbed(**{**vars(probed()), "flavour": "embedded"})
-    packed = events.ContextPacked(files=1, tokens=10, exact=True, **PACKED)
+    served = dataclasses.replace(PROBED, flavour="embedded")
     end = ended(prompt_tokens=3000, completion_tokens=70)
-    lines = show(served, packed, turn_ended(), end, detail=Detail.VERBOSE).splitlines()
+    lines = show(served, packed(), turn_ended(), end, detail=Detail.VERBOSE).splitlines()
     assert lines == [
         "context    1 file, 10 tokens",
         "✓ verified 1 test red before, green after",
@@ -296,10 +281,8 @@ def test_the_engine_embedded_has_no_tokens_whoever_started_it(show: Show) -> Non
 
 @pytest.mark.parametrize(("failed", "first"), [([], "add a test that fails"), (["t"], "m3agent fix ISSUE")])
 def test_the_engine_embedded_asks_for_a_test_that_fails(show: Show, failed: list[str], first: str) -> None:
-    own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
-    values: dict[str, Any] = {"passed": ["a"], "failed": failed, "errored": [], "skipped": []}
-    before = events.Baseline(tree="t", **values, cached=False, seconds=0.3, complete=True)
-    output = show(own, before, ended("empty", reason="nothing was changed", turns=1))
+    before = an_event(events.Baseline, passed=["a"], failed=failed, complete=True)
+    output = show(started(), before, ended("empty", reason="nothing was changed", turns=1))
     assert f"\nnext       {first}" in output
 
 
@@ -318,8 +301,7 @@ def test_encoded_data_is_not_shown_in_the_details(show: Show) -> None:
 
 
 def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Show) -> None:
-    own = started(endpoint={"url": "u", "description": "embedded", "source": "embedded"})
-    output = show(own, ended("empty", reason="nothing was changed", turns=1)).splitlines()
+    output = show(started(), ended("empty", reason="nothing was changed", turns=1)).splitlines()
     assert output[-2:] == [
         "next       m3agent fix ISSUE --endpoint URL  asks a language model; this engine makes small repairs only",
         "           m3agent report  shows each step",
@@ -327,23 +309,16 @@ def test_the_engine_embedded_is_not_offered_advice_that_it_cannot_take(show: Sho
 
 
 def test_the_share_of_the_window_is_shown_when_the_window_is_known(show: Show) -> None:
-    packed = events.ContextPacked(
-        files=12,
-        tokens=34567,
-        exact=False,
-        **{**PACKED, "dropped": {"a": 2, "b": 1}, "redacted": ["x", "y"]},
-    )
+    partly = packed(12, 34567, exact=False, dropped={"a": 2, "b": 1}, redacted=["x", "y"])
     said = "context    12 files, ≈34,567 tokens, 3 left out, secrets redacted in 2"
-    first = events.TurnStarted(turn=1, messages=2, digest="d")
-    assert show(packed) == ""
-    assert show(packed, first) == f"{said}\n"
-    assert show(packed, probed()).splitlines() == [
+    assert show(partly) == ""
+    assert show(partly, FIRST_TURN) == f"{said}\n"
+    assert show(partly, PROBED).splitlines() == [
         "model      MiniMax-M3 (vllm 0.33)",
         f"{said}, 34.6% of the model's window",
     ]
-    assert show(probed(), packed).endswith(f"{said}, 34.6% of the model's window\n")
-    one = events.ContextPacked(files=1, tokens=10, exact=True, **PACKED)
-    assert show(one, first) == "context    1 file, 10 tokens\n"
+    assert show(PROBED, partly).endswith(f"{said}, 34.6% of the model's window\n")
+    assert show(packed(), FIRST_TURN) == "context    1 file, 10 tokens\n"
 
 
 def test_a_step_is_one_line_with_its_outcome(show: Show) -> None:
@@ -393,8 +368,7 @@ def test_the_details_have_times_rates_and_output(show: Show) -> None:
         *(f"    line {n}" for n in range(8, 12)),
         "turn 2     500,000 tokens in (99.8% cached), 312 out (40 thinking), 61 tokens/s, first after 0.4 s",
     ]
-    embedded = dataclasses.replace(started(), endpoint={"description": "embedded", "source": "embedded"})
-    assert "61 tokens/s" not in show(embedded, turn_ended(), detail=Detail.VERBOSE)
+    assert "61 tokens/s" not in show(started(), turn_ended(), detail=Detail.VERBOSE)
 
 
 def test_a_quiet_screen_shows_errors_and_the_end(show: Show) -> None:
@@ -416,12 +390,8 @@ def test_a_quiet_screen_shows_errors_and_the_end(show: Show) -> None:
 
 
 def test_the_tests_that_decide_are_shown_before_and_after(show: Show) -> None:
-    tests: dict[str, Any] = {"call": None, "errored": [], "skipped": [], "complete": True, "tree": ""}
-    before = events.TestFinished(where="before", passed=["a", "b"], failed=["c"], **tests)
-    after = events.TestFinished(where="after", passed=["a", "b", "c"], failed=[], **tests)
-    judged = dataclasses.replace(
-        verdict(fixed=["c"]), reason="1 test", repeats=6, own_only=True, left_out=["go:tool"]
-    )
+    before, after = suite("before", ["a", "b"], ["c"]), suite("after", ["a", "b", "c"], [])
+    judged = verdict(reason="1 test", fixed=["c"], repeats=6, own_only=True, left_out=["go:tool"])
     assert show(before, after, judged, ended(reason="1 test")).splitlines() == [
         "tests      before after  in fresh sandboxes, 2.0 s",
         "           red    green  c",
@@ -434,8 +404,8 @@ def test_the_tests_that_decide_are_shown_before_and_after(show: Show) -> None:
 
 
 def test_a_verdict_that_goes_back_is_given_once(show: Show) -> None:
-    back = events.Feedback(turn=2, round=1, kinds=["broken"], text="long", tests=["b"], tree="t")
-    failed = dataclasses.replace(verdict("failed", broken=["b"]), reason="1 test broke")
+    back = an_event(events.Feedback, turn=2, round=1, kinds=["broken"], text="long", tests=["b"])
+    failed = verdict("failed", "1 test broke", broken=["b"])
     assert show(failed, back).splitlines() == [
         "tests      before after  in fresh sandboxes, 2.0 s",
         "           green  red    b",
@@ -502,7 +472,7 @@ def test_a_change_is_shown_as_a_diff(tmp_path: Path, capfd: pytest.CaptureFixtur
     before = tree(a=old, b="same\n")
     one = tree(a=old.replace("line 5\n", "line five\n"), b="same\n")
     two = tree(a="".join(f"other {n}\n" for n in range(30)), c="new\n")
-    edit = dataclasses.replace(call_started({"path": "a.py"}, "file_edit"), tree=before)
+    edit = call_started({"path": "a.py"}, "file_edit", tree=before)
     done = finished_call("edited", name="file_edit", seconds=0.1)
     changed = events.FileChanged(turn=2, call=1, changes=[("M", "a.py")], tree=one)
     assert show(edit, done, changed) == [
@@ -512,7 +482,7 @@ def test_a_change_is_shown_as_a_diff(tmp_path: Path, capfd: pytest.CaptureFixtur
         "      6 +line five",
         "      7  line 6",
     ]
-    run = dataclasses.replace(call_started({"code": "make"}), tree=before)
+    run = call_started({"code": "make"}, tree=before)
     every = [("M", "a.py"), ("D", "b.py"), ("A", "c.py")]
     output = show(run, events.FileChanged(turn=2, call=1, changes=every, tree=two))
     assert output[:3] == ["  a.py  +30 -30", "      1 -line 0", "      2 -line 1"]
@@ -533,11 +503,9 @@ def test_attempts_say_once_what_they_have_in_common_and_else_their_number(
             attempt = {"number": number, "of": 10}
             screen.on_line(of_attempt(number, started(), attempt=attempt))
         for number in (1, 2):
-            screen.on_line(
-                of_attempt(number, events.ContextPacked(files=number, tokens=9, exact=True, **PACKED))
-            )
+            screen.on_line(of_attempt(number, packed(number, 9)))
         for number, path in ((1, "a.py"), (2, "b.py")):
-            screen.on_line(of_attempt(number, events.TurnStarted(turn=1, messages=2, digest="d")))
+            screen.on_line(of_attempt(number, FIRST_TURN))
             screen.on_line(of_attempt(number, call_started({"path": path}, "file_edit")))
         for number in (1, 2):
             screen.on_line(of_attempt(number, finished_call("done", name="file_edit")))
@@ -595,7 +563,7 @@ def test_a_cold_cache_is_no_fault_of_the_first_turn(show: Show) -> None:
 
 def test_events_that_say_nothing_to_a_person(show: Show) -> None:
     silent = (
-        events.TurnStarted(turn=1, messages=2, digest="d"),
+        FIRST_TURN,
         events.Message(turn=1, reasoning="thinking", text=" \n", calls=[]),
         events.Gate(turn=1, missing="", asked=1),
         call_started({"path": "\n"}),
@@ -615,7 +583,7 @@ def test_nothing_drives_the_terminal(show: Show) -> None:
         events.Message(turn=1, reasoning=HOSTILE, text=HOSTILE, calls=[]),
         call_started({"code": HOSTILE}),
         finished_call(content=HOSTILE),
-        events.FileChanged(turn=1, call=1, changes=[("A", HOSTILE)], tree="t"),
+        an_event(events.FileChanged, changes=[("A", HOSTILE)]),
         verdict(fixed=[HOSTILE]),
         events.Error(kind="x", text=HOSTILE, exit=3),
         ended(reason=HOSTILE, notes=[HOSTILE], patch=HOSTILE),
@@ -629,8 +597,7 @@ def test_nothing_drives_the_terminal(show: Show) -> None:
 
 def test_a_tools_name_does_not_drive_the_terminal(show: Show) -> None:
     """A model may use any string as a tool's name."""
-    named = dataclasses.replace(call_started({"code": "x"}), name=HOSTILE)
-    finished = dataclasses.replace(finished_call(), name=HOSTILE)
+    named, finished = call_started({"code": "x"}, HOSTILE), finished_call(name=HOSTILE)
     for written in ((named, finished), (finished,)):
         output = show(*written)
         assert "✓ " in output
@@ -662,8 +629,7 @@ def test_shown_tames(show: Show) -> None:
 def test_an_end_without_isolation_says_so(show: Show) -> None:
     begun = dataclasses.replace(started(), sandbox={"backend": "here"})
     assert "verified (not isolated)" in show(begun, ended())
-    tests: dict[str, Any] = {"call": None, "errored": [], "skipped": [], "complete": True, "tree": ""}
-    runs = [events.TestFinished(where=w, passed=["a"], failed=[], **tests) for w in ("before", "after")]
+    runs = [suite(where, ["a"], []) for where in ("before", "after")]
     shown = show(begun, *runs, verdict(fixed=["a"]), ended())
     assert "before after  in fresh copies, 2.0 s" in shown
     assert "1 test with and without the patch, in fresh copies" in shown and "sandboxes" not in shown
