@@ -13,9 +13,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,11 +33,12 @@ from m3agent.evals.create.folder import pack
 from m3agent.evals.create.history import open_history
 from m3agent.evals.data.instance import Source, Task
 from m3agent.sandbox.store.git_command import SUBCOMMANDS, GitCommand, for_owner_question, subcommand
-from tests.abuse.test_host_config import MORE, Hostile
+from tests.abuse.test_host_config import MORE, Hostile, configured
 from tests.abuse.test_host_git import CONFIG
 from tests.agent.delivery.test_apply import REGULAR
 from tests.agent.repositories import found
 from tests.conftest import git, others_later, write_files
+from tests.servers.loopback import LoopbackServer, QuietHandler
 
 pytestmark = pytest.mark.integration
 
@@ -79,17 +78,8 @@ def keys_of_git() -> list[str]:
     for key in re.findall(r"^[a-z]\w*\.[^\s_]+$", listed, re.MULTILINE | re.IGNORECASE):  # gitweb has others
         name = NAMES.get(key.partition(".")[0].lower(), "x")
         found.add(re.sub(r"<[^>]*>|\*", name, key))
-    known = {key for key, _ in entries_of(CONFIG + MORE, "false")}
+    known = {key for key, _ in configured(CONFIG + MORE, "false")}
     return sorted(key for key in {*found, *known} if not NOT_SET.fullmatch(key.lower()))
-
-
-def entries_of(keys: str, run: str) -> Entries:
-    """Return the keys of a configuration with their values."""
-    args = ["git", "config", "--file", "-", "--no-includes", "--null", "--list"]
-    done = subprocess.run(args, input=keys.replace("{run}", run).encode(), check=True, capture_output=True)
-    return [
-        (key, value) for key, _, value in (e.partition("\n") for e in done.stdout.decode().split("\0")[:-1])
-    ]
 
 
 def written(entries: Entries) -> str:
@@ -166,16 +156,11 @@ class Recorder:
         self.of_user: dict[tuple[str, ...], tuple[bool, bytes | None]] = {}
 
 
-class Asking(BaseHTTPRequestHandler):
+class Asking(QuietHandler):
     """A server that wants a password, so that git looks for a program that knows it."""
 
     def do_GET(self) -> None:
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="x"')
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # its name in the base class
-        pass
+        self.answer(401, b"", {"WWW-Authenticate": 'Basic realm="x"'})
 
 
 @pytest.fixture
@@ -210,10 +195,8 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 @pytest.fixture
 def origins() -> Iterable[list[str]]:
     """Addresses for a remote, one for each program that git may need for it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Asking) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield ["ssh://host.invalid/x", "git://127.0.0.1:1/x", f"http://127.0.0.1:{server.server_port}/x"]
-        server.shutdown()
+    with LoopbackServer(Asking) as server:
+        yield ["ssh://host.invalid/x", "git://127.0.0.1:1/x", f"http://{server.host}/x"]
 
 
 PLACES = ["checkout", "bare", "work tree", "submodule", "above a submodule", "nested"]
@@ -343,7 +326,7 @@ async def test_no_program_of_a_single_key_runs(
     commands = dict(recorder.of_user)
     config.write_text(base + written([("remote.origin.url", origins[0])]))
     without_key = given_to_git(found(where))
-    known = {key for key, _ in entries_of(CONFIG + MORE, "false")}
+    known = {key for key, _ in configured(CONFIG + MORE, "false")}
     ran = {}
     tried = 0
     for key in keys_of_git()[part::PARTS]:

@@ -69,11 +69,7 @@ class GrammarServer(LoopbackServer):
                     self.send_error(404)
 
             def _send(self, answer: dict[str, Any]) -> None:
-                data = json.dumps(answer).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.answer(200, json.dumps(answer).encode())
 
             def _stream(self, request: dict[str, Any], prompt: int, known: bool) -> None:
                 text = said(request.get("structured_outputs", {}).get("regex", "nonsense"))
@@ -91,11 +87,7 @@ class GrammarServer(LoopbackServer):
                 usage = {"prompt_tokens": prompt, "completion_tokens": 7, "prompt_tokens_details": details}
                 events.append({"choices": [], "usage": usage})
                 data = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.send_header("Content-Length", str(len(data.encode())))
-                self.end_headers()
-                self.wfile.write(data.encode())
+                self.answer(200, data.encode(), {"Content-Type": "text/event-stream"})
 
         super().__init__(Handler)
 

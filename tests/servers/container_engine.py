@@ -44,11 +44,6 @@ class ContainerEngine(ServerThread):
                 self._answer(200, {"status": "Download complete"})
 
             def _answer(self, status: int, body: object) -> None:
-                content = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                self.answer(status, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
         super().__init__(_Server(str(socket), Handler))

@@ -60,11 +60,7 @@ class EngineServer(LoopbackServer):
                     self._stream(answer)
                     return
                 status, text = (200, answer) if isinstance(answer, str) else answer
-                data = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+                self.answer(status, text.encode())
 
             def _stream(self, events: list[dict[str, Any]]) -> None:
                 self.send_response(200)

@@ -10,7 +10,9 @@ import json
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+
+from tests.servers.loopback import QuietHandler
 
 
 def tarball(files: Mapping[str, str]) -> bytes:
@@ -33,7 +35,7 @@ class NpmRegistry:
         self.requests: list[str] = []
         registry = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 registry.requests.append(self.path)
                 name, _, file = self.path.strip("/").partition("/-/")
@@ -42,13 +44,7 @@ class NpmRegistry:
                     return
                 manifest, content = registry.packages[name]
                 body = content if file else json.dumps(registry.document(name, manifest, content)).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                pass
+                self.answer(200, body)
 
         self._server = ThreadingHTTPServer((host, 0), Handler)
         self._server.daemon_threads = True

@@ -15,13 +15,14 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
 import pytest
 
 from m3agent.sandbox.backends.engine import connect
+from tests.servers.loopback import QuietHandler
 
 OUR_UV = Path(__file__).parents[2] / ".setup" / "uv" / "bin"
 UPLOADED = "2024-06-01T00:00:00Z"
@@ -122,7 +123,7 @@ class PackageIndex:
     def __enter__(self) -> Self:
         index = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_GET(self) -> None:
                 index.requests.append(self.path)
                 kind, _, name = self.path.strip("/").partition("/")
@@ -133,24 +134,14 @@ class PackageIndex:
                 every = [r for releases in index.releases.values() for r in releases]
                 content = next((r.content for r in every if r.filename == name), None)
                 if kind == "simple" and name in index.releases:
-                    self.answer(index.page(name), "application/vnd.pypi.simple.v1+json")
+                    page = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+                    self.answer(200, index.page(name), page)
                 elif kind == "files" and content is not None:
-                    self.answer(content, "application/octet-stream")
+                    self.answer(200, content, {"Content-Type": "application/octet-stream"})
                 else:
                     self.send_error(404)
 
             do_HEAD = do_GET
-
-            def answer(self, content: bytes, kind: str) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(content)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                pass
 
         self._server = ThreadingHTTPServer((self.host, 0), Handler)
         self._server.daemon_threads = True

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.servers.loopback import QuietHandler
 from tests.servers.tracker import Page, TrackerServer
 
 MEMBER: dict[str, Any] = {"author_association": "MEMBER", "user": {"login": "member", "type": "User"}}
@@ -94,7 +94,7 @@ class PullRequest:
 
     # -- answers of the server -------------------------------------------------------------------------------
 
-    def _look(self, handler: BaseHTTPRequestHandler) -> None:
+    def _look(self, handler: QuietHandler) -> None:
         if self.looks:
             page = self.looks.pop(0)()
             if isinstance(page, Page):
@@ -112,8 +112,8 @@ class PullRequest:
 
     def _listing(
         self, entries: Callable[[], list[dict[str, Any]]], name: str | None = None
-    ) -> Callable[[BaseHTTPRequestHandler], None]:
-        def answer(handler: BaseHTTPRequestHandler) -> None:
+    ) -> Callable[[QuietHandler], None]:
+        def answer(handler: QuietHandler) -> None:
             path, query = urlsplit(handler.path).path, parse_qs(urlsplit(handler.path).query)
             number = int(query.get("page", ["1"])[0])
             whole = entries()
@@ -125,7 +125,7 @@ class PullRequest:
 
         return answer
 
-    def _write(self, handler: BaseHTTPRequestHandler) -> None:
+    def _write(self, handler: QuietHandler) -> None:
         text = json.loads(self.server.visits[-1].body)["body"]
         self.written.append(text)
         self.comments.append(self._said(text, "issuecomment", {}))

@@ -49,14 +49,11 @@ class SessionRouter(LoopbackServer):
         except OSError:
             self._chosen[session] = (number + 1) % len(self._servers)
             data = b'{"error": {"message": "the worker is gone"}}'
-            asked.send_response(502)
+            status, kind = 502, "application/json"
         else:
             if asked.command == "POST":
                 self.served.append((session, number))
-            asked.send_response(answer.status)
-            asked.send_header("Content-Type", answer.getheader("Content-Type", ""))
+            status, kind = answer.status, answer.getheader("Content-Type", "")
         finally:
             upstream.close()
-        asked.send_header("Content-Length", str(len(data)))
-        asked.end_headers()
-        asked.wfile.write(data)
+        asked.answer(status, data, {"Content-Type": kind})

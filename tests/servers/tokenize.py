@@ -58,12 +58,7 @@ class TokenizeServer(LoopbackServer):
                 if status == 0:
                     self.close_connection = True
                     return
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                self.answer(status, answer, headers)
 
         super().__init__(Handler)
 

@@ -13,7 +13,6 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ class TrackerServer(LoopbackServer):
     """
 
     def __init__(self) -> None:
-        self.pages: dict[str, Page | Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.pages: dict[str, Page | Callable[[QuietHandler], None]] = {}
         self.visits: list[Visit] = []
         self.bytes_sent = 0
         self.git: Path | None = None
@@ -94,7 +93,7 @@ class TrackerServer(LoopbackServer):
             }
         )
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+    def _answer(self, handler: QuietHandler) -> None:
         headers = {name.lower(): value for name, value in handler.headers.items()}
         visit = Visit(
             handler.path, headers, handler.command, handler.rfile.read(int(headers.get("content-length", 0)))
@@ -114,14 +113,9 @@ class TrackerServer(LoopbackServer):
             return
         self.send(handler, page)
 
-    def send(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
+    def send(self, handler: QuietHandler, page: Page) -> None:
         data = page.body if isinstance(page.body, bytes) else json.dumps(page.body).encode()
-        handler.send_response(page.status)
-        for name, value in page.headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        handler.wfile.write(data)
+        handler.answer(page.status, data, page.headers)
 
     def _from_git(self, visit: Visit, name: str, repository: Path) -> Page:
         """Return the answer of git's CGI program."""
@@ -153,19 +147,19 @@ class TrackerServer(LoopbackServer):
         status = int(headers.pop("Status", "200").split()[0])
         return Page(body, status, headers)
 
-    def silent(self, handler: BaseHTTPRequestHandler) -> None:
+    def silent(self, handler: QuietHandler) -> None:
         """Accept the request and never answer."""
         self.closing.wait(30)
         handler.close_connection = True
 
-    def dripping(self, handler: BaseHTTPRequestHandler) -> None:
+    def dripping(self, handler: QuietHandler) -> None:
         """Answer a byte at a time, for ever."""
         self._begin(handler)
         while not self.closing.wait(0.05):
             handler.wfile.write(b"1\r\n \r\n")
             handler.wfile.flush()
 
-    def endless(self, handler: BaseHTTPRequestHandler) -> None:
+    def endless(self, handler: QuietHandler) -> None:
         """Answer as fast as the client reads, for ever, without a content length."""
         self._begin(handler)
         piece = b" " * 65536
@@ -175,7 +169,7 @@ class TrackerServer(LoopbackServer):
                 self.bytes_sent += len(piece)
         handler.close_connection = True
 
-    def cut(self, handler: BaseHTTPRequestHandler) -> None:
+    def cut(self, handler: QuietHandler) -> None:
         """Promise more bytes than it sends."""
         handler.send_response(200)
         handler.send_header("Content-Length", "1000")
@@ -183,7 +177,7 @@ class TrackerServer(LoopbackServer):
         handler.wfile.write(b'{"title": "Wro')
         handler.close_connection = True
 
-    def _begin(self, handler: BaseHTTPRequestHandler) -> None:
+    def _begin(self, handler: QuietHandler) -> None:
         handler.send_response(200)
         handler.send_header("Transfer-Encoding", "chunked")
         handler.end_headers()

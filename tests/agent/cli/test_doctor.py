@@ -7,11 +7,7 @@ import json
 import os
 import shutil
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import docker
 import pytest
@@ -26,11 +22,10 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.declared.preparation import Preparation
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
+from tests.agent.repositories import NewRepo
 from tests.command_line import run
 from tests.fakes.runner import use_own_runner
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo
+from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.integration
 
@@ -68,26 +63,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            models = {"data": [{"id": "m3", "object": "model", "owned_by": "vllm", "max_model_len": 262144}]}
-            body = json.dumps(models).encode() if self.path == "/v1/models" else b"{}"
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Keep the test's output clean."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        thread = threading.Thread(target=http.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
-        http.shutdown()
-        thread.join()
+def server(running_server: MisbehavingServer) -> str:
+    running_server.reset()
+    models = {"data": [{"id": "m3", "object": "model", "owned_by": "vllm", "max_model_len": 262144}]}
+    running_server.pages = {"/v1/models": models}
+    return running_server.url
 
 
 def test_a_bare_machine(machine: Machine) -> None:

@@ -9,14 +9,12 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 import unicodedata
 from collections.abc import Iterator
 from datetime import datetime
 from html.parser import HTMLParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -48,6 +46,7 @@ from tests.agent.report.test_report_model import (
     turn_started,
     write,
 )
+from tests.servers.loopback import LoopbackServer, QuietHandler
 
 __all__ = ["write"]  # a fixture
 
@@ -417,30 +416,18 @@ CHROMIUM = next(
 )
 
 
-class Asked(BaseHTTPRequestHandler):
-    """Records the paths that a browser requests."""
-
-    paths: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.paths.append(self.path)
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        pass
-
-
 @pytest.fixture
 def asked() -> Iterator[tuple[str, list[str]]]:
     """Yield the address of a server, and the list of paths requested from it."""
-    Asked.paths.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Asked) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", Asked.paths
-        server.shutdown()
-        thread.join()
+    paths: list[str] = []
+
+    class Asked(QuietHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.answer(204, b"")
+
+    with LoopbackServer(Asked) as server:
+        yield f"http://{server.host}", paths
 
 
 def browse(page: Path, profile: Path) -> tuple[str, str]:
