@@ -10,6 +10,7 @@ from m3agent.agent.session.usage import Totals, cached_share, prices_of, tokens_
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
 from m3agent.serving.client.prices import HOSTED, Prices
+from tests.serving import talk
 
 
 def turn(*, seconds: float = 2.0, first: float | None = 1.0, **counts: int | None) -> Turn:
@@ -17,15 +18,7 @@ def turn(*, seconds: float = 2.0, first: float | None = 1.0, **counts: int | Non
 
 
 def endpoint(url: str, **fields: Any) -> Endpoint:
-    values: dict[str, Any] = {
-        "model": "m",
-        "flavour": "unknown",
-        "version": None,
-        "max_model_len": None,
-        "reasoning_field": "reasoning",
-        "local": False,
-    }
-    return Endpoint(url=url, **(values | fields))
+    return talk.endpoint(url, **({"flavour": "unknown", "local": False} | fields))
 
 
 def test_unknown_stays_unknown() -> None:

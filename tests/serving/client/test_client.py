@@ -1,10 +1,8 @@
 """The client against a real server that follows a script: first correct answers, then wrong ones."""
 
 import asyncio
-import json
 import time
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 
@@ -25,13 +23,11 @@ from tests.servers.misbehaving import (
     Cut,
     MisbehavingServer,
     Reply,
-    Silence,
     Stall,
     Stream,
     call,
     delta,
     finish,
-    history_faults,
     leaked,
     usage,
 )
@@ -64,62 +60,6 @@ async def test_a_request(server: MisbehavingServer) -> None:
     assert turn.finish == "stop"
     assert turn.first_token_seconds is not None
     assert 0 < turn.first_token_seconds <= turn.seconds < 20
-
-
-@pytest.mark.parametrize(
-    ("flavour", "field", "more"),
-    [
-        ("unknown", "reasoning_content", set[str]()),
-        ("openrouter", "reasoning", set[str]()),
-        ("minimax", "reasoning_details", {"reasoning_split", "thinking"}),
-        ("sglang", "reasoning_content", {"top_k", "chat_template_kwargs"}),
-    ],
-)
-async def test_parameters_that_a_server_may_not_know_are_not_sent(
-    server: MisbehavingServer, flavour: str, field: str, more: set[str]
-) -> None:
-    server.answers = [FINE]
-    there = endpoint(server.url, flavour=flavour, reasoning_field=field)
-    async with client(server, endpoint=there) as made:
-        await ask(made, tools=[])
-    sent = server.chats[0].json
-    assert sent.keys() == {"messages", "model", "stream", "stream_options", "temperature", "top_p"} | more
-
-
-async def test_a_conversation_only_grows_and_equal_ones_have_equal_bytes(server: MisbehavingServer) -> None:
-    script = [
-        Stream(
-            [
-                delta(reasoning="I look"),
-                call(0, "file_read", '{"path": "ä.py"}', "x1"),
-                call(1, "file_read", "", "x2"),
-                call(1, None, '{"path": "b.py"'),
-                finish("tool_calls"),
-            ]
-        ),
-        Stream([delta(reasoning="hm"), delta(content="Done."), finish("stop")]),
-        FINE,
-    ]
-
-    async def converse() -> list[bytes]:
-        server.answers = [*script]
-        before = len(server.chats)
-        history: list[dict[str, Any]] = [{"role": "system", "content": "s"}, *HELLO]
-        async with client(server) as made:
-            for _ in script:
-                _, turn = await ask(made, history)
-                history.append(turn.message.to_request("reasoning"))
-                for asked in turn.message.calls:
-                    history.append({"role": "tool", "tool_call_id": asked.id, "content": asked.error or "ok"})
-                if not turn.message.calls:
-                    history.append({"role": "user", "content": "go on"})
-        return [request.body for request in server.chats[before:]]
-
-    first, second = await converse(), await converse()
-    assert first == second
-    assert len(first) == 3
-    assert history_faults(first) == []
-    assert json.loads(first[2])["messages"][2]["reasoning"] == "I look"
 
 
 # Answers in each server's dialect
@@ -165,36 +105,6 @@ async def test_arguments_in_pieces_and_reasoning_by_either_name(
     ]
 
 
-async def test_a_whole_call_in_one_delta_and_unknown_usage(server: MisbehavingServer) -> None:
-    turn = await answer(server, Stream([call(0, "file_read", '{"path": "a"}', "i"), finish("stop")]))
-    assert calls(turn) == [("file_read", {"path": "a"})]
-    assert turn.finish == "tool_calls"
-    assert turn.usage == Usage(None, None, None, None)
-
-
-async def test_calls_without_ids_without_numbers_and_with_one_number_for_all(
-    server: MisbehavingServer,
-) -> None:
-    bare = [{"function": {"name": "file_read", "arguments": {"path": name}}} for name in "ab"]
-    turn = await answer(server, Stream([delta(tool_calls=bare), finish("tool_calls")]))
-    assert calls(turn) == [("file_read", {"path": "a"}), ("file_read", {"path": "b"})]
-    assert [made.id for made in turn.message.calls] == ["call_1_0", "call_1_1"]
-    same = [call(0, "file_read", '{"path": "a"}', "i"), call(0, "file_read", '{"path": "b"}', "j")]
-    turn = await answer(server, Stream([*same, finish("tool_calls")]))
-    assert calls(turn) == [("file_read", {"path": "a"}), ("file_read", {"path": "b"})]
-    twins = [call(0, "file_read", '{"path": "a"}', "i"), call(1, "file_read", '{"path": "b"}', "i")]
-    turn = await answer(server, Stream([*twins, finish("tool_calls")]))
-    assert len({made.id for made in turn.message.calls}) == 2
-
-
-async def test_reasoning_details(server: MisbehavingServer) -> None:
-    details = [{"type": "reasoning.text", "text": "deep"}]
-    turn = await answer(
-        server, Stream([delta(reasoning_details=details), delta(content="x"), finish("stop")])
-    )
-    assert turn.message.reasoning == "deep"
-
-
 async def test_a_server_that_does_not_stream(server: MisbehavingServer) -> None:
     message = {"role": "assistant", "reasoning": "r", "content": "whole", "tool_calls": None}
     body = {
@@ -206,11 +116,6 @@ async def test_a_server_that_does_not_stream(server: MisbehavingServer) -> None:
 
 
 # Servers that get M3's markup wrong
-
-
-async def test_think_tags_in_content(server: MisbehavingServer) -> None:
-    turn = await answer(server, leaked("<mm:think>because</mm:think>So."))
-    assert (turn.message.reasoning, turn.message.text) == ("because", "So.")
 
 
 async def test_reasoning_without_its_opening_tag_is_taken_back_from_the_text(
@@ -238,41 +143,13 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_calls_leaked_into_content(server: MisbehavingServer, size: int) -> None:
-    turn = await answer(server, leaked(wire.write("why", "now", CALLS), size))
-    assert (turn.message.reasoning, turn.message.text) == ("why", "now")
-    assert calls(turn) == [(made.name, made.arguments) for made in CALLS]
-    assert turn.finish == "tool_calls"
-
-
-async def test_an_elided_opening_tag_loses_no_later_call(server: MisbehavingServer) -> None:
-    first = f'{NS}<invoke name="file_read">{NS}a.py{NS}</path>{NS}</invoke>\n'
-    second = f'{NS}<invoke name="file_read">{NS}<path>b.py{NS}</path>{NS}</invoke>\n'
-    turn = await answer(server, leaked(f"{NS}<tool_call>\n{first}{second}{NS}</tool_call>"))
-    assert calls(turn) == [("file_read", {"path": "a.py"}), ("file_read", {"path": "b.py"})]
-
-
-async def test_a_call_leaked_into_reasoning(server: MisbehavingServer) -> None:
-    text = wire.write("", "", CALLS[1:]).removeprefix("</mm:think>")
-    events = [delta(reasoning=f"hm {text[:30]}"), delta(reasoning=text[30:]), delta(content="x")]
-    turn = await answer(server, Stream([*events, finish("stop")]))
-    assert (turn.message.reasoning, turn.message.text) == ("hm ", "x")
-    assert calls(turn) == [("file_read", CALLS[1].arguments)]
-
-
-async def test_a_call_that_is_both_parsed_and_leaked_is_made_once(server: MisbehavingServer) -> None:
-    events = [
-        delta(content=wire.write("", "", CALLS)),
-        call(0, "file_write", json.dumps(CALLS[0].arguments), "i"),
-    ]
-    turn = await answer(server, Stream([*events, finish("tool_calls")]))
-    assert sorted(name for name, _ in calls(turn)) == ["file_read", "file_write"]
-
-
-async def test_an_unclosed_call_is_answered_and_not_run(server: MisbehavingServer) -> None:
-    turn = await answer(server, leaked(f'{NS}<tool_call>{NS}<invoke name="file_read">{NS}<path>a'))
-    [made] = turn.message.calls
+@pytest.mark.parametrize(
+    "text", [f'{NS}<invoke name="file_read">{NS}<path>a', '{"name": "file_read", "arg'], ids=["open", "JSON"]
+)
+async def test_a_call_that_is_no_whole_call_is_answered_and_not_run(
+    server: MisbehavingServer, text: str
+) -> None:
+    [made] = (await answer(server, leaked(f"{NS}<tool_call>{text}"))).message.calls
     assert (made.name, made.arguments) == ("file_read", None)
     assert made.error is not None
 
@@ -309,13 +186,6 @@ async def test_a_call_without_a_name_is_reported_to_the_model(
     assert (turn.message.calls, turn.finish) == ((), "length"), "the limit cut it"
 
 
-async def test_a_call_in_json_that_is_no_call_is_reported_to_the_model(server: MisbehavingServer) -> None:
-    turn = await answer(server, leaked(f'{NS}<tool_call>{{"name": "file_read", "arg'))
-    [made] = turn.message.calls
-    assert (made.name, made.arguments) == ("file_read", None)
-    assert made.error is not None
-
-
 async def test_an_opened_block_without_a_call_does_not_swallow_the_answer(server: MisbehavingServer) -> None:
     turn = await answer(server, leaked(f"So.{NS}<tool_call>\nAll is fixed.[e~[\n]~b]user"))
     assert (turn.message.text, turn.message.calls, turn.finish) == ("So.\nAll is fixed.\n", (), "stop")
@@ -330,14 +200,6 @@ async def test_calls_against_the_callers_will_are_dropped(server: MisbehavingSer
 # Answers that were cut
 
 
-@pytest.mark.parametrize("half", ['{"path": "b", "cont', '{"path": "b"}'])
-async def test_a_call_cut_by_the_length_is_dropped(server: MisbehavingServer, half: str) -> None:
-    events = [call(0, "file_read", '{"path": "a"}', "i"), call(1, "file_write", half, "j"), finish("length")]
-    turn = await answer(server, Stream(events))
-    assert calls(turn) == [("file_read", {"path": "a"})]
-    assert turn.finish == "length"
-
-
 async def test_a_cut_labelled_tool_calls_is_known_by_its_tokens(server: MisbehavingServer) -> None:
     events = [call(0, "file_write", '{"path": "b"}', "j"), finish("tool_calls"), usage(10, 64)]
     turn = await answer(server, Stream(events), max_tokens=64)
@@ -350,23 +212,12 @@ async def test_a_cut_labelled_tool_calls_is_known_by_its_tokens(server: Misbehav
     assert turn.finish == "length"
 
 
-async def test_leaked_markup_cut_by_the_length(server: MisbehavingServer) -> None:
-    text = wire.write("", "", CALLS)
-    turn = await answer(server, leaked(text[: text.index("b-c")], reason="length"))
-    assert calls(turn) == [("file_write", CALLS[0].arguments)]
-    assert turn.finish == "length"
-
-
 HALF = [delta(content="half "), call(0, "file_write", '{"path": "a"}', "i")]
 BROKEN = [
     Stream(HALF, done=False),
     Stream([*HALF, Cut()]),
     Stream(HALF),  # [DONE] without a finish reason
-    Stream([*HALF, {"error": {"message": "engine trouble", "code": 500}}]),
-    Stream([*HALF, {"error": "engine trouble"}]),
-    Stream([*HALF, {"object": "error", "message": "engine trouble", "code": 500}]),
-    Stream([*HALF, finish("abort")]),
-    Stream([*HALF, "data: {not json\n\n"]),
+    Stream([*HALF, {"error": {"message": "engine trouble", "code": 500}}]),  # others: test_faults_errors.py
 ]
 
 
@@ -412,20 +263,6 @@ async def test_a_stream_that_breaks_after_the_message_is_whole(server: Misbehavi
     assert turn.message.text == "all"
 
 
-async def test_silence_in_a_stream(server: MisbehavingServer) -> None:
-    server.answers = [Stream([delta(content="x"), Stall()])]
-    async with client(server, idle_timeout=0.2) as made:
-        with pytest.raises(StreamCut, match=r"no data for 0\.2 s"):
-            await ask(made)
-
-
-async def test_a_server_that_never_answers(server: MisbehavingServer) -> None:
-    server.answers = [Silence()]
-    async with client(server, idle_timeout=0.2) as made:
-        with pytest.raises(StreamCut):
-            await ask(made)
-
-
 async def test_the_deadline(server: MisbehavingServer) -> None:
     server.answers = [Stream([delta(content="x"), Stall()])]
     started = time.monotonic()
@@ -439,35 +276,11 @@ async def test_the_deadline(server: MisbehavingServer) -> None:
 # Refusals and retries
 
 
-async def test_busy_then_fine(server: MisbehavingServer) -> None:
-    server.answers = [
-        Reply(503, {"error": {"message": "loading"}}),
-        Reply(429, {"error": {"message": "slow down"}}, {"retry-after": "0.07"}),
-        FINE,
-    ]
-    notes: list[RetryNote] = []
-    async with client(server, attempts=3, on_retry=notes.append) as made:
-        deltas, _ = await ask(made)
-    assert [note.attempt for note in notes] == [1, 2]
-    assert notes[1].wait_seconds == pytest.approx(0.07)
-    assert "slow down" in notes[1].reason
-    assert deltas == [Delta("text", "fine")]
-
-
-async def test_wait_longer_than_the_limit_is_not_started(server: MisbehavingServer) -> None:
-    server.answers = [Reply(429, {"error": {"message": "quota"}}, {"retry-after": "4000"})]
-    async with client(server, attempts=9) as made:
-        with pytest.raises(EndpointRefused) as caught:
-            await ask(made)
-    assert (caught.value.status, caught.value.retry_after) == (429, 4000)
-
-
 @pytest.mark.parametrize(
     ("reply", "status"),
     [
-        (Reply(401, {"error": {"message": "wrong key: sk-secret"}}), 401),
         (Reply(404, {"detail": "Not Found"}), 404),
-        (Reply(400, {"error": {"message": "unknown field"}}), 400),
+        *((Reply(n, {"error": {"message": "no: sk-secret"}}), n) for n in (400, 401, 402, 403, 413, 422)),
         (Reply(200, "<html>hello</html>"), 200),
         (Reply(200, {"hello": 1}), 200),
     ],
@@ -485,61 +298,6 @@ async def test_a_refusal_is_final_and_keeps_the_key(
     assert len(server.chats) == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "limit", "asked"),
-    [
-        (
-            (
-                "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (4000 in the "
-                "messages, 1000 in the completion). Please reduce the length of the messages or completion."
-            ),
-            4096,
-            5000,
-        ),
-        (
-            (
-                "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 "
-                "tokens and your request has 300 input tokens (5000 > 4096 - 300)."
-            ),
-            4096,
-            5300,
-        ),
-        (
-            (
-                "You passed 1234567 input tokens and requested 0 output tokens. However, the model's context length is "
-                "only 1048576 tokens, resulting in a maximum input length of 1048576 tokens."
-            ),
-            1048576,
-            1234567,
-        ),
-        ("The decoder prompt (length 5000) is longer than the maximum model length of 4096.", 4096, 5000),
-        ("The input (5000 tokens) is longer than the model's context length (4096 tokens).", 4096, 5000),
-        (
-            (
-                "Requested token count exceeds the model's maximum context length of 4096 tokens. You requested a total "
-                "of 5000 tokens: 4000 tokens from the input messages and 1000 tokens for the completion."
-            ),
-            4096,
-            5000,
-        ),
-        (
-            "This model's maximum context length is 128,000 tokens. However, your messages resulted in 130,000.",
-            128000,
-            130000,
-        ),
-        ("The prompt is too long: max_seq_len (4096) leaves no room.", 4096, None),
-        ("invalid params, context window exceeds limit (2013)", None, None),  # 2013 is an error code
-    ],
-)
-async def test_a_prompt_that_is_too_long(
-    server: MisbehavingServer, text: str, limit: int | None, asked: int | None
-) -> None:
-    with pytest.raises(ContextTooLong) as caught:
-        await answer(server, Reply(400, {"object": "error", "message": text, "code": 400}), FINE)
-    assert (caught.value.limit, caught.value.asked) == (limit, asked)
-    assert limit is None or f"{limit:,}" in str(caught.value)
-
-
 async def test_too_long_prompt_reported_inside_the_stream(server: MisbehavingServer) -> None:
     error = {"message": "maximum context length is 4096 tokens, you requested 5000 tokens", "code": 400}
     with pytest.raises(ContextTooLong):
@@ -550,17 +308,6 @@ async def test_nothing_listens_there(server: MisbehavingServer) -> None:
     nowhere = endpoint("http://127.0.0.1:9/v1")
     async with client(server, endpoint=nowhere, attempts=2) as made:
         with pytest.raises(EndpointUnreachable, match=r"127\.0\.0\.1:9"):
-            await ask(made)
-
-
-@pytest.mark.integration
-async def test_a_server_that_dies() -> None:
-    with MisbehavingServer() as mortal:
-        mortal.answers = [FINE]
-        made = client(mortal, attempts=2, retry_seconds=0.1)
-        await ask(made)
-    async with made:
-        with pytest.raises(ServerDied, match=r"127\.0\.0\.1"):
             await ask(made)
 
 

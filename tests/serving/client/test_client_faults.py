@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from m3agent.serving.client.client import Client, RetryNote
 from m3agent.serving.client.endpoint import probe
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ServerDied, StreamCut
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stream, delta, finish
-from tests.serving.talk import FINE, HELLO, ask, endpoint
+from tests.serving.talk import FINE, ask, endpoint
 
 pytestmark = pytest.mark.integration
 
@@ -179,40 +177,3 @@ async def test_a_server_that_sends_details_and_text_takes_details(server: Misbeh
     async with Client(unknown, api_key=None) as client:
         assert (await ask(client))[1].message.reasoning == "why"
         assert client.reasoning_field == "reasoning_details"
-
-
-def hosted(code: int, words: str) -> dict[str, Any]:
-    return {"choices": None, "base_resp": {"status_code": code, "status_msg": words}}
-
-
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize(
-    ("code", "status", "words"),
-    [
-        (1004, 401, "M3AGENT_API_KEY"),
-        (1008, 402, "top it up"),
-        (2013, 400, "rejects this request"),
-        (1002, 429, "limits requests"),
-        (4711, 500, "log"),
-    ],
-)
-async def test_errors_of_the_hosted_api_come_with_status_200(
-    server: MisbehavingServer, streamed: bool, code: int, status: int, words: str
-) -> None:
-    error = hosted(code, "no sk-secret")
-    server.answers = [Stream([error]) if streamed else Reply(200, error)]
-    async with Client(endpoint(server.url), api_key="sk-secret", attempts=1) as client:
-        with pytest.raises(EndpointRefused) as caught:
-            await ask(client)
-    assert caught.value.status == status
-    assert caught.value.retriable == (status in (429, 500))
-    assert words in str(caught.value)
-    assert "sk-secret" not in str(caught.value)
-
-
-async def test_a_hosted_rate_limit_is_tried_again(server: MisbehavingServer) -> None:
-    fine = {**delta(content="fine"), "base_resp": {"status_code": 0, "status_msg": ""}}
-    server.answers = [Reply(200, hosted(1002, "rate limit")), Stream([fine, finish("stop")])]
-    async with Client(endpoint(server.url), api_key=None, attempts=2, backoff=0.01) as client:
-        assert (await ask(client))[1].message.text == "fine"
-    assert [json.loads(request.body)["messages"] for request in server.chats] == [HELLO] * 2

@@ -226,11 +226,6 @@ async def test_a_named_model_needs_no_list(server: MisbehavingServer, path: str,
         await ask(url)
 
 
-async def test_a_list_without_the_named_model_is_an_error(server: MisbehavingServer) -> None:
-    with pytest.raises(WrongModel, match="does not serve 'other'"):
-        await ask(server.url, model="other")
-
-
 @pytest.mark.parametrize(
     ("given", "base"),
     [

@@ -101,13 +101,6 @@ async def test_a_first_parameter_without_its_opening_tag(server: MisbehavingServ
 
 
 @each_dialect
-async def test_a_parameter_with_a_hyphen_in_its_name(server: MisbehavingServer, dialect: Dialect) -> None:
-    only = Answer("", "", ANSWER.calls[1:])
-    for turn in await ask_each(server, dialect, dialect.leak(only.wire), dialect.say(only)):
-        assert calls(turn) == [("http_get", {"max-bytes": 4096, "url": "x?a=1&lt=2"})]
-
-
-@each_dialect
 async def test_a_call_before_the_end_of_the_thoughts(server: MisbehavingServer, dialect: Dialect) -> None:
     split = dialect.leak_in_reasoning(ANSWER.reasoning + MARKUP, Answer("", ANSWER.text))
     raw = dialect.leak(f"<mm:think>{ANSWER.reasoning}{MARKUP}</mm:think>Writing.")
@@ -133,15 +126,6 @@ async def test_a_whole_call_in_one_delta_after_a_silence(server: MisbehavingServ
         _, turn = await ask(made, tools=TOOLS)
     assert_right(turn)
     assert turn.seconds > 0.6, "any delta is life: the limit is on silence, not on the answer"
-
-
-@each_dialect
-async def test_entities_in_values_stay_as_the_model_wrote_them(
-    server: MisbehavingServer, dialect: Dialect
-) -> None:
-    assert "&amp;" in str(CALLS[0])
-    for turn in await ask_each(server, dialect, dialect.leak(ANSWER.wire), dialect.say(ANSWER)):
-        assert calls(turn) == CALLS
 
 
 @each_dialect

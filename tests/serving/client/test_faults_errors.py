@@ -11,7 +11,8 @@ import pytest
 
 from m3agent.serving import wire
 from m3agent.serving.client.client import RetryNote
-from m3agent.serving.errors import EndpointRefused, ModelServerError, StreamCut
+from m3agent.serving.client.messages import Delta
+from m3agent.serving.errors import ContextTooLong, EndpointRefused, StreamCut
 from tests.conftest import later
 from tests.servers.dialects import Answer, MiniMax, OpenRouter, Sglang, Vllm, frames
 from tests.servers.misbehaving import MisbehavingServer, Pause, Reply, Silence, Stall, Stream, call, delta
@@ -46,16 +47,6 @@ async def test_how_long_to_wait(server: MisbehavingServer, after: str) -> None:
     expected = {"0.03": 0.03, "date": 0.0}.get(after)
     assert expected is None or notes[0].wait_seconds == pytest.approx(expected)
     assert notes[0].wait_seconds < 1
-
-
-@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 413, 422])
-async def test_a_status_that_stays(server: MisbehavingServer, status: int) -> None:
-    server.answers = [Reply(status, {"error": {"message": "no"}}), FINE]
-    async with client(server, attempts=3) as made:
-        with pytest.raises(EndpointRefused) as caught:
-            await ask(made)
-    assert caught.value.status == status
-    assert len(server.chats) == 1
 
 
 async def test_a_date_to_come_is_waited_for(server: MisbehavingServer) -> None:
@@ -105,7 +96,7 @@ async def test_a_server_that_is_not_there_yet() -> None:
 
 @pytest.mark.parametrize(
     "silent",
-    [later(Silence()), Stream([delta(content="half"), Stall()]), later(Stream([": ping\n\n", Stall()]))],
+    [Silence(), Stream([delta(content="half"), Stall()]), later(Stream([": ping\n\n", Stall()]))],
 )
 async def test_silence_and_then_an_answer(server: MisbehavingServer, silent: Any) -> None:
     server.answers = [silent, FINE]
@@ -158,8 +149,10 @@ async def test_an_error_in_the_stream(server: MisbehavingServer, error: Any) -> 
     server.answers = [Stream([*half, error]), FINE]
     notes: list[RetryNote] = []
     async with client(server, attempts=2, on_retry=notes.append) as made:
-        _, turn = await ask(made)
+        deltas, turn = await ask(made)
     assert (turn.message.text, turn.message.calls) == ("fine", ())
+    assert deltas[-2:] == [Delta("reset", ""), Delta("text", "fine")]
+    assert server.chats[0].body == server.chats[1].body
     [note] = notes
     says_why = isinstance(error, dict) and TROUBLE in str(error)
     assert not says_why or TROUBLE in note.reason
@@ -195,26 +188,29 @@ async def test_events_that_say_nothing_are_no_error(server: MisbehavingServer, h
 
 @pytest.mark.parametrize("streams", [True, False], ids=["event", "body"])
 @pytest.mark.parametrize(
-    ("code", "words", "kind", "tries"),
+    ("code", "words", "status", "advice"),
     [
-        (1002, "rate limit", "EndpointRefused", 2),
-        (1000, "unknown error", "EndpointRefused", 2),
-        (1004, "not authorized", "EndpointRefused", 1),
-        (1008, "insufficient balance", "EndpointRefused", 1),
-        (1027, "output is sensitive", "EndpointRefused", 1),
-        (2013, "invalid params, tool result's tool id not found", "EndpointRefused", 1),
-        (2013, "invalid params, context window exceeds limit", "ContextTooLong", 1),
+        (1002, "rate limit", 429, "limits requests"),
+        (1000, "unknown error", 500, "log"),
+        (4711, "a new error", 500, "log"),
+        (1004, "not authorized", 401, "M3AGENT_API_KEY"),
+        (1008, "insufficient balance", 402, "top it up"),
+        (1027, "output is sensitive", 400, "rejects this request"),
+        (2013, "invalid params, tool result's tool id not found", 400, "rejects this request"),
+        (2013, "invalid params, context window exceeds limit", None, ""),
     ],
 )
 async def test_an_error_with_status_200(
-    server: MisbehavingServer, code: int, words: str, kind: str, tries: int, streams: bool
+    server: MisbehavingServer, code: int, words: str, status: int | None, advice: str, streams: bool
 ) -> None:
-    error = {"choices": None, "base_resp": {"status_code": code, "status_msg": words}}
+    error = {"choices": None, "base_resp": {"status_code": code, "status_msg": f"{words} sk-secret"}}
     server.answers = [Stream([error], done=False) if streams else Reply(200, error)]
     hosted = endpoint(server.url, flavour="unknown", reasoning_field=MiniMax.field)
-    async with client(server, endpoint=hosted, attempts=2) as made:
-        with pytest.raises(ModelServerError) as caught:
+    async with client(server, endpoint=hosted, attempts=2, api_key="sk-secret") as made:
+        with pytest.raises(ContextTooLong if status is None else EndpointRefused) as caught:
             await ask(made)
-    assert type(caught.value).__name__ == kind
-    assert kind == "ContextTooLong" or words in str(caught.value)
-    assert len(server.chats) == tries
+    said, passes = str(caught.value), status in (429, 500)
+    assert advice in said and "sk-secret" not in said
+    assert len(server.chats) == (2 if passes else 1)
+    if isinstance(caught.value, EndpointRefused):
+        assert (caught.value.status, caught.value.retriable, words in said) == (status, passes, True)

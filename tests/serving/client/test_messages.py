@@ -6,8 +6,6 @@ from typing import get_args
 import pytest
 
 from m3agent.serving.client.messages import AssistantMessage, ReasoningField, ToolCall, reasoning_of
-from m3agent.serving.client.request_body import RequestBody
-from tests.servers.misbehaving import messages_bytes
 
 CALL = ToolCall("call_1_0", "file_read", {"path": "ü.py", "start": 1}, '{"path": "ü.py", "start": 1}')
 BROKEN = ToolCall("call_1_1", "file_read", None, '{"path": ', "the arguments are not valid JSON")
@@ -50,28 +48,3 @@ def test_empty_fields_are_left_out() -> None:
 def test_malformed_arguments_never_enter_the_history() -> None:
     [made] = AssistantMessage(calls=(BROKEN,)).to_request("reasoning")["tool_calls"]
     assert made["function"]["arguments"] == "{}"
-
-
-def test_messages_come_first_and_grow_at_the_end() -> None:
-    body = RequestBody()
-    history = [{"role": "user", "content": "é" * 10}]
-    first = body.encode(history, {"model": "m"})
-    assert json.loads(first) == {"messages": history, "model": "m"}
-    history += [AssistantMessage("r", "t", (CALL,)).to_request("reasoning"), {"role": "tool", "content": "x"}]
-    second = body.encode(history, {"model": "m", "max_tokens": 5})
-    assert json.loads(second) == {"messages": history, "model": "m", "max_tokens": 5}
-    assert messages_bytes(second).startswith(messages_bytes(first))
-
-
-def test_equal_messages_give_equal_bytes_whatever_was_sent_before() -> None:
-    history = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
-    fresh = RequestBody().encode(history, {})
-    used = RequestBody()
-    used.encode([{"role": "user", "content": "a"}, {"role": "user", "content": "other"}], {})
-    used.encode([{"role": "user", "content": "a"}], {})
-    assert used.encode([dict(message) for message in history], {}) == fresh
-
-
-def test_half_a_surrogate_pair_is_replaced() -> None:
-    body = RequestBody().encode([{"role": "tool", "content": "a\udcffb 🙂"}], {})
-    assert json.loads(body)["messages"][0]["content"] == "a\N{REPLACEMENT CHARACTER}b 🙂"

@@ -6,30 +6,19 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Flavour
 from m3agent.serving.client.parameters import SERVER_DEFAULTS, Sampling, request_parameters
+from tests.serving.talk import endpoint
 
 TOOL = {"type": "function", "function": {"name": "f"}}
 COMMON = {"model", "stream", "stream_options", "temperature", "top_p", "tools"}
 
 
 def parameters(flavour: Flavour, **changes: Any) -> dict[str, Any]:
-    endpoint = Endpoint(
-        url="http://h/v1",
-        model="m",
-        flavour=flavour,
-        version=None,
-        max_model_len=None,
-        reasoning_field="reasoning_details" if flavour == "minimax" else "reasoning",
-        local=False,
-    )
-    values: dict[str, Any] = {
-        "tool_choice": "auto",
-        "max_tokens": None,
-        "thinking": "adaptive",
-        "sampling": Sampling(),
-    }
-    return request_parameters(endpoint, [TOOL], **(values | changes))
+    field = "reasoning_details" if flavour == "minimax" else "reasoning"
+    at = endpoint("http://h/v1", flavour=flavour, reasoning_field=field)
+    values: dict[str, Any] = {"tools": [TOOL], "sampling": Sampling(), "tool_choice": "auto"}
+    return request_parameters(at, **(values | {"max_tokens": None, "thinking": "adaptive"} | changes))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +35,7 @@ def parameters(flavour: Flavour, **changes: Any) -> dict[str, Any]:
 )
 def test_names(flavour: Flavour, more: set[str]) -> None:
     assert parameters(flavour).keys() == COMMON | more
+    assert parameters(flavour, tools=[]).keys() == (COMMON | more) - {"tools", "tool_choice"}
     limit = "max_completion_tokens" if flavour == "minimax" else "max_tokens"
     assert parameters(flavour, max_tokens=5).keys() == COMMON | more | {limit}
 

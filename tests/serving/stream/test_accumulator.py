@@ -275,6 +275,11 @@ def test_two_calls_however_they_are_numbered(events: list[dict[str, Any]]) -> No
     assert all(made.id for made in message.calls)
 
 
+def test_calls_without_ids_get_those_of_their_turn_and_place() -> None:
+    message = said(unnumbered("file_read", READ), unnumbered("file_read", OTHER))
+    assert [made.id for made in message.calls] == ["call_1_0", "call_1_1"]
+
+
 @pytest.mark.parametrize("empty", [{"index": 0}, {"index": 0, "id": "x", "function": None}, {"function": {}}])
 def test_call_without_name_and_arguments_is_ignored(empty: dict[str, Any]) -> None:
     message, reason, _ = fold([delta(content="x", tool_calls=[empty]), finish("tool_calls")])
