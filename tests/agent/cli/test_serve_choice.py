@@ -33,20 +33,6 @@ def test_options_of_the_search_are_for_the_embedded_engine(
 TWO_NODES = ServeRequest(gpus="2x8xH100", context=1_048_576)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (ServeRequest(gpus="2x8xH200", node_rank=1), "The plan has one node, which needs no number"),
-        (replace(TWO_NODES, node_rank=1), "--master is missing"),
-        (replace(TWO_NODES, node_rank=2, master="a"), "There is no node 2"),
-        (replace(TWO_NODES, master="a"), "--master is for --node-rank"),
-    ],
-)
-def test_a_node_that_cannot_be_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        dry_run(asked, {})
-
-
 def test_a_dry_run_of_one_node_prints_its_command_only() -> None:
     shown = dry_run(replace(TWO_NODES, node_rank=1, master="10.0.0.1"), {})
     assert "--node-rank 1" in shown and "--master-addr 10.0.0.1" in shown
@@ -82,21 +68,6 @@ def test_a_dry_run_prints_the_command_of_a_slurm_job(asked: ServeRequest) -> Non
     assert '"--chdir=$PWD"' in command
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (ServeRequest(gpus="8xH200", slurm=True, container=True), "--slurm starts no container"),
-        (ServeRequest(gpus="8xH200", sbatch=("--partition=gpu",)), "--sbatch is for --slurm"),
-        (ServeRequest(gpus="8xH200", pull=True), "--pull is for --container"),
-        (ServeRequest(gpus="8xH200", engine="sglang", container=True), "name one with --image"),
-        (ServeRequest(recipe="trtllm-gb200-2x4", container=True), "use --slurm"),
-    ],
-)
-def test_a_way_to_start_that_cannot_be_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        dry_run(asked, {"HOME": "/nowhere"})
-
-
 DYNAMO = ServeRequest(engine="dynamo", gpus="8xB200", host="127.0.0.1", port=9000)
 
 
@@ -113,6 +84,15 @@ def test_dynamo_listens_where_it_was_told_to() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
+        (ServeRequest(gpus="2x8xH200", node_rank=1), "The plan has one node, which needs no number"),
+        (replace(TWO_NODES, node_rank=1), "--master is missing"),
+        (replace(TWO_NODES, node_rank=2, master="a"), "There is no node 2"),
+        (replace(TWO_NODES, master="a"), "--master is for --node-rank"),
+        (ServeRequest(gpus="8xH200", slurm=True, container=True), "--slurm starts no container"),
+        (ServeRequest(gpus="8xH200", sbatch=("--partition=gpu",)), "--sbatch is for --slurm"),
+        (ServeRequest(gpus="8xH200", pull=True), "--pull is for --container"),
+        (ServeRequest(gpus="8xH200", engine="sglang", container=True), "name one with --image"),
+        (ServeRequest(recipe="trtllm-gb200-2x4", container=True), "use --slurm"),
         (replace(DYNAMO, gpus="8xH200"), "through Marlin on Hopper: garbage, then illegal memory access"),
         (replace(DYNAMO, gpus="2xB200"), "needs 4 GPUs, and 2xB200 are 2"),
         (replace(DYNAMO, host="0.0.0.0"), "Dynamo's frontend asks for no key"),
@@ -123,9 +103,9 @@ def test_dynamo_listens_where_it_was_told_to() -> None:
         (ServeRequest(recipe="vllm-amd-tp8", gpus="8xH200"), "is for AMD's GPUs, not for 8xH200"),
     ],
 )
-def test_what_a_recipe_cannot_do_is_refused(asked: ServeRequest, said: str) -> None:
+def test_what_cannot_be_started_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        dry_run(asked, {})
+        dry_run(asked, {"HOME": "/nowhere"})
 
 
 def test_a_recipe_without_a_server_says_what_to_do_and_is_not_started() -> None:
