@@ -11,6 +11,7 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,23 @@ def reference_count(reference: Tokenizer, text: str) -> int:
     return len(reference.encode(text, add_special_tokens=False).ids)
 
 
-def changed(path: Path, change: Change, pattern: str | None = None) -> Path:
+def changed(path: Path, change: Change) -> Path:
     """Write a tokenizer.json with a change, and return its path."""
-    described = description(pattern) if pattern else description()
+    described = description()
     change(described)
     return write_tokenizer(path, described)
 
 
-def one_sentence(error: pytest.ExceptionInfo[UsageError]) -> str:
+@contextmanager
+def refused(*words: str) -> Iterator[None]:
+    """Check that what is done inside is refused in one sentence that has these words."""
+    with pytest.raises(UsageError) as error:
+        yield
     text = str(error.value)
     assert "\n" not in text
     assert text.endswith(".")
-    return text
+    for word in words:
+        assert word in text
 
 
 # Strings that pre-tokenizers treat specially, tested next to each other in every order.
@@ -261,23 +267,6 @@ class TestExact:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert (done.returncode, done.stdout.splitlines()) == (0, ["True 0"] * 12), done.stderr[-500:]
 
-    def test_the_expression_of_gpt_4(self, tmp_path: Path, cache: Path) -> None:
-        path = write_tokenizer(tmp_path / "tokenizer.json", description(GPT_4))
-        source = found(path, cache)
-        text = "<f>\n\tDon't  STOP ÜberΣΣ 123456 \r\n\r\n  {}//\n</f>\n"
-        assert open_counter(source).exact
-        assert open_counter(source).count(text) == oracle_count(source, text)
-
-    def test_normal_form_c(self, tmp_path: Path, cache: Path) -> None:
-        path = changed(
-            tmp_path / "tokenizer.json", lambda described: described.update(normalizer={"type": "NFC"})
-        )
-        source = found(path, cache)
-        counter = open_counter(source)
-        assert counter.exact
-        text = "<\u0338file>\ne\u0301 \u1100\u1161\u11a8 \u212b\n</file>\n"
-        assert counter.count(text) == oracle_count(source, text)
-
 
 def splits_by(expression: str) -> Change:
     def change(described: dict[str, Any]) -> None:
@@ -310,6 +299,41 @@ def has_an_entry_without_a_merge(described: dict[str, Any]) -> None:
 
 def reserves_a_common_string(described: dict[str, Any]) -> None:
     described["added_tokens"].append({**described["added_tokens"][0], "id": 90000, "content": "<s>"})
+
+
+def lists_all_pairs(described: dict[str, Any]) -> None:
+    never_merges(described)
+    described["model"]["merges"].append(["a", "bc"])
+
+
+def splits_as_gpt_4(described: dict[str, Any]) -> None:
+    described |= description(GPT_4)
+
+
+def has_entries_that_nothing_reaches(described: dict[str, Any]) -> None:
+    described["model"]["vocab"].update({f"~0{number}": 5000 + number for number in range(100)})
+
+
+def has_normal_form_c(described: dict[str, Any]) -> None:
+    described["normalizer"] = {"type": "NFC"}
+
+
+@pytest.mark.parametrize(
+    ("change", "texts"),
+    [
+        (splits_as_gpt_4, ["<f>\n\tDon't  STOP ÜberΣΣ 123456 \r\n\r\n  {}//\n</f>\n"]),
+        (has_normal_form_c, ["<\u0338file>\ne\u0301 \u1100\u1161\u11a8 \u212b\n</file>\n"]),
+        (has_entries_that_nothing_reaches, ["x~07 ~09\n"]),
+        (lists_all_pairs, ["abc", "abcab", "aabcc"]),
+    ],
+)
+def test_files_that_are_counted_exactly(
+    tmp_path: Path, cache: Path, change: Change, texts: list[str]
+) -> None:
+    source = found(changed(tmp_path / "tokenizer.json", change), cache)
+    counter = open_counter(source)
+    assert counter.exact
+    assert counter.count_many(texts) == [oracle_count(source, text) for text in texts]
 
 
 class TestNotExact:
@@ -364,27 +388,6 @@ class TestNotExact:
         assert open_counter(source).count("abc") == 1
         assert oracle_count(source, "abc") == 2
 
-    def test_unreachable_vocabulary_entries_are_harmless(self, tmp_path: Path, cache: Path) -> None:
-        def pad(described: dict[str, Any]) -> None:
-            described["model"]["vocab"].update({f"~0{number}": 5000 + number for number in range(100)})
-
-        source = found(changed(tmp_path / "tokenizer.json", pad), cache)
-        counter = open_counter(source)
-        assert counter.exact
-        assert counter.count("x~07 ~09\n") == oracle_count(source, "x~07 ~09\n")
-
-    def test_all_pairs_of_an_entry_may_be_listed(self, tmp_path: Path, cache: Path) -> None:
-        def change(described: dict[str, Any]) -> None:
-            never_merges(described)
-            described["model"]["merges"] = [["b", "c"], ["a", "b"], ["ab", "c"], ["a", "bc"]]
-
-        source = found(changed(tmp_path / "tokenizer.json", change), cache)
-        counter = open_counter(source)
-        assert counter.exact
-        assert [counter.count(text) for text in ("abc", "abcab", "aabcc")] == [
-            oracle_count(source, text) for text in ("abc", "abcab", "aabcc")
-        ]
-
     def test_unusual_splits_cannot_end_the_process(self, tmp_path: Path, cache: Path) -> None:
         path = changed(tmp_path / "tokenizer.json", splits_by(r"\p{L}+|[^\s\p{L}]+|\s+(?!\S)|\s+"))
         counter = open_counter(found(path, cache))
@@ -409,10 +412,8 @@ class TestBrokenFiles:
     def test_it_is_something_else(self, tmp_path: Path, cache: Path, content: bytes, why: str) -> None:
         path = tmp_path / "tokenizer.json"
         path.write_bytes(content)
-        with pytest.raises(UsageError) as error:
+        with refused(why, str(path)):
             open_counter(found(path, cache))
-        assert why in one_sentence(error)
-        assert str(path) in str(error.value)
         assert list(cache.rglob("*.kit")) == []
 
     def test_it_is_cut_off(self, tokenizer: Path, cache: Path) -> None:
@@ -446,18 +447,16 @@ class TestBrokenFiles:
         self, tmp_path: Path, cache: Path, change: Change, why: str
     ) -> None:
         path = changed(tmp_path / "tokenizer.json", change)
-        with pytest.raises(UsageError) as error:
+        with refused(why):
             open_counter(found(path, cache))
-        assert why in one_sentence(error)
 
     def test_a_library_that_dies_of_a_file_does_not_take_us_along(
         self, tokenizer: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "kitoken.py").write_text("import os\nos.abort()\n")
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        with pytest.raises(UsageError) as error:
+        with refused("cannot read it"):
             open_counter(found(tokenizer, cache))
-        assert "cannot read it" in one_sentence(error)
 
     def test_nothing_is_imported_from_the_working_directory(
         self, tokenizer: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -485,16 +484,14 @@ class TestBrokenFiles:
             "odd": "directory",
             "a\0b": "cannot be read",
         }.items():
-            with pytest.raises(UsageError) as error:
+            with refused(why):
                 found(f"{tmp_path}/{name}", cache)
-            assert why in one_sentence(error)
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable to root")
     def test_it_may_not_be_read(self, tokenizer: Path, cache: Path) -> None:
         tokenizer.chmod(0)
-        with pytest.raises(UsageError) as error:
+        with refused("Permission denied"):
             found(tokenizer, cache)
-        assert "Permission denied" in one_sentence(error)
 
     def test_it_changes_between_finding_and_reading(self, tokenizer: Path, cache: Path) -> None:
         source = found(tokenizer, cache)
@@ -512,9 +509,8 @@ class TestBrokenFiles:
     ) -> None:
         source = found(tokenizer, cache)
         monkeypatch.setitem(sys.modules, "tokenizers", None)
-        with pytest.raises(UsageError) as error:
+        with refused("install m3agent[verify] as docs/install.md says"):
             oracle_count(source, "a")
-        assert "install m3agent[verify] as docs/install.md says" in one_sentence(error)
         assert open_counter(source).count("a") == 1
 
     def test_the_oracle_does_not_take_it(self, tmp_path: Path, cache: Path) -> None:
@@ -549,7 +545,7 @@ class TestFinding:
         tokenizer.write_bytes(tokenizer.read_bytes())
         os.utime(tokenizer, ns=(status.st_atime_ns, status.st_mtime_ns))
         assert found(tokenizer, cache).id == source.id
-        other = changed(tmp_path / "new.json", lambda described: described.update(normalizer={"type": "NFC"}))
+        other = changed(tmp_path / "new.json", has_normal_form_c)
         other.replace(tokenizer)
         assert found(tokenizer, cache).id not in (source.id, "remembered")
 
@@ -560,9 +556,8 @@ class TestFinding:
         assert found(tokenizer, cache).id == found(tokenizer, cache).id == source.id
 
     def test_a_server_needs_an_address(self, cache: Path) -> None:
-        with pytest.raises(UsageError) as error:
+        with refused("--endpoint"):
             find_tokenizer("server", env={}, cache=str(cache))
-        assert "--endpoint" in one_sentence(error)
 
     def test_finding_imports_little(self, tokenizer: Path, cache: Path) -> None:
         program = (
@@ -678,9 +673,8 @@ class TestHub:
         path = hub("1" * 40, content="")
         source = self.look(tmp_path)
         assert source is not None
-        with pytest.raises(UsageError, match="empty") as error:
+        with refused("empty", str(path)):
             open_counter(source)
-        assert str(path) in one_sentence(error)
 
 
 TEXT = "<a>def f(x):\n    return x + 12345\n</a>\n"
