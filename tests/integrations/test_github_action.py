@@ -223,8 +223,8 @@ def pull(make_repo: MakeRepo, tmp_path: Path) -> Callable[[dict[str, str]], Pull
     return make
 
 
-def verified(folder: Path, pull: PullRequest, depth: int = 1, **inputs: str) -> tuple[Runner, int]:
-    """Run the action as after actions/checkout: the merge is checked out, with few commits."""
+def checked_out(folder: Path, pull: PullRequest, depth: int = 1, **env: str) -> Runner:
+    """Return a runner as after actions/checkout: the merge is checked out, with few commits."""
     checkout = folder / "checkout"
     checkout.mkdir(parents=True)
     git(checkout, "init", "-q")
@@ -232,7 +232,11 @@ def verified(folder: Path, pull: PullRequest, depth: int = 1, **inputs: str) -> 
     git(checkout, "fetch", "-q", f"--depth={depth}", "origin", pull.merge)
     git(checkout, "checkout", "-q", "--detach", pull.merge)
     event = {"pull_request": {"title": HOSTILE, "body": HOSTILE, "head": {"ref": HOSTILE}}}
-    runner = Runner(folder, "pull_request", event, {"GITHUB_SHA": pull.merge, "GITHUB_TOKEN": TOKEN})
+    return Runner(folder, "pull_request", event, {"GITHUB_SHA": pull.merge, "GITHUB_TOKEN": TOKEN, **env})
+
+
+def verified(folder: Path, pull: PullRequest, depth: int = 1, **inputs: str) -> tuple[Runner, int]:
+    runner = checked_out(folder, pull, depth)
     return runner, runner.run(mode="verify", python=sys.executable, **inputs)
 
 
@@ -292,12 +296,8 @@ def test_an_unverified_patch_is_neutral(make_repo: MakeRepo, tmp_path: Path, fai
 
 @pytest.mark.integration
 def test_a_base_that_cannot_be_fetched_is_one_sentence(pull: MakePull, tmp_path: Path) -> None:
-    made = pull({"calc.py": FIXED})
-    checkout = tmp_path / "run" / "checkout"
-    checkout.mkdir(parents=True)
-    git(checkout, "init", "-q")
-    git(checkout, "fetch", "-q", "--depth=1", f"file://{made.hub}", made.merge)
-    runner = Runner(tmp_path / "run", "pull_request", {}, {"GITHUB_SHA": made.merge})
+    runner = checked_out(tmp_path / "run", pull({"calc.py": FIXED}))
+    git(runner.folder / "checkout", "remote", "remove", "origin")
     assert runner.run(mode="verify", python=sys.executable) == 2
     [line] = [line for line in runner.said.splitlines() if line.startswith("::error::")]
     assert line.endswith("give actions/checkout the option fetch-depth: 2")
@@ -509,13 +509,6 @@ def test_an_unknown_mode_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.integration
 def test_the_action_installs_m3agent(pull: MakePull, tmp_path: Path) -> None:
     """Without a Python that has it. The packages come from the index of this machine."""
-    made = pull({"calc.py": FIXED})
-    checkout = tmp_path / "run" / "checkout"
-    checkout.mkdir(parents=True)
-    git(checkout, "init", "-q")
-    git(checkout, "remote", "add", "origin", f"file://{made.hub}")
-    git(checkout, "fetch", "-q", "--depth=2", "origin", made.merge)
-    git(checkout, "checkout", "-q", "--detach", made.merge)
     index = {name: value for name, value in os.environ.items() if re.match("PIP_|SSL_|HTTPS?_|UV_", name)}
-    runner = Runner(tmp_path / "run", "pull_request", {}, {"GITHUB_SHA": made.merge, **index})
+    runner = checked_out(tmp_path / "run", pull({"calc.py": FIXED}), 2, **index)
     assert runner.run(mode="verify") == 0, runner.said
