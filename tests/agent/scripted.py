@@ -13,9 +13,11 @@ from typing import Any
 from m3agent.agent.session.catalog import repository_of, session_folders
 from m3agent.agent.settings.settings import state_dir
 from tests.command_line import Process, run
-from tests.servers.misbehaving import Stream
+from tests.conftest import one_kind
+from tests.servers.misbehaving import MisbehavingServer, Received, Silence, Stream
 
 MakeRepo = Callable[..., Path]
+Files = Mapping[str, str] | Path
 BUGGY = {
     "calc.py": "def add(a, b):\n    return a - b\n\n\ndef double(a):\n    return a * 2\n",
     "test_calc.py": (
@@ -73,10 +75,6 @@ def events(home: Path) -> list[dict[str, Any]]:
 
 def of_type(home: Path, kind: str) -> list[dict[str, Any]]:
     return [event for event in events(home) if event["type"] == kind]
-
-
-def git(folder: Path, *args: str) -> str:
-    return subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
 def run_there(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -139,3 +137,59 @@ def kill(process: Process) -> None:
     process.kill()
     process.wait()
     wait_until_gone(process.pid)
+
+
+class Fixes:
+    """Runs fixes and checks their exit codes; `files` are those of a new repository, or the path of one."""
+
+    def __init__(self, model: MisbehavingServer, make_repo: MakeRepo, home: Path) -> None:
+        self.model, self.make_repo, self.home = model, make_repo, home
+        self._repositories = 0
+
+    def __call__(
+        self, files: Files, answers: list[Any] | None = None, *more: str, code: int = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Fix `ISSUE`; the model gives these answers, or those that it has left."""
+        if answers is not None:
+            self.model.answers = list(answers)
+        done = fix(self.repo(files), self.model.url, *more, **env)
+        assert done.returncode == code, done.stderr
+        return done
+
+    def repo(self, files: Files) -> Path:
+        if isinstance(files, Path):
+            return files
+        self._repositories += 1
+        return self.make_repo(files, f"repo{self._repositories}")
+
+    def waiting(self, files: Files, answers: list[Any]) -> Process:
+        """Start a fix, and return it as soon as it has asked for the last of these answers; none follows."""
+        self.model.answers = list(answers)
+        process = start(self.repo(files), self.model.url, one_kind())
+        self.model.wait_for_chats(len(answers))
+        return process
+
+    def killed(self, files: Files, answers: list[Any]) -> None:
+        """Kill a fix while it waits for the model's answer after these."""
+        kill(self.waiting(files, [*answers, Silence()]))
+
+    def resume(
+        self, answers: list[Any], *more: str, code: int = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Resume the newest session in another process."""
+        self.model.answers = list(answers)
+        done = run_there("sessions", "resume", "last", *more, env=env)
+        assert done.returncode == code, done.stderr
+        return done
+
+    @property
+    def chats(self) -> list[Received]:
+        """The requests to the model."""
+        return self.model.chats
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return the log of the only session."""
+        return events(self.home)
+
+    def of_type(self, kind: str) -> list[dict[str, Any]]:
+        return of_type(self.home, kind)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -36,6 +37,7 @@ from tests.agent.scripted import (
     NOT_TESTED,
     TEST,
     UNTESTED,
+    Fixes,
     MakeRepo,
     calls,
     says,
@@ -66,6 +68,11 @@ def endpoint(model: MisbehavingServer, backend: str) -> dict[str, str]:
     return {"M3AGENT_ENDPOINT": model.url, "M3AGENT_SANDBOX": backend}
 
 
+def working(fixes: Fixes, answer: str | None = "allow") -> AbstractAsyncContextManager[Client]:
+    """Return a connected client whose agent asks the scripted model."""
+    return connected(fixes.home / "state", answer, M3AGENT_ENDPOINT=fixes.model.url)
+
+
 @pytest.mark.slow
 @pytest.mark.integration
 async def test_initialize_needs_nothing(tmp_path: Path) -> None:
@@ -92,12 +99,10 @@ async def test_initialize_needs_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "home").iterdir()) == [], "nothing was written"
 
 
-async def test_fix_streams_updates_and_applies_the_accepted_patch(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, TEST, DONE]
-    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+async def test_fix_streams_updates_and_applies_the_accepted_patch(fixes: Fixes, tmp_path: Path) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, TEST, DONE]
+    async with working(fixes) as client:
         session = await begun(client, repo)
         done = await asked(client, session)
         assert done.stop_reason == "end_turn"
@@ -132,17 +137,10 @@ async def test_fix_streams_updates_and_applies_the_accepted_patch(
 
 @pytest.mark.slow  # quick: test_fix_streams_updates_and_applies_the_accepted_patch
 @pytest.mark.parametrize(("mode", "answer"), [("ask", "reject"), ("ask", None), ("read-only", "allow")])
-async def test_nothing_is_written_without_a_yes(
-    model: MisbehavingServer,
-    make_repo: MakeRepo,
-    tmp_path: Path,
-    one_backend: str,
-    mode: str,
-    answer: str | None,
-) -> None:
-    repo = make_repo(UNTESTED)
-    model.answers = [FIX, NOT_TESTED]
-    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
+async def test_nothing_is_written_without_a_yes(fixes: Fixes, mode: str, answer: str | None) -> None:
+    repo = fixes.repo(UNTESTED)
+    fixes.model.answers = [FIX, NOT_TESTED]
+    async with working(fixes, answer) as client:
         session = await begun(client, repo)
         await client.agent.set_session_mode(session_id=session, mode_id=mode)
         assert client.of("current_mode_update")[0].current_mode_id == mode
@@ -153,17 +151,15 @@ async def test_nothing_is_written_without_a_yes(
 
 
 @pytest.mark.slow  # quick: test_cancelled_at_any_moment_and_gone_on_with
-async def test_second_prompt_starts_from_the_current_work_tree(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, TEST, DONE]
-    async with connected(tmp_path / "state", "always", **endpoint(model, one_backend)) as client:
+async def test_second_prompt_starts_from_the_current_work_tree(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, TEST, DONE]
+    async with working(fixes, "always") as client:
         session = await begun(client, repo)
         await asked(client, session)
         (repo / "notes.txt").write_text("mine\n")
         new = "def test_zero():\n    assert add(0, 0) == 0\n"
-        model.answers = [
+        fixes.model.answers = [
             calls("file_edit", path="test_calc.py", old="def test_double", new=f"{new}\n\ndef test_double"),
             TEST,
             says("There is a test for zero now."),
@@ -171,8 +167,8 @@ async def test_second_prompt_starts_from_the_current_work_tree(
         done = await asked(client, session, "Add a test for zero.")
         assert done.stop_reason == "end_turn"
         assert len(client.asked) == 1, "it was told not to ask again"
-        assert history_faults([request.body for request in model.chats]) == []
-        last = model.chats[-1].json["messages"]
+        assert history_faults([request.body for request in fixes.chats]) == []
+        last = fixes.chats[-1].json["messages"]
         told = [
             m["content"] for m in last if m["role"] == "user" and "Add a test for zero." in str(m["content"])
         ]
@@ -186,20 +182,18 @@ async def test_second_prompt_starts_from_the_current_work_tree(
 
 
 @pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
-async def test_cancelled_at_any_moment_and_gone_on_with(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo = make_repo(UNTESTED)
-    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+async def test_cancelled_at_any_moment_and_gone_on_with(fixes: Fixes) -> None:
+    repo = fixes.repo(UNTESTED)
+    async with working(fixes) as client:
         session = await begun(client, repo)
-        model.answers = [FIX, Silence()]
+        fixes.model.answers = [FIX, Silence()]
         work = asyncio.ensure_future(asked(client, session))
-        await asyncio.to_thread(model.wait_for_chats, 2)
+        await asyncio.to_thread(fixes.model.wait_for_chats, 2)
         with pytest.raises(RequestError, match="is working on another prompt"):
             await asked(client, session)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
-        model.answers = [FIX, NOT_TESTED]
+        fixes.model.answers = [FIX, NOT_TESTED]
         done = await asked(client, session, "Go on.")
         assert done.stop_reason == "end_turn"
         assert (repo / "calc.py").read_text() == FIXED
@@ -207,33 +201,29 @@ async def test_cancelled_at_any_moment_and_gone_on_with(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [later(0.0), 0.1, later(0.5)])
-async def test_cancelled_before_there_is_anything(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, seconds: float
-) -> None:
-    repo = make_repo(UNTESTED)
-    model.answers = [Silence()]
-    async with connected(tmp_path / "state", **endpoint(model, one_backend)) as client:
+async def test_cancelled_before_there_is_anything(fixes: Fixes, seconds: float) -> None:
+    repo = fixes.repo(UNTESTED)
+    fixes.model.answers = [Silence()]
+    async with working(fixes) as client:
         session = await begun(client, repo)
         work = asyncio.ensure_future(asked(client, session))
         await asyncio.sleep(seconds)
         await client.agent.cancel(session_id=session)
         assert (await work).stop_reason == "cancelled"
-        model.answers = [FIX, NOT_TESTED]
+        fixes.model.answers = [FIX, NOT_TESTED]
         assert (await asked(client, session)).stop_reason == "end_turn"
         assert (repo / "calc.py").read_text() == FIXED
 
 
 @pytest.mark.slow
-async def test_killed_and_loaded_by_another_process(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo, state = make_repo(BUGGY), tmp_path / "state"
-    model.answers = [FIX, Silence()]
-    async with connected(state, **endpoint(model, one_backend)) as client:
+async def test_killed_and_loaded_by_another_process(fixes: Fixes, tmp_path: Path) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [FIX, Silence()]
+    async with working(fixes) as client:
         session = await begun(client, repo)
         work = asyncio.ensure_future(asked(client, session))
-        await asyncio.to_thread(model.wait_for_chats, 2)
-        async with connected(state) as other:
+        await asyncio.to_thread(fixes.model.wait_for_chats, 2)
+        async with connected(fixes.home / "state") as other:
             with pytest.raises(RequestError, match="in use by another process"):
                 await other.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
         client.process.kill()
@@ -241,7 +231,7 @@ async def test_killed_and_loaded_by_another_process(
         await asyncio.to_thread(wait_until_gone, client.process.pid)
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    async with connected(state, **endpoint(model, one_backend)) as client:
+    async with working(fixes) as client:
         with pytest.raises(RequestError, match="belongs to"):
             await client.agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
         loaded = await client.agent.load_session(cwd=str(repo), session_id=session, mcp_servers=[])
@@ -250,7 +240,7 @@ async def test_killed_and_loaded_by_another_process(
         assert [call.kind for call in client.of("tool_call")] == ["edit"], (
             "it was told before the answer came"
         )
-        model.answers = [FIX, TEST, DONE]
+        fixes.model.answers = [FIX, TEST, DONE]
         assert (await asked(client, session, "Go on.")).stop_reason == "end_turn"
         assert (repo / "calc.py").read_text() == FIXED
         await client.agent.close_session(session_id=session)
@@ -261,12 +251,10 @@ async def test_killed_and_loaded_by_another_process(
 
 
 @pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
-async def test_a_client_that_disappears_leaves_nothing_running(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
-    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
+async def test_a_client_that_disappears_leaves_nothing_running(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [calls("code_exec", code="import time\ntime.sleep(600)", timeout=600)]
+    client = BarePipes(fixes.home / "state", repo, ISSUE, {"M3AGENT_ENDPOINT": fixes.model.url})
     while b'"tool_call"' not in client.stdout.readline():
         pass
     client.stdin.close()
@@ -274,7 +262,7 @@ async def test_a_client_that_disappears_leaves_nothing_running(
     assert client.process.wait(60) == 0
     assert client.stderr.read() == b""
     await asyncio.to_thread(wait_until_gone, client.process.pid)
-    (record,) = all_sessions(tmp_path / "state")
+    (record,) = all_sessions(fixes.home / "state")
     assert record.entries[-1]["status"] == "interrupted"
 
 
@@ -384,13 +372,11 @@ def test_without_standard_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # quick: test_cancelled_before_there_is_anything
-async def test_a_client_that_stops_reading_is_not_waited_for(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str
-) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [says("so " * 200_000), says("so " * 200_000)]
-    client = BarePipes(tmp_path / "state", repo, ISSUE, endpoint(model, one_backend))
-    await asyncio.to_thread(model.wait_for_chats, 1)
+async def test_a_client_that_stops_reading_is_not_waited_for(fixes: Fixes) -> None:
+    repo = fixes.repo(BUGGY)
+    fixes.model.answers = [says("so " * 200_000), says("so " * 200_000)]
+    client = BarePipes(fixes.home / "state", repo, ISSUE, {"M3AGENT_ENDPOINT": fixes.model.url})
+    await asyncio.to_thread(fixes.model.wait_for_chats, 1)
     await asyncio.sleep(1)
     client.stdin.close()  # and nobody reads its output, so that pipe stays full
     assert await asyncio.to_thread(client.process.wait, 60) == 0
@@ -443,22 +429,25 @@ def test_a_record_survives_a_kill_and_one_process_holds_it_at_a_time(tmp_path: P
 
 @pytest.mark.slow  # quick: test_nothing_is_written_without_a_yes
 @pytest.mark.parametrize("answer", ["allow", later("always"), later("reject")])
-async def test_tools_of_client_servers_need_permission(
-    model: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path, one_backend: str, answer: str
-) -> None:
-    repo = make_repo(UNTESTED)
+async def test_tools_of_client_servers_need_permission(fixes: Fixes, answer: str) -> None:
+    repo = fixes.repo(UNTESTED)
     program = [sys.executable, mcp_server.__file__, "environment"]
     passed_on = McpServerStdio(
         name="odd", command=program[0], args=program[1:], env=[EnvVariable(name="OWN", value="1")]
     )
-    model.answers = [calls("mcp__odd__echo", text="x"), calls("mcp__odd__echo", text="y"), FIX, NOT_TESTED]
-    async with connected(tmp_path / "state", answer, **endpoint(model, one_backend)) as client:
+    fixes.model.answers = [
+        calls("mcp__odd__echo", text="x"),
+        calls("mcp__odd__echo", text="y"),
+        FIX,
+        NOT_TESTED,
+    ]
+    async with working(fixes, answer) as client:
         session = await begun(client, repo, passed_on)
         assert (await asked(client, session)).stop_reason == "end_turn"
     about = [call for call in client.asked if "mcp__odd__echo" in call.title]
     assert len(about) == (1 if answer == "always" else 2)
     assert about[0].raw_input == {"text": "x"}
-    results = [m["content"] for m in model.chats[2].json["messages"] if m["role"] == "tool"]
+    results = [m["content"] for m in fixes.chats[2].json["messages"] if m["role"] == "tool"]
     if answer == "reject":
         assert all("the user did not allow this call" in result for result in results)
     else:

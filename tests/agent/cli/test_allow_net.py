@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.backends.factory import Backend
-from tests.agent.scripted import BUGGY, DONE, FIX, calls, fix, of_type
+from tests.agent.scripted import BUGGY, DONE, FIX, Fixes, calls
 from tests.command_line import run
-from tests.servers.misbehaving import MisbehavingServer
 
 pytestmark = pytest.mark.integration
 
@@ -56,29 +55,29 @@ def test_forbidden_hosts_are_reported_at_once(make_repo: MakeRepo, hosts: str) -
 
 
 @pytest.mark.slow  # quick: test_exec_opens_what_is_listed_and_nothing_else
-def test_a_fix_tells_the_model_and_logs_what_was_asked(
-    server: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_a_fix_tells_the_model_and_logs_what_was_asked(fixes: Fixes) -> None:
     check = (
         "import urllib.error, urllib.request\n\nimport pytest\n\n\n"
         "def test_the_rest_is_closed():\n"
         "    with pytest.raises(urllib.error.HTTPError, match='403'):\n"
         "        urllib.request.urlopen('http://closed.example/')\n"
     )
-    repo = make_repo({**BUGGY, "test_network.py": check})
-    server.answers = [
-        calls("code_exec", code=f"import sys; sys.argv = ['', 'http://other.example/']\n{ASK}"),
-        FIX,
-        calls("test_runner", test_file="test_calc.py"),
-        DONE,
-    ]
-    done = fix(repo, server.url, M3AGENT_ALLOW_NET="example.org")
-    assert done.returncode == 0, done.stderr
+    repo = fixes.make_repo({**BUGGY, "test_network.py": check})
+    done = fixes(
+        repo,
+        [
+            calls("code_exec", code=f"import sys; sys.argv = ['', 'http://other.example/']\n{ASK}"),
+            FIX,
+            calls("test_runner", test_file="test_calc.py"),
+            DONE,
+        ],
+        M3AGENT_ALLOW_NET="example.org",
+    )
     assert "the sandbox may reach example.org:80,443" in done.stderr
     assert "refused GET other.example:80" in done.stderr
-    first = server.chats[-1].json["messages"]
+    first = fixes.chats[-1].json["messages"]
     assert "and no others: example.org:80,443" in first[1]["content"]
-    asked = of_type(own_state, "network.request")
+    asked = fixes.of_type("network.request")
     assert {(r["where"], r["host"], r["verdict"]) for r in asked} == {
         ("session", "other.example", "refused"),
         ("verify", "closed.example", "refused"),

@@ -8,18 +8,15 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from m3agent.agent.cli import app as cli
 from m3agent.agent.cli import context as command
 from m3agent.agent.context.packer import PackOptions
+from tests.agent.repositories import NewRepo, run_git
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process, Stream
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo, RunGit
 
 pytestmark = pytest.mark.integration
 
@@ -194,7 +191,7 @@ def test_mistakes_are_one_clear_sentence(
     assert done.stdout == b""
 
 
-def test_no_repository_and_no_commit(program: Program, tmp_path: Path, run_git: RunGit) -> None:
+def test_no_repository_and_no_commit(program: Program, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert b"not in a git repository" in program("--repo", tmp_path / "empty").stderr
     run_git(tmp_path / "empty", "init", "--quiet")
@@ -203,7 +200,7 @@ def test_no_repository_and_no_commit(program: Program, tmp_path: Path, run_git: 
 
 
 def test_a_work_tree_that_the_repository_places_elsewhere(
-    program: Program, repo: Path, run_git: RunGit, tmp_path: Path
+    program: Program, repo: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "key").write_text("hush")
@@ -212,9 +209,7 @@ def test_a_work_tree_that_the_repository_places_elsewhere(
     assert done.returncode == 3 and b"core.worktree" in done.stderr and b"hush" not in done.stdout
 
 
-def test_worktrees_submodules_and_bare_clones(
-    program: Program, repo: Path, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_worktrees_submodules_and_bare_clones(program: Program, repo: Path, tmp_path: Path) -> None:
     expected = program("--repo", repo).stdout
     run_git(repo, "worktree", "add", "--quiet", str(tmp_path / "tree"))
     run_git(tmp_path, "clone", "--quiet", "--bare", str(repo), "bare.git")
@@ -225,7 +220,7 @@ def test_worktrees_submodules_and_bare_clones(
     assert done.returncode == 2 and b"work tree" in done.stderr
 
 
-def test_git_is_not_installed(program: Program, repo: Path, run_git: RunGit, tmp_path: Path) -> None:
+def test_git_is_not_installed(program: Program, repo: Path, tmp_path: Path) -> None:
     run_git(repo, "worktree", "add", "--quiet", str(tmp_path / "tree"))
     program.env["PATH"] = str(tmp_path)
     for folder in (repo, tmp_path / "tree"):

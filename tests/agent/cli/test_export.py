@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, MakeRepo, fix, one_sentence, run_there
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, Fixes, MakeRepo, fix, one_sentence, run_there
 from tests.servers.misbehaving import MisbehavingServer
 
 
@@ -35,9 +35,8 @@ def test_both_formats(session: MisbehavingServer, make_repo: MakeRepo, tmp_path:
     assert "def add(a, b):" in row["messages"][1]["content"], "the text as it was sent, repository included"
 
 
-def test_wrong_use(server: MisbehavingServer, make_repo: MakeRepo, tmp_path: Path) -> None:
-    server.answers = [DONE]
-    assert fix(make_repo(BUGGY), server.url).returncode == 1
+def test_wrong_use(fixes: Fixes, tmp_path: Path) -> None:
+    fixes(BUGGY, [DONE], code=1)
     for arguments, word in (
         (["--format", "atif"], "give one"),
         (["nosuch"], "nosuch"),

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.agent.delivery.test_pull_request import TOKEN, GitHub
-from tests.agent.scripted import BUGGY, FIX, TEST, calls, git, one_sentence, says
+from tests.agent.scripted import BUGGY, FIX, TEST, calls, one_sentence, says
 from tests.agent.session.test_fork import sessions
 from tests.command_line import run
+from tests.conftest import git
 from tests.servers.misbehaving import MisbehavingServer, messages_bytes
 from tests.servers.pulls import STRANGER, PullRequest
 from tests.servers.tracker import Page
@@ -52,7 +53,7 @@ def test_a_fix_is_followed_until_it_is_approved(
     assert done.returncode == 0, done.stderr
     assert "owner/repo#7 is approved" in done.stderr
     assert "return add(a, a)" in git(github.remote, "show", "m3agent/12:calc.py")
-    assert git(github.remote, "rev-list", "--count", "main..m3agent/12").strip() == "2"
+    assert git(github.remote, "rev-list", "--count", "main..m3agent/12") == "2"
     first, second = server.chats[2], server.chats[3]
     assert messages_bytes(second.body).startswith(messages_bytes(first.body)), "the prefix is kept"
     told = second.json["messages"][-1]["content"]

@@ -21,10 +21,9 @@ import pytest
 from m3agent.agent.repo.snapshot import scratch_folder, sweep_scratch
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.images.kept import REPOSITORY
-from tests.agent.scripted import calls, fix, says
+from tests.agent.scripted import Fixes, calls, says
 from tests.command_line import Process, Stream
 from tests.conftest import docker_here, later
-from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.packages import PackageIndex, reachable_index, wheel
 
 pytestmark = pytest.mark.integration
@@ -293,18 +292,20 @@ def test_build_prints_the_image_and_exec_uses_it(index: PackageIndex, make_repo:
 @needs_docker
 @pytest.mark.usefixtures("own_images")
 def test_a_fix_has_the_dependencies_in_the_loop_and_in_verification(
-    index: PackageIndex, make_repo: MakeRepo, server: MisbehavingServer, own_state: Path
+    fixes: Fixes, index: PackageIndex
 ) -> None:
-    repo = make_repo(BUGGY)
-    server.answers = [
-        calls("test_runner", test_file="."),
-        calls("file_edit", path="calc.py", old="a - b", new="a + b"),
-        calls("test_runner", test_file="."),
-        says("add() subtracted; it adds now."),
-    ]
-    done = fix(repo, server.url, M3AGENT_SANDBOX="docker")
-    assert done.returncode == 0, done.stderr
-    (log,) = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    repo = fixes.make_repo(BUGGY)
+    fixes(
+        repo,
+        [
+            calls("test_runner", test_file="."),
+            calls("file_edit", path="calc.py", old="a - b", new="a + b"),
+            calls("test_runner", test_file="."),
+            says("add() subtracted; it adds now."),
+        ],
+        M3AGENT_SANDBOX="docker",
+    )
+    (log,) = (fixes.home / "state" / "sessions").glob("*/events.jsonl")
     events = [json.loads(line) for line in log.read_text().splitlines()]
     (ready,) = [event for event in events if event["type"] == "environment.ready"]
     assert ready["image"].startswith(f"{REPOSITORY}:")

@@ -107,7 +107,6 @@ FORGING = (
     "import pytest\n@pytest.hookimpl(hookwrapper=True)\ndef pytest_runtest_makereport(item, call):\n"
     "    done = yield\n    done.get_result().outcome = 'passed'\n"
 )
-OWN_TEST = "from calc import double\ndef test_zero():\n    assert double(0) == 0\n"
 PATCHES = {
     "the fix": Theirs({"calc.py": FIXED}, "verified"),
     "the fix with its test": Theirs(
@@ -401,8 +400,8 @@ def test_a_commit_is_named_by_its_full_id(
     repo, certificate, patch = certified
     stated = read(certificate).predicate.model_dump(mode="json", exclude={"seal"})
     if name.startswith("HEAD") and name != "HEAD":
-        name = git(repo, "rev-parse", name).strip()
-    short = git(repo, "rev-parse", "HEAD").strip()[:12]
+        name = git(repo, "rev-parse", name)
+    short = git(repo, "rev-parse", "HEAD")[:12]
     stated["patch"]["source"]["commit"] = short if name == "short" else name
     certificate.write_bytes(sealed(stated).text())
     done = verify(repo, str(patch), "--check", str(certificate))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -24,10 +22,8 @@ from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
 from tests.agent.packed_files import pack_files
+from tests.agent.repositories import NewRepo
 from tests.agent.small_tokenizer import write_tokenizer
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo
 
 ISSUE = """interleave_evenly([]) raises IndexError
 
@@ -35,12 +31,6 @@ ISSUE = """interleave_evenly([]) raises IndexError
 
 It should give an empty iterator, like `interleave()`.
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_user_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
-    monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
 
 
 def function(name: str, lines: int = 30) -> str:

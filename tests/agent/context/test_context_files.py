@@ -20,11 +20,10 @@ from m3agent.agent.context.files import (
     parse_listing,
 )
 from m3agent.agent.repo.repository import GitCommandFailed
-from tests.agent.repositories import found, no_repository
+from tests.agent.repositories import NewRepo, found, no_repository, run_git, write_files
 
 if TYPE_CHECKING:
     from m3agent.agent.context.files import FileListing
-    from tests.agent.conftest import NewRepo, RunGit, WriteFiles
 
 
 def listed(root: Path) -> FileListing:
@@ -59,9 +58,7 @@ def test_a_subfolder_lists_the_whole_repository(new_repo: NewRepo) -> None:
     assert list(listed(root / "b").settled) == ["a.py", "b/c.py"]
 
 
-def test_conflicts_submodules_and_nested_repositories(
-    new_repo: NewRepo, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_conflicts_submodules_and_nested_repositories(new_repo: NewRepo, tmp_path: Path) -> None:
     other = new_repo("other")
     root = new_repo("root", files={"a.py": b"1\n"})
     run_git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
@@ -80,7 +77,7 @@ def test_conflicts_submodules_and_nested_repositories(
     assert set(listing.left_out) == {("sub", rules.SUBMODULE), ("nested/", rules.SUBMODULE)}
 
 
-def test_a_sparse_checkout_lists_what_is_there(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_a_sparse_checkout_lists_what_is_there(new_repo: NewRepo) -> None:
     root = new_repo(files={"a.py": b"1", "in/b.py": b"2", "out/c.py": b"3"})
     run_git(root, "sparse-checkout", "set", "--cone", "in")
     assert list(listed(root).settled) == ["a.py", "in/b.py"]
@@ -117,7 +114,7 @@ def test_git_says_what_is_wrong(tmp_path: Path) -> None:
         git_output(no_repository(tmp_path), "ls-files")
 
 
-def test_no_link_is_followed(tmp_path: Path, write_files: WriteFiles) -> None:
+def test_no_link_is_followed(tmp_path: Path) -> None:
     write_files(tmp_path, {"outside/key": b"hush", "root/a": b"1", "root/d/e": b"2"})
     root = tmp_path / "root"
     (root / "link").symlink_to(tmp_path / "outside" / "key")
@@ -133,7 +130,7 @@ def test_no_link_is_followed(tmp_path: Path, write_files: WriteFiles) -> None:
         assert (tree.read("a"), tree.read("d/e"), tree.read("d/none")) == (b"1", b"2", None)
 
 
-def test_tree_that_changes_during_reading(tmp_path: Path, write_files: WriteFiles) -> None:
+def test_tree_that_changes_during_reading(tmp_path: Path) -> None:
     write_files(tmp_path, {"outside/file": b"hush", "root/d/a": b"1", "root/d/file": b"2", "root/e/f": b"3"})
     root = tmp_path / "root"
     with WorkTree(str(root)) as tree:
@@ -162,7 +159,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.linux
-def test_many_folders_do_not_use_up_descriptors(tmp_path: Path, write_files: WriteFiles) -> None:
+def test_many_folders_do_not_use_up_descriptors(tmp_path: Path) -> None:
     paths = [f"{n}/{n}/f.py" for n in range(40)] + ["/".join("abcdefgh") + "/f.py"]
     write_files(tmp_path, dict.fromkeys(paths, b"x\n"))
 
@@ -179,7 +176,7 @@ def test_many_folders_do_not_use_up_descriptors(tmp_path: Path, write_files: Wri
     assert descriptors() == before
 
 
-def test_the_files_of_a_commit(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_the_files_of_a_commit(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo(
         files={"a.py": b"x = 1\n", "b.bin": b"\0", "c.png": b"", "d.txt": b"a\n" * 600_000, "e.py": b"y\n"}
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -17,9 +16,7 @@ from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
 from tests.agent.packed_files import pack_files
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo, RunGit
+from tests.agent.repositories import NewRepo, run_git
 
 LINES = [f"line {number} of the file\n" for number in range(400)]
 HUNK = re.compile(rb"@@ -(\d+),(\d+) \+(\d+),(\d+) @@")
@@ -154,7 +151,7 @@ def test_without_a_folder_there_is_nothing_to_freeze(tmp_path: Path) -> None:
     assert frozen(files, tmp_path / "file" / "cache").data == plain.data
 
 
-def test_a_moving_branch_keeps_its_prefix(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_a_moving_branch_keeps_its_prefix(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo(files=base())
     options = PackOptions(cache=str(tmp_path / "cache"), frozen=True)
     first = pack(Checkout.of(open_repository(root)), options)

@@ -10,39 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.context.history import TAU, FileHistory, HistoryReader, parse, sort_key
-from tests.agent.repositories import found, no_repository
+from tests.agent.repositories import NewRepo, found, no_repository, run_git
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.agent.conftest import NewRepo, RunGit
 
-
-def commit(root: Path, run_git: RunGit, *names: str) -> str:
+def commit(root: Path, *names: str) -> str:
     for name in names:
         path = root / name
         path.parent.mkdir(exist_ok=True)
         path.write_text((path.read_text() if path.exists() else "") + "line\n")
     run_git(root, "add", "--all")
     run_git(root, "commit", "--quiet", "--allow-empty", "--message=change")
-    return head(root, run_git)
+    return head(root)
 
 
-def head(root: Path, run_git: RunGit) -> str:
+def head(root: Path) -> str:
     return run_git(root, "rev-parse", "HEAD").strip()
 
 
-def read(root: Path, run_git: RunGit, folder: Path | None) -> FileHistory:
-    return HistoryReader(found(root), head(root, run_git), None if folder is None else str(folder)).result()
+def read(root: Path, folder: Path | None) -> FileHistory:
+    return HistoryReader(found(root), head(root), None if folder is None else str(folder)).result()
 
 
-def test_churn_is_the_sum_over_the_commits_that_touched_a_file(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_churn_is_the_sum_over_the_commits_that_touched_a_file(new_repo: NewRepo) -> None:
     root = new_repo(files={"a": b"1\n"})
-    commit(root, run_git, "b")
-    commit(root, run_git)
-    commit(root, run_git, "a", "dir/c d")
-    history = read(root, run_git, None)
-    assert (history.head, history.count) == (head(root, run_git), 4)
+    commit(root, "b")
+    commit(root)
+    commit(root, "a", "dir/c d")
+    history = read(root, None)
+    assert (history.head, history.count) == (head(root), 4)
     expected = {
         b"a": math.log(math.exp(1 / TAU) + math.exp(4 / TAU)),
         b"b": 2 / TAU,
@@ -51,54 +49,50 @@ def test_churn_is_the_sum_over_the_commits_that_touched_a_file(new_repo: NewRepo
     assert history.churn == pytest.approx(expected)
 
 
-def test_merges_count_as_one_commit_on_the_first_parent_line(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_merges_count_as_one_commit_on_the_first_parent_line(new_repo: NewRepo) -> None:
     root = new_repo(files={"a": b"1\n"})
     run_git(root, "checkout", "--quiet", "-b", "side")
-    commit(root, run_git, "s")
-    commit(root, run_git, "s", "t")
+    commit(root, "s")
+    commit(root, "s", "t")
     run_git(root, "checkout", "--quiet", "-")
-    commit(root, run_git, "m")
+    commit(root, "m")
     run_git(root, "merge", "--quiet", "--no-edit", "side")
-    history = read(root, run_git, None)
+    history = read(root, None)
     assert history.count == 3
     assert history.churn[b"s"] == history.churn[b"t"] == 3 / TAU
 
 
-def test_stored_history_equals_a_new_reading(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_stored_history_equals_a_new_reading(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo(files={"a": b"1\n", "b": b"2\n"})
     folder = tmp_path / "cache"
     for names in (("a",), ("b", "c"), (), ("a", "c"), ("a",)):
-        commit(root, run_git, *names)
-        kept, anew = read(root, run_git, folder), read(root, run_git, None)
+        commit(root, *names)
+        kept, anew = read(root, folder), read(root, None)
         assert (kept.head, kept.count, kept.churn) == (anew.head, anew.count, anew.churn)
     run_git(root, "checkout", "--quiet", "-b", "side", "HEAD~3")
-    commit(root, run_git, "side")
-    kept, anew = read(root, run_git, folder), read(root, run_git, None)
+    commit(root, "side")
+    kept, anew = read(root, folder), read(root, None)
     assert (kept.head, kept.count, kept.churn) == (anew.head, anew.count, anew.churn)
     run_git(root, "checkout", "--quiet", "HEAD~2")  # an ancestor, with a detached head
-    kept, anew = read(root, run_git, folder), read(root, run_git, None)
+    kept, anew = read(root, folder), read(root, None)
     assert (kept.head, kept.churn) == (anew.head, anew.churn)
 
 
 @pytest.mark.parametrize("damage", [b"", b"m3hist1\n", b"x" * 100, None])
-def test_damaged_state_is_read_again(
-    damage: bytes | None, new_repo: NewRepo, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_damaged_state_is_read_again(damage: bytes | None, new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo(files={"a": b"1\n"})
     folder = tmp_path / "cache"
-    whole = read(root, run_git, folder)
+    whole = read(root, folder)
     state = folder / "history"
     state.write_bytes(state.read_bytes()[:-1] if damage is None else damage)
-    again = read(root, run_git, folder)
+    again = read(root, folder)
     assert (again.head, again.count) == (whole.head, whole.count)
 
 
-def test_a_folder_that_cannot_be_written_costs_time_only(
-    new_repo: NewRepo, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_costs_time_only(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo(files={"a": b"1\n"})
     (tmp_path / "file").write_text("")
-    assert read(root, run_git, tmp_path / "file" / "cache").churn == {b"a": 1 / TAU}
+    assert read(root, tmp_path / "file" / "cache").churn == {b"a": 1 / TAU}
 
 
 def test_no_history_at_all(tmp_path: Path) -> None:

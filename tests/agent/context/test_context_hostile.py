@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import base64
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.repo.repository import open_repository
 from tests.agent.packed_files import pack_files
+from tests.agent.repositories import NewRepo, run_git, write_files
 from tests.agent.small_tokenizer import write_tokenizer
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo, RunGit, WriteFiles
 
 
 def letters(number: int, seed: int) -> str:
@@ -42,6 +41,10 @@ PRIVATE = (
     + "\n".join(KEY[n : n + 64] for n in range(0, 1200, 64))
     + "\n-----END RSA PRIVATE KEY-----\n"
 )
+
+
+def packed(root: Path, options: PackOptions | None = None) -> Context:
+    return pack(Checkout.of(open_repository(root)), options or PackOptions())
 
 
 def shows(context: Context, path: str, body: str) -> bool:
@@ -117,39 +120,44 @@ def test_hostile_files(
     path: str, data: bytes, check: Callable[[Context, str], bool], new_repo: NewRepo
 ) -> None:
     files = {path: data, "ok.py": b"x = 1\n"}
-    for context in (
-        pack(Checkout.of(open_repository(new_repo(files=files))), PackOptions()),
-        pack_files(files.items()),
-    ):
+    for context in (packed(new_repo(files=files)), pack_files(files.items())):
         assert check(context, path), (context.text[:2000], context.dropped)
         assert shows(context, "ok.py", "x = 1\n")
         assert AWS not in context.text and SLACK not in context.text
 
 
-def test_ignored_files_stay_out(new_repo: NewRepo, write_files: WriteFiles) -> None:
+def test_ignored_files_stay_out(new_repo: NewRepo) -> None:
     root = new_repo(files={".gitignore": b"secret/\n*.log\n", "a.py": b"x\n"})
     write_files(root, {"secret/key.txt": b"hush", "run.log": b"hush", "b.py": b"y\n"})
-    context = pack(Checkout.of(open_repository(root)), PackOptions())
+    context = packed(root)
     assert {file.path for file in context.files} == {".gitignore", "a.py", "b.py"}
     assert "hush" not in context.text
 
 
-def test_links_lead_nowhere(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
-    (tmp_path / "outside.txt").write_text("hush")
-    root = new_repo(files={"a.py": b"x\n"})
-    (root / "link.txt").symlink_to(tmp_path / "outside.txt")
-    (root / "up.txt").symlink_to("../outside.txt")
-    (root / "folder").symlink_to(tmp_path)
+def test_links_lead_nowhere(new_repo: NewRepo, tmp_path: Path) -> None:
+    write_files(tmp_path, {"outside.txt": b"hush", "outside/key": b"hush"})
+    root = new_repo(files={"a.py": b"x\n", "dir/key": b"mine"})
+    links: dict[str, Path | str] = {
+        "link.txt": tmp_path / "outside.txt",
+        "up.txt": "../outside.txt",
+        "folder": tmp_path,
+        "near": "a.py",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
     run_git(root, "add", "--all")
-    context = pack(Checkout.of(open_repository(root)), PackOptions())
+    shutil.rmtree(root / "dir")
+    (root / "dir").symlink_to(tmp_path / "outside")
+    context = packed(root)
     assert "hush" not in context.text
-    assert dict(context.dropped) == dict.fromkeys(("link.txt", "up.txt", "folder"), "symbolic link")
+    assert dict(context.dropped) == {
+        **dict.fromkeys([*links, "dir"], "symbolic link"),
+        "dir/key": "unreadable",
+    }
 
 
 def test_case_twins_are_two_files(new_repo: NewRepo) -> None:
-    context = pack(
-        Checkout.of(open_repository(new_repo(files={"A.py": b"upper\n", "a.py": b"lower\n"}))), PackOptions()
-    )
+    context = packed(new_repo(files={"A.py": b"upper\n", "a.py": b"lower\n"}))
     assert shows(context, "A.py", "upper\n") and shows(context, "a.py", "lower\n")
 
 
@@ -167,12 +175,10 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
     }
     root = new_repo(files=files)
     tokenizer = write_tokenizer(tmp_path / "tokenizer.json")
-    from m3agent.agent.context.tokenizer.source import find_tokenizer
-
     source = find_tokenizer(str(tokenizer), env={}, cache=str(tmp_path))
     options = PackOptions(cache=str(tmp_path / "cache"), tokenizer=source)
-    contexts = [pack(Checkout.of(open_repository(root)), options) for _ in range(3)]
-    fresh = pack(Checkout.of(open_repository(root)), PackOptions(tokenizer=source))
+    contexts = [packed(root, options) for _ in range(3)]
+    fresh = packed(root, PackOptions(tokenizer=source))
     for context in (*contexts, fresh):
         assert context.exact and context.data == fresh.data
         assert (context.tokens, context.redacted, repr(context.files)) == (
@@ -181,7 +187,7 @@ def test_a_second_pack_is_the_same_from_cache(new_repo: NewRepo, tmp_path: Path)
             repr(fresh.files),
         )
     (root / "plain.py").write_bytes(b"x = 2")
-    assert "x = 2\n</file>" in pack(Checkout.of(open_repository(root)), options).text
+    assert "x = 2\n</file>" in packed(root, options).text
 
 
 @pytest.mark.parametrize("budget", [1, 10, 60, 200, 1000, 5000])
@@ -193,10 +199,10 @@ def test_any_budget_is_kept(budget: int, new_repo: NewRepo, tmp_path: Path) -> N
     options = PackOptions(
         budget=budget, issue="helper_7 is wrong in pkg/mod3.py", cache=str(tmp_path / "cache")
     )
-    context = pack(Checkout.of(open_repository(root)), options)
+    context = packed(root, options)
     assert context.tokens <= budget
     assert len(context.data) <= 3 * budget
-    again = pack(Checkout.of(open_repository(root)), options)
+    again = packed(root, options)
     assert again.data == context.data
     if budget >= 1000:
         assert shows(context, "AGENTS.md", "Be brief.\n")
@@ -204,7 +210,7 @@ def test_any_budget_is_kept(budget: int, new_repo: NewRepo, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_files(tmp_path: Path, run_git: RunGit) -> None:
+def test_a_hundred_thousand_files(tmp_path: Path) -> None:
     for folder in range(1000):
         (tmp_path / "repo" / f"d{folder}").mkdir(parents=True)
         for number in range(100):
@@ -222,7 +228,7 @@ def test_a_hundred_thousand_files(tmp_path: Path, run_git: RunGit) -> None:
         cache=str(tmp_path / "cache"),
         progress=lambda done, _: seen.append(done),
     )
-    context = pack(Checkout.of(open_repository(root)), options)
+    context = packed(root, options)
     assert context.tokens <= 200_000
     assert '<file path="d7/f11.py">' in context.text
     assert len(context.files) + len(context.dropped) == 100_000

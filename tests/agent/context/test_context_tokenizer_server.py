@@ -8,7 +8,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from tokenizers import Tokenizer
@@ -18,13 +18,11 @@ from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokeniz
 from m3agent.agent.errors import UsageError
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
+from tests.agent.repositories import NewRepo
 from tests.agent.small_tokenizer import GPT_4, description
 from tests.command_line import run
 from tests.conftest import later
 from tests.servers.tokenize import TokenizeServer
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo
 
 pytestmark = pytest.mark.integration
 

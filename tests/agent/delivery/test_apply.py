@@ -17,6 +17,7 @@ from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from tests.conftest import git
 
 pytestmark = pytest.mark.integration  # each test starts git many times
 
@@ -82,12 +83,6 @@ def make(make_repo: MakeRepo, tmp_path: Path) -> MakePatch:
         )
 
     return make_patch
-
-
-def git(folder: Path, *args: str) -> str:
-    return subprocess.run(
-        ["git", *args], cwd=folder, check=True, capture_output=True, text=True
-    ).stdout.strip()
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, bytes]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shlex
@@ -14,7 +15,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ import pytest
 from m3agent.agent.delivery import pull_request as offering
 from m3agent.agent.delivery import push as pushing
 from m3agent.agent.delivery.pr_text import Work
-from m3agent.agent.delivery.pull_request import Destination, destination, offer
+from m3agent.agent.delivery.pull_request import Destination, Offered, destination, offer
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.repo.repository import open_repository
@@ -32,19 +32,18 @@ from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.agent.delivery.test_pr_text import evidence
 from tests.agent.scripted import (
     BUGGY,
-    DONE,
     FIX,
     TEST,
-    calls,
+    UNTESTED,
     events,
-    git,
     of_type,
     one_sentence,
     run_there,
     says,
 )
 from tests.command_line import Process, run
-from tests.conftest import later
+from tests.conftest import git, later
+from tests.servers.loopback import QuietHandler
 from tests.servers.misbehaving import MisbehavingServer
 from tests.servers.tracker import Page, TrackerServer
 
@@ -98,13 +97,21 @@ class GitHub(TrackerServer):
     async def destination(self, branch: str | None = None) -> Destination:
         return await destination(open_repository(self.clone), self.issue, branch, self.url, lambda _: None)
 
-    async def offer(self, verdict: Verification | None = None, branch: str | None = None) -> str:
-        """Offer a patch to a.py."""
+    async def offer(
+        self,
+        verdict: Verification | None = None,
+        branch: str | None = None,
+        *,
+        issue: Issue | None = None,
+        api: str | None = None,
+        path: str = "a.py",
+    ) -> Offered:
+        """Offer a patch to one file."""
         store = self.clone.parent / f"trees{time.monotonic_ns()}.git"
-        made = Made(self.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
-        work = Work(self.issue, made.patch.paths, verdict or evidence(), "It was 1.", "M3")
-        options: dict[str, Any] = {"branch": branch, "github_api": self.url, "say": lambda _: None}
-        return (await offer(made.repository, made.workspace, made.patch, work, **options)).address
+        made = Made(self.clone, store, [(path, REGULAR, b"x = 2\n")], [])
+        work = Work(issue or self.issue, made.patch.paths, verdict or evidence(), "It was 1.", "M3")
+        options: dict[str, Any] = {"branch": branch, "github_api": api or self.url, "say": lambda _: None}
+        return await offer(made.repository, made.workspace, made.patch, work, **options)
 
     def arguments(self, server: MisbehavingServer, issue: str, *more: str) -> list[str]:
         where = ["--repo", str(self.clone), "--github-api", self.url, "--endpoint", server.url]
@@ -118,19 +125,24 @@ def branches(repo: Path) -> list[str]:
     return git(repo, "for-each-ref", "--format=%(refname:short)", "refs/heads").split()
 
 
-@pytest.fixture
-def github(make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+@contextlib.contextmanager
+def published(repo: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    """Run a GitHub with this repository, for a user with a token."""
     monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
     with GitHub() as running:
-        running.publish(make_repo({**BUGGY, "a.py": "x = 1\n"}))
+        running.publish(repo)
+        yield running
+
+
+@pytest.fixture
+def github(make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    with published(make_repo({**BUGGY, "a.py": "x = 1\n"}), monkeypatch) as running:
         yield running
 
 
 @pytest.fixture
 def untested(make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
-    monkeypatch.setenv("GITHUB_TOKEN", TOKEN)
-    with GitHub() as running:
-        running.publish(make_repo({"calc.py": BUGGY["calc.py"]}))
+    with published(make_repo(UNTESTED), monkeypatch) as running:
         yield running
 
 
@@ -171,7 +183,7 @@ def test_a_verified_patch_becomes_a_pull_request(
     last = events(own_state)[-1]
     assert (last["pull_request"], last["exit"]) == (github.pull, 0)
     assert f"opened pull request {github.pull}" in done.stderr
-    assert git(github.clone, "status", "--porcelain") == "?? notes.txt\n"
+    assert git(github.clone, "status", "--porcelain") == "?? notes.txt"
     assert TOKEN not in done.stdout + done.stderr + text
     assert not [p for p in own_state.rglob("*") if p.is_file() and TOKEN.encode() in p.read_bytes()]
     to_api = [v for v in github.visits if v.path.startswith("/repos/")]
@@ -179,43 +191,19 @@ def test_a_verified_patch_becomes_a_pull_request(
     assert not [v for v in github.visits if v not in to_api and TOKEN in v.headers.get("authorization", "")]
 
 
-@pytest.mark.slow  # quick: test_a_verified_patch_becomes_a_pull_request, test_pr_text.py
-def test_an_unverified_patch_is_a_draft_that_says_so(server: MisbehavingServer, untested: GitHub) -> None:
-    git(untested.clone, "checkout", "-q", "--detach")
-    server.answers = [FIX, says("Not tested: there are no tests.")]
-    done = untested.fix(server, "add() subtracts", "--branch", "mine/add")
-    assert done.returncode == 1, done.stderr
-    assert untested.pushed == ["mine/add"]
-    (asked,) = untested.opened
-    assert (asked["draft"], asked["base"], asked["title"]) == (True, "main", "Fix: add() subtracts")
+async def test_an_unverified_patch_is_a_draft_that_says_so(github: GitHub) -> None:
+    git(github.clone, "checkout", "-q", "--detach")
+    await github.offer(evidence("unverified", fixed=()), "mine/add")
+    assert github.pushed == ["mine/add"]
+    (asked,) = github.opened
+    assert (asked["draft"], asked["base"], asked["title"]) == (True, "main", "Fix: Sums are wrong")
     assert asked["body"].startswith("**Nothing has checked this patch**")
-    assert "Fixes" not in asked["body"]
 
 
-@pytest.mark.slow
-def test_a_failed_fix_is_never_offered(server: MisbehavingServer, github: GitHub) -> None:
-    broken = calls("file_write", path="calc.py", content="def add(a, b):\n    return a + b\n")
-    server.answers = [broken, TEST, DONE, DONE]
-    done = github.fix(server, "#12")
-    assert done.returncode == 1
-    assert "not handed over" in done.stderr
+async def test_files_that_run_once_pushed_are_not_pushed(github: GitHub) -> None:
+    with pytest.raises(PermissionRefused, match=r"--pr refused: \.github/workflows/x\.yml may run automatic"):
+        await github.offer(path=".github/workflows/x.yml")
     assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
-
-
-@pytest.mark.slow  # quick: test_impossible_pull_requests_are_refused_first
-def test_files_that_run_once_pushed_are_not_pushed(
-    server: MisbehavingServer, untested: GitHub, own_state: Path
-) -> None:
-    workflow = calls("file_write", path=".github/workflows/x.yml", content="on: push\n")
-    server.answers = [FIX, workflow, says("Not tested: there are no tests.")]
-    done = untested.fix(server, "#12")
-    assert done.returncode == 5, done.stderr
-    assert "--pr refused: .github/workflows/x.yml may run automatically" in done.stderr
-    assert (untested.pushed, untested.opened, branches(untested.clone)) == ([], [], ["main"])
-    assert "+    return a + b" in done.stdout
-    (error,) = of_type(own_state, "error")
-    assert (error["kind"], error["exit"]) == ("PermissionRefused", 5)
-    assert events(own_state)[-1]["pull_request"] is None
 
 
 def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, github: GitHub) -> None:
@@ -230,21 +218,6 @@ def test_a_refusal_is_one_sentence_and_costs_nothing(server: MisbehavingServer, 
     assert (github.pushed, github.opened, branches(github.clone)) == ([], [], ["main"])
 
 
-@pytest.mark.slow  # quick: test_a_second_one_takes_another_branch
-def test_a_branch_taken_while_the_fix_was_made(server: MisbehavingServer, untested: GitHub) -> None:
-    """The branch is checked again before the commit, so that no push overwrites somebody else's work."""
-    server.answers = [FIX, says("Not tested: there are no tests.")]
-    process = Process(*untested.arguments(server, "#12", "--branch", "x"))
-    server.wait_for_chats(1)
-    git(untested.remote, "branch", "x")
-    stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 2, stderr
-    assert b"branch x exists already on origin" in stderr
-    assert b"+    return a + b" in stdout
-    assert git(untested.remote, "rev-parse", "x") == git(untested.remote, "rev-parse", "main")
-    assert (untested.opened, branches(untested.clone)) == ([], ["main"])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
 def test_ended_between_push_and_pull_request(
@@ -252,7 +225,7 @@ def test_ended_between_push_and_pull_request(
 ) -> None:
     reached = threading.Event()
 
-    def wait(handler: BaseHTTPRequestHandler) -> None:
+    def wait(handler: QuietHandler) -> None:
         reached.set()
         untested.silent(handler)
 
@@ -362,7 +335,7 @@ async def test_a_gh_that_is_logged_in_gives_the_token(
     program(tmp_path / "bin/gh", f'echo "$@" > "{tmp_path}/asked"; echo ghp_from_gh')
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     monkeypatch.delenv("GITHUB_TOKEN")
-    assert await github.offer() == github.pull
+    assert (await github.offer()).address == github.pull
     assert (tmp_path / "asked").read_text() == f"auth token --hostname {github.host}\n"
     (posted,) = [v for v in github.visits if v.path == PULLS]
     assert posted.headers["authorization"] == "Bearer ghp_from_gh"
@@ -386,7 +359,7 @@ async def test_a_bare_repository(github: GitHub, tmp_path: Path) -> None:
     git(tmp_path, "clone", "-q", "--bare", str(github.remote), "bare.git")
     github.clone = tmp_path / "bare.git"
     git(github.clone, "remote", "set-url", "origin", f"{github.url}/owner/repo.git")
-    assert await github.offer() == github.pull
+    assert (await github.offer()).address == github.pull
     assert github.pushed == ["m3agent/12"]
 
 
@@ -430,7 +403,7 @@ async def test_by_ssh(github: GitHub, tmp_path: Path, monkeypatch: pytest.Monkey
     )
     monkeypatch.setenv("GIT_SSH_COMMAND", shlex.quote(str(tmp_path / "ssh")))
     git(github.clone, "remote", "set-url", "origin", "git@127.0.0.1:owner/repo.git")
-    assert await github.offer() == github.pull
+    assert (await github.offer()).address == github.pull
     assert github.pushed == ["m3agent/12"]
 
 
@@ -459,13 +432,9 @@ async def test_a_remote_that_never_answers(
 
 
 async def test_uncommitted_changes_are_not_offered(github: GitHub) -> None:
-    store = github.clone.parent / "trees.git"
-    made = Made(github.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
     (github.clone / "a.py").write_text("mine\n")
-    work = Work(github.issue, made.patch.paths, evidence(), "", "M3")
-    options: dict[str, Any] = {"branch": None, "github_api": github.url, "say": lambda _: None}
     with pytest.raises(PermissionRefused, match=r"--pr refused: a\.py has uncommitted changes"):
-        await offer(made.repository, made.workspace, made.patch, work, **options)
+        await github.offer()
     assert (github.pushed, branches(github.clone), github.visits) == ([], ["main"], [])
 
 
@@ -489,18 +458,18 @@ async def test_without_the_right_to_push_the_branch_goes_to_a_fork(
     git(github.clone.parent, "clone", "-q", "--bare", str(github.remote), str(fork))
     looks: list[str] = []
 
-    def making(handler: BaseHTTPRequestHandler) -> None:
+    def making(handler: QuietHandler) -> None:
         looks.append(handler.path)
         github.forks["me/repo-1"] = fork
         handler.send_error(404)
 
     github.pages["/me/repo-1.git/info/refs"] = making
-    assert await github.offer() == github.pull
+    assert (await github.offer()).address == github.pull
     [asked] = github.opened
     assert (asked["head"], asked["base"]) == ("me:m3agent/12", "main")
     assert len(looks) == 1
     assert github.pushed == []
-    assert git(fork, "show", "m3agent/12:a.py") == "x = 2\n"
+    assert git(fork, "show", "m3agent/12:a.py") == "x = 2"
 
 
 async def test_a_check_makes_no_fork(github: GitHub) -> None:
@@ -537,14 +506,10 @@ async def test_a_merge_request_on_gitlab(
     project, page = "/api/v4/projects/owner%2Frepo", f"{github.url}/owner/repo/-/merge_requests/3"
     github.pages[project] = Page({"path_with_namespace": "owner/repo", "archived": False})
     github.pages[f"POST {project}/merge_requests"] = Page({"web_url": page}, 201)
-    store = github.clone.parent / "trees.git"
-    made = Made(github.clone, store, [("a.py", REGULAR, b"x = 2\n")], [])
     issue = Issue("Sums are wrong", "", f"{github.url}/owner/repo/-/issues/12", "0" * 64)
-    work = Work(issue, made.patch.paths, evidence(verdict=verdict), "It was 1.", "M3")
-    options: dict[str, Any] = {"branch": None, "github_api": "https://api.github.com", "say": lambda _: None}
-    done = await offer(made.repository, made.workspace, made.patch, work, **options)
+    done = await github.offer(evidence(verdict=verdict), issue=issue, api="https://api.github.com")
     assert (done.address, github.pushed) == (page, ["m3agent/12"])
-    assert done.commit == git(github.remote, "rev-parse", "m3agent/12").strip()
+    assert done.commit == git(github.remote, "rev-parse", "m3agent/12")
     [sent] = [v for v in github.visits if v.method == "POST" and v.path.endswith("/merge_requests")]
     assert sent.headers["private-token"] == TOKEN
     asked = json.loads(sent.body)
@@ -566,7 +531,7 @@ async def test_a_push_that_a_hook_rejects_leaves_the_branch(github: GitHub) -> N
         f"m3agent/12' and open the pull request at {github.url}{COMPARE}"
     )
     assert (github.pushed, github.opened) == ([], [])
-    assert git(github.clone, "show", "m3agent/12:a.py") == "x = 2\n"
+    assert git(github.clone, "show", "m3agent/12:a.py") == "x = 2"
 
 
 async def test_login_in_an_address_is_not_printed(
@@ -622,5 +587,5 @@ async def test_a_pull_request_that_cannot_be_opened(
 async def test_one_that_is_open_is_found_and_no_second_opened(github: GitHub, page: Page | str) -> None:
     github.pages[f"POST {PULLS}"] = page if isinstance(page, Page) else getattr(github, page)
     github.pages[f"{PULLS}?state=open&head=owner%3Am3agent%2F12"] = Page([{"html_url": github.pull}])
-    assert await github.offer() == github.pull
+    assert (await github.offer()).address == github.pull
     assert len(github.opened) == 1

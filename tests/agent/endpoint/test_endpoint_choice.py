@@ -34,7 +34,6 @@ from tests.agent.scripted import (
     UNTESTED,
     MakeRepo,
     events,
-    of_type,
     run_there,
 )
 from tests.command_line import run
@@ -243,25 +242,6 @@ def test_server_of_a_session_follows_from_its_log(endpoint: dict[str, str], embe
     assert used_embedded_engine({"endpoint": {"url": RUNNING, **endpoint}}) is embedded
 
 
-def written_by_an_older_version(home: Path, source: str) -> None:
-    """Remove `endpoint.source` from the only log, and describe the embedded engine as at that time."""
-    [log] = (home / "state" / "sessions").glob("*/events.jsonl")
-    raw, field = log.read_text(), f'"source":"{source}",'
-    assert raw.count(field) == 1
-    log.write_text(raw.replace(field, "").replace(EmbeddedEngine.description, OLD_EMBEDDED))
-
-
-@pytest.mark.slow  # quick: test_resumed_session_uses_the_same_server_and_its_key
-def test_old_log_resumes_with_the_embedded_engine(make_repo: MakeRepo, own_state: Path) -> None:
-    stopped = run("fix", ISSUE, "--repo", str(make_repo(BUGGY)), "--engine", "embedded", "--max-turns", "1")
-    assert stopped.returncode == 6, stopped.stderr
-    assert events(own_state)[0]["endpoint"]["source"] == "embedded"
-    written_by_an_older_version(own_state, "embedded")
-    done = run_there("sessions", "resume", "last", "--max-turns", "2")
-    assert done.returncode == 6, done.stderr
-    assert [event["flavour"] for event in of_type(own_state, "endpoint.probed")] == ["embedded"] * 2
-
-
 @pytest.mark.slow
 @pytest.mark.integration
 @pytest.mark.parametrize("old", [True, later(False)])
@@ -274,7 +254,8 @@ def test_resumed_session_uses_the_same_server_and_its_key(
     assert stopped.returncode == 6, stopped.stderr
     assert events(own_state)[0]["endpoint"]["source"] == "running"
     if old:
-        written_by_an_older_version(own_state, "running")
+        [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+        log.write_text(log.read_text().replace('"source":"running",', ""))  # as an older version wrote it
     server(own_state / "state", "http://127.0.0.1:9/v1")  # a newer server
     model.answers = [FIX, NOT_TESTED]
     done = run_there("sessions", "resume", "last", "--max-turns", "9")

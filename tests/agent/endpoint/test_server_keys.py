@@ -20,12 +20,12 @@ from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.errors import EndpointUnreachable
+from tests.agent.repositories import NewRepo
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.command_line import run
 from tests.servers.tokenize import TokenizeServer
 
 if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo
     from tests.servers.misbehaving import MisbehavingServer
 
 OURS, OTHER, OPENAI = "https://ours.invalid/v1", "https://other.invalid/v1", "https://api.openai.com/v1"

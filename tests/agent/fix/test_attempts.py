@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.loop.sampling import HINTS, variations
+from m3agent.agent.loop.sampling import HINTS
 from tests.agent.scripted import (
     BUGGY,
     DONE,
@@ -18,17 +18,17 @@ from tests.agent.scripted import (
     NOT_TESTED,
     TEST,
     UNTESTED,
+    Fixes,
     MakeRepo,
     calls,
     fix,
-    git,
     kill,
-    of_type,
     one_sentence,
     run_there,
     start,
 )
 from tests.command_line import run
+from tests.conftest import git, one_kind
 from tests.servers.misbehaving import (
     MisbehavingServer,
     Pause,
@@ -79,14 +79,19 @@ def chats_of(model: MisbehavingServer, number: int) -> list[Received]:
 
 
 @pytest.mark.slow
-def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    repo = make_repo(BUGGY)
-    model.answers = [scripted([WRONG, TEST, DONE], [TEST, FIX, TEST, DONE], [BREAKS, TEST, DONE])]
-    done = fix(repo, model.url, "--attempts", "3", "--branch", "fixed")
-    assert done.returncode == 0, done.stderr
+def test_the_best_is_handed_over(fixes: Fixes) -> None:
+    repo = fixes.make_repo(BUGGY)
+    done = fixes(
+        repo,
+        [scripted([WRONG, TEST, DONE], [TEST, FIX, TEST, DONE], [BREAKS, TEST, DONE])],
+        "--attempts",
+        "3",
+        "--branch",
+        "fixed",
+    )
     assert "+    return a + b" in done.stdout
     assert "return a + b" in git(repo, "show", "fixed:calc.py"), "the chosen one's patch is on the branch"
-    found = logs(own_state)
+    found = logs(fixes.home)
     assert sorted(found) == [1, 2, 3]
     assert found[2][-1]["status"] == "verified"
     group = {lines[0]["attempt"]["group"] for lines in found.values()}
@@ -97,15 +102,13 @@ def test_the_best_is_handed_over(model: MisbehavingServer, make_repo: MakeRepo, 
         [choice] = [line for line in lines if line["type"] == "attempt.chosen"]
         assert choice["chosen"] == 2
         assert choice["ranking"][0]["session"] == found[2][0]["session"]
-        assert history_faults([chat.body for chat in chats_of(model, number)]) == []
+        assert history_faults([chat.body for chat in chats_of(fixes.model, number)]) == []
     last = run_there("sessions", "show", "last", "--json")
     assert json.loads(last.stdout)["id"] == found[2][0]["session"], "the last session is the chosen one"
 
 
 @pytest.mark.slow  # quick: test_attempt.py
-def test_all_share_one_prefix_and_the_first_warms_the_cache(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_all_share_one_prefix_and_the_first_warms_the_cache(fixes: Fixes) -> None:
     asked: dict[int, float] = {}
     slow = Stream([Pause(1.0), *calls("test_runner", test_file=".").events])
     script = scripted([slow, FIX, TEST, DONE], [TEST, FIX, TEST, DONE], [TEST, FIX, TEST, DONE])
@@ -114,69 +117,33 @@ def test_all_share_one_prefix_and_the_first_warms_the_cache(
         asked.setdefault(number_of(request), time.monotonic())
         return script(request)
 
-    model.answers = [answer]
-    assert fix(make_repo(BUGGY), model.url, "--attempts", "3").returncode == 0
+    fixes(BUGGY, [answer], "--attempts", "3")
     assert asked[2] - asked[1] >= 1.0, "it waits for the first one's first token"
     assert asked[3] - asked[1] >= 1.0
-    firsts = [messages_bytes(chats_of(model, number)[0].body) for number in (1, 2, 3)]
+    firsts = [messages_bytes(chats_of(fixes.model, number)[0].body) for number in (1, 2, 3)]
     whole = firsts[0].removesuffix(b'"}')
     assert all(other.startswith(whole) for other in firsts), "they differ at the very end only"
     assert len(set(firsts)) == 3
-    parameters = [chats_of(model, number)[0].json for number in (1, 2, 3)]
+    parameters = [chats_of(fixes.model, number)[0].json for number in (1, 2, 3)]
     assert [each["temperature"] for each in parameters] == [1.0, 0.7, 1.0]
     assert "seed" not in parameters[1], "servers sample slower with one"
-    packed = [line["digest"] for lines in logs(own_state).values() for line in lines if "redacted" in line]
+    packed = [line["digest"] for lines in logs(fixes.home).values() for line in lines if "redacted" in line]
     assert len(packed) == 3
     assert len(set(packed)) == 1
 
 
 @pytest.mark.slow  # quick: test_the_best_is_handed_over
-def test_the_others_end_as_soon_as_one_is_verified(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [scripted([FIX, TEST, DONE], [NOTHING, Silence()])]
-    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
-    assert done.returncode == 0, done.stderr
-    found = logs(own_state)
+def test_the_others_end_as_soon_as_one_is_verified(fixes: Fixes) -> None:
+    fixes(BUGGY, [scripted([FIX, TEST, DONE], [NOTHING, Silence()])], "--attempts", "2")
+    found = logs(fixes.home)
     assert found[1][-1]["status"] == "verified"
     assert found[2][-1]["status"] == "interrupted"
     assert found[2][-1]["reason"] == "attempt 1 was verified first"
 
 
-@pytest.mark.slow  # quick: test_choice.py
-def test_without_verified_attempt_fewest_regressions_win(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [scripted([BREAKS, TEST, DONE], [WRONG, TEST, DONE])]
-    done = fix(make_repo(BUGGY), model.url, "--attempts", "2", "--apply")
-    assert done.returncode == 1, done.stderr
-    found = logs(own_state)
-    [choice] = [line for line in found[1] if line["type"] == "attempt.chosen"]
-    ranking = [(each["number"], each["verdict"], each["regressions"]) for each in choice["ranking"]]
-    assert ranking == [(2, "failed", 0), (1, "failed", 1)]
-    assert "return a * b" in done.stdout
-    assert "the patch was not handed over because the fix did not succeed" in found[2][-1]["notes"]
-
-
-@pytest.mark.slow  # quick: test_attempt.py
-def test_one_that_fails_does_not_end_the_others(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [scripted([Reply(400, {"error": {"message": "no"}})], [FIX, TEST, DONE])]
-    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
-    assert done.returncode == 0, done.stderr
-    found = logs(own_state)
-    assert (found[1][-1]["status"], found[1][-1]["exit"]) == ("error", 4)
-    assert found[2][-1]["status"] == "verified"
-
-
-def test_where_all_fail_the_exit_code_says_how(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [Reply(400, {"error": {"message": "no"}})]
-    done = fix(make_repo(BUGGY), model.url, "--attempts", "2")
-    assert done.returncode == 4
-    assert [lines[-1]["status"] for lines in logs(own_state).values()] == ["error", "error"]
+def test_where_all_fail_the_exit_code_says_how(fixes: Fixes) -> None:
+    fixes(BUGGY, [Reply(400, {"error": {"message": "no"}})], "--attempts", "2", code=4)
+    assert [lines[-1]["status"] for lines in logs(fixes.home).values()] == ["error", "error"]
 
 
 def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Path) -> None:
@@ -189,39 +156,29 @@ def test_without_a_server_one_session_says_so(make_repo: MakeRepo, own_state: Pa
     assert [line["type"] for line in lines[-2:]] == ["error", "session.finished"]
 
 
-def test_tokens_are_limited_for_all_together(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [scripted([NOTHING], [NOTHING])]  # each answer has 10 tokens
-    done = fix(make_repo(BUGGY), model.url, "--attempts", "2", "--max-tokens", "40")
-    assert done.returncode == 6, done.stderr
-    used = [lines[-1]["completion_tokens"] for lines in logs(own_state).values()]
+def test_tokens_are_limited_for_all_together(fixes: Fixes) -> None:
+    fixes(BUGGY, [scripted([NOTHING], [NOTHING])], "--attempts", "2", "--max-tokens", "40", code=6)
+    used = [lines[-1]["completion_tokens"] for lines in logs(fixes.home).values()]
     # when the limit is reached, each attempt may have one unfinished answer, and may give one last answer
     assert 40 <= sum(used) <= 40 + 2 * 10 + 2 * 10
 
 
 @pytest.mark.slow  # quick: test_resume.py
-def test_killed_attempt_resumes_with_its_parameters(
-    model: MisbehavingServer,
-    make_repo: MakeRepo,
-    own_state: Path,
-    one_backend: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model.answers = [scripted([FIX, Silence()], [FIX, Silence()])]
+def test_killed_attempt_resumes_with_its_parameters(fixes: Fixes, monkeypatch: pytest.MonkeyPatch) -> None:
+    fixes.model.answers = [scripted([FIX, Silence()], [FIX, Silence()])]
     monkeypatch.setenv("M3AGENT_ATTEMPTS", "2")
-    process = start(make_repo(UNTESTED), model.url, one_backend)
-    model.wait_for_chats(4)
+    process = start(fixes.repo(UNTESTED), fixes.model.url, one_kind())
+    fixes.model.wait_for_chats(4)
     kill(process)
-    before = chats_of(model, 2)[-1]
-    model.answers = [scripted([FIX, NOT_TESTED], [FIX, NOT_TESTED])]
-    second = logs(own_state)[2][0]["session"]
-    done = run_there("sessions", "resume", second)
+    before = chats_of(fixes.model, 2)[-1]
+    fixes.model.answers = [scripted([FIX, NOT_TESTED], [FIX, NOT_TESTED])]
+    done = run_there("sessions", "resume", logs(fixes.home)[2][0]["session"])
     assert done.returncode == 1, done.stderr
-    assert logs(own_state)[2][-1]["status"] == "unverified"
-    again = chats_of(model, 2)[-1]
+    first, second = logs(fixes.home)[1], logs(fixes.home)[2]
+    assert second[-1]["status"] == "unverified"
+    again = chats_of(fixes.model, 2)[-1]
     assert again.body == before.body, "messages, hint and temperature are those of the attempt"
-    assert logs(own_state)[1][-1]["type"] != "session.finished", "the other one is left alone"
+    assert first[-1]["type"] != "session.finished", "the other one is left alone"
 
 
 @pytest.mark.slow
@@ -241,15 +198,3 @@ def test_an_odd_number_of_attempts_is_refused(make_repo: MakeRepo, attempts: str
     done = run("fix", "x", "--repo", str(make_repo(BUGGY)), env={"M3AGENT_ATTEMPTS": attempts})
     assert done.returncode == 2
     assert "M3AGENT_ATTEMPTS" in one_sentence(done)
-
-
-@pytest.mark.slow  # quick: test_the_best_is_handed_over
-def test_a_single_attempt_is_a_plain_fix(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, NOT_TESTED]
-    assert fix(make_repo(UNTESTED), model.url, "--attempts", "1").returncode == 1
-    [started] = of_type(own_state, "session.started")
-    assert started["attempt"] is None
-    assert of_type(own_state, "attempt.chosen") == []
-    assert variations(1, 3)[0].sampling == variations(5, None)[0].sampling

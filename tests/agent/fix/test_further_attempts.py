@@ -40,6 +40,9 @@ def test_each_further_attempt_has_its_own_session_and_limits(world: World) -> No
         assert [attempt.session.id for attempt in further] == ["session-2", "session-3"]
         assert {attempt.group for attempt in further} == {first.session.id}
         assert [attempt.variation for attempt in further] == variations(3, None)[1:]
+        assert first.variation.sampling == variations(3, 7)[0].sampling, (
+            "the first is as in a fix with one attempt"
+        )
         for attempt in further:
             assert attempt.limits.used is not first.limits.used
             assert attempt.limits.together is first.limits.together

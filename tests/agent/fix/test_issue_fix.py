@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, calls, git, of_type, one_sentence, says
+from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, calls, of_type, one_sentence, says
 from tests.command_line import Process, run
+from tests.conftest import git
 from tests.servers.misbehaving import MODEL, MisbehavingServer, history_faults
 from tests.servers.tracker import PNG, Page, TrackerServer
 

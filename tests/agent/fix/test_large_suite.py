@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.agent.scripted import BUGGY, DONE, FIX, MakeRepo, calls, fix, of_type
-from tests.servers.misbehaving import MisbehavingServer
+from tests.agent.scripted import BUGGY, DONE, FIX, Fixes, calls
 
 pytestmark = pytest.mark.integration
 
@@ -24,17 +21,13 @@ ADD = calls("test_runner", test_file="test_add.py")
 
 
 @pytest.mark.slow  # quick: tests/agent/verify/test_scope.py and test_a_large_suite in test_verify_sandboxes.py
-def test_the_tests_that_execute_the_change_decide(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, ADD, DONE]
-    done = fix(make_repo(FILES), model.url, "--verify-minutes", "0.2", "--reruns", "1")
-    assert done.returncode == 0, done.stderr
+def test_the_tests_that_execute_the_change_decide(fixes: Fixes) -> None:
+    done = fixes(FILES, [FIX, ADD, DONE], "--verify-minutes", "0.2", "--reruns", "1")
     assert "waiting for the result of the unchanged tree's tests" in done.stderr
-    [baseline] = of_type(own_state, "baseline")
+    [baseline] = fixes.of_type("baseline")
     assert (baseline["complete"], baseline["failed"]) == (True, ["test_add.py::test_add"])
     assert baseline["seconds"] > 12
-    [verify] = of_type(own_state, "verify")
+    [verify] = fixes.of_type("verify")
     scope = verify["scope"]
     assert (scope["tests"], scope["everything"], scope["complete"]) == (13, "", True)
     assert 1 < scope["selected"] == scope["ran"] < 8, "also those that ran before the recording began"
@@ -43,18 +36,14 @@ def test_the_tests_that_execute_the_change_decide(
 
 
 @pytest.mark.slow
-def test_a_baseline_without_time_for_all(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, ADD, DONE]
-    done = fix(
-        make_repo(FILES), model.url, "--verify-minutes", "0.2", "--baseline-minutes", "0.1", "--reruns", "0"
+def test_a_baseline_without_time_for_all(fixes: Fixes) -> None:
+    done = fixes(
+        FILES, [FIX, ADD, DONE], "--verify-minutes", "0.2", "--baseline-minutes", "0.1", "--reruns", "0"
     )
-    assert done.returncode == 0, done.stderr
-    [baseline] = of_type(own_state, "baseline")
+    [baseline] = fixes.of_type("baseline")
     assert not baseline["complete"]
     assert 0 < len(baseline["passed"]) < 12
     assert "there was no time for more tests" in done.stderr
-    [verify] = of_type(own_state, "verify")
+    [verify] = fixes.of_type("verify")
     assert not verify["scope"]["complete"]
     assert verify["fixed"] == ["test_add.py::test_add"]

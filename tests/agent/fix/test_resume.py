@@ -8,7 +8,6 @@ import subprocess
 import time
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,36 +19,35 @@ from tests.agent.scripted import (
     NOT_TESTED,
     TEST,
     UNTESTED,
-    MakeRepo,
+    Fixes,
     calls,
-    events,
-    fix,
     kill,
-    of_type,
     one_sentence,
     run_there,
-    start,
 )
 from tests.command_line import Process
-from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
+from tests.servers.misbehaving import Silence, history_faults
 
 LONG = calls("code_exec", code="open('half.txt', 'w').write('x')\nimport time\ntime.sleep(600)", timeout=600)
 
 
-def resume(*more: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_there("sessions", "resume", "last", *more, env=env)
+def assert_refused(word: str) -> None:
+    """Check that the newest session is not resumed, and that one sentence with this word says why."""
+    done = run_there("sessions", "resume", "last")
+    assert done.returncode == 2, done.stderr
+    assert word in one_sentence(done)
 
 
-def history_of(model: MisbehavingServer) -> list[bytes]:
-    return [request.body for request in model.chats]
+def history_of(fixes: Fixes) -> list[bytes]:
+    return [request.body for request in fixes.chats]
 
 
-def checked(model: MisbehavingServer, home: Path, status: str = "verified") -> list[dict[str, Any]]:
+def checked(fixes: Fixes, status: str = "verified") -> list[dict[str, Any]]:
     """Return the log after checking its order, how it ended, and that its requests form one conversation."""
-    log = events(home)
+    log = fixes.events()
     assert [event["seq"] for event in log] == list(range(1, len(log) + 1))
     assert log[-1]["status"] == status
-    assert history_faults(history_of(model)) == []
+    assert history_faults(history_of(fixes)) == []
     ended = [event["call"] for event in log if event["type"] == "call.finished"]
     begun = [event["call"] for event in log if event["type"] == "call.started"]
     assert begun == sorted(set(begun))
@@ -61,31 +59,13 @@ def checked(model: MisbehavingServer, home: Path, status: str = "verified") -> l
     return log
 
 
-def killed_at(model: MisbehavingServer, repo: Path, backend: str, answers: list[Any]) -> None:
-    """Run a fix with these answers, and kill it while it waits for the next answer."""
-    model.answers = [*answers, Silence()]
-    process = start(repo, model.url, backend)
-    model.wait_for_chats(len(answers) + 1)
-    kill(process)
-
-
-def resume_to_the_end(model: MisbehavingServer) -> subprocess.CompletedProcess[str]:
-    """Resume the session in another process until it finishes."""
-    model.answers = [TEST, DONE]
-    done = resume()
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 @pytest.mark.slow  # quick: test_killed_in_a_call
-def test_killed_while_the_model_thinks(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
-    killed_at(model, make_repo(BUGGY), one_backend, [TEST, FIX])
-    done = resume_to_the_end(model)
+def test_killed_while_the_model_thinks(fixes: Fixes) -> None:
+    fixes.killed(BUGGY, [TEST, FIX])
+    done = fixes.resume([TEST, DONE])
     assert "+    return a + b" in done.stdout
-    log = checked(model, own_state)
-    sent = history_of(model)
+    log = checked(fixes)
+    sent = history_of(fixes)
     assert sent[3] == sent[2], "the request that got no answer is sent again, byte for byte"
     [resumed] = [event for event in log if event["type"] == "session.resumed"]
     assert resumed["interrupted"] == []
@@ -98,115 +78,82 @@ def test_killed_while_the_model_thinks(
     assert log[-1]["prompt_tokens"] == 400, "what the first process used counts"
 
 
-def test_killed_in_a_call(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
-    model.answers = [FIX, LONG, Silence()]
-    process = start(make_repo(BUGGY), model.url, one_backend)
-    model.wait_for_chats(2)
+def test_killed_in_a_call(fixes: Fixes) -> None:
+    process = fixes.waiting(BUGGY, [FIX, LONG])
     deadline = time.monotonic() + 60
-    while len(of_type(own_state, "call.started")) < 2:
+    while len(fixes.of_type("call.started")) < 2:
         assert time.monotonic() < deadline, "the second call never began"
         time.sleep(0.01)
     kill(process)
-    done = resume_to_the_end(model)
+    done = fixes.resume([TEST, DONE])
     assert "half.txt" not in done.stdout, "the work tree is put back to before the call"
-    log = checked(model, own_state)
+    log = checked(fixes)
     [resumed] = [event for event in log if event["type"] == "session.resumed"]
     assert len(resumed["interrupted"]) == 1
     codes = [e for e in log if e["type"] == "call.started" and e["name"] == "code_exec"]
     assert len(codes) == 1, "it is never run again"
-    last = json.loads(history_of(model)[2])["messages"][-1]
+    last = json.loads(history_of(fixes)[2])["messages"][-1]
     assert last["role"] == "tool"
     assert last["content"].startswith("interrupted")
 
 
 @pytest.mark.slow  # quick: test_killed_in_a_call
-def test_killed_between_a_result_and_its_telling(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
+def test_killed_between_a_result_and_its_telling(fixes: Fixes) -> None:
     """The state after a kill between writing the log's line and writing the conversation's line."""
-    killed_at(model, make_repo(UNTESTED), one_backend, [TEST, FIX])
-    [path] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
+    fixes.killed(UNTESTED, [TEST, FIX])
+    [path] = (fixes.home / "state" / "sessions").glob("*/messages.jsonl")
     whole = path.read_bytes().splitlines(keepends=True)
-    before = history_of(model)[2]
+    before = history_of(fixes)[2]
     path.write_bytes(b"".join(whole[:-1]) + whole[-1][:20])
     log = path.with_name("events.jsonl")
     log.write_bytes(log.read_bytes() + b'{"v": 1, "seq"')
-    model.answers = [NOT_TESTED]
-    assert resume().returncode == 1
-    checked(model, own_state, "unverified")
-    assert history_of(model)[3] == before
+    fixes.resume([NOT_TESTED], code=1)
+    checked(fixes, "unverified")
+    assert history_of(fixes)[3] == before
     assert path.read_bytes().startswith(b"".join(whole))
 
 
 @pytest.mark.slow  # quick: test_killed_in_a_call
-def test_interrupted_by_the_user(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
-    model.answers = [FIX, Silence()]
-    process = start(make_repo(UNTESTED), model.url, one_backend)
-    model.wait_for_chats(2)
+def test_interrupted_by_the_user(fixes: Fixes) -> None:
+    process = fixes.waiting(UNTESTED, [FIX, Silence()])
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
-    model.answers = [NOT_TESTED]
-    done = resume("--json")
+    done = fixes.resume([NOT_TESTED], "--json", code=1)
     assert "unverified" in done.stderr, "as with fix --json, people are told as well"
-    assert done.returncode == 1, done.stderr
     printed = [json.loads(line) for line in done.stdout.splitlines()]
-    assert printed == checked(model, own_state, "unverified")[-len(printed) :]
+    assert printed == checked(fixes, "unverified")[-len(printed) :]
     assert printed[0]["type"] == "session.resumed"
 
 
 @pytest.mark.slow
-def test_a_limit_is_raised(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, DONE]
-    stopped = fix(make_repo(BUGGY), model.url, "--max-turns", "1")
-    assert stopped.returncode == 0, "the patch verifies, although the loop was stopped"
-    again = resume()
-    assert again.returncode == 2
-    assert "verified" in one_sentence(again)
-    model.answers = [TEST, DONE]
-    second = make_repo({**BUGGY, "more.py": "x = 1\n"}, "second")
-    stopped = fix(second, model.url, "--max-turns", "1")
-    assert stopped.returncode == 6, stopped.stderr
-    model.answers = [FIX, TEST, DONE]
-    asked, moved = len(model.chats), model.url.replace("127.0.0.1", "localhost")
-    done = resume("--max-turns", "9", "--endpoint", moved)
-    assert done.returncode == 0, done.stderr
-    assert {chat.headers["host"].partition(":")[0] for chat in model.chats[asked:]} == {"localhost"}
+def test_a_limit_is_raised(fixes: Fixes) -> None:
+    fixes(BUGGY, [FIX, DONE], "--max-turns", "1")  # the patch verifies, although the loop was stopped
+    assert_refused("verified")
+    fixes({**BUGGY, "more.py": "x = 1\n"}, [TEST, DONE], "--max-turns", "1", code=6)
+    asked, moved = len(fixes.chats), fixes.model.url.replace("127.0.0.1", "localhost")
+    fixes.resume([FIX, TEST, DONE], "--max-turns", "9", "--endpoint", moved)
+    assert {chat.headers["host"].partition(":")[0] for chat in fixes.chats[asked:]} == {"localhost"}
 
 
 @pytest.mark.slow
-def test_a_verdict_of_before_flaky_tests_were_looked_for(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_a_verdict_of_before_flaky_tests_were_looked_for(fixes: Fixes) -> None:
     """An older version's log: the verification of a session that stopped at a limit does not mention flaky tests."""
-    model.answers = [calls("file_write", path="more.py", content="X = 1\n")]
-    assert fix(make_repo(BUGGY), model.url, "--max-turns", "1").returncode == 6
-    [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    fixes(BUGGY, [calls("file_write", path="more.py", content="X = 1\n")], "--max-turns", "1", code=6)
+    [log] = (fixes.home / "state" / "sessions").glob("*/events.jsonl")
     raw = log.read_text()
     assert raw.count('"flaky":[],') == 1
     log.write_text(raw.replace('"flaky":[],', ""))
-    model.answers = [FIX, TEST, DONE]
-    done = resume("--max-turns", "9")
-    assert done.returncode == 0, done.stderr
+    fixes.resume([FIX, TEST, DONE], "--max-turns", "9")
 
 
 @pytest.mark.slow
-def test_sessions_that_cannot_be_resumed(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
-    assert resume().returncode == 2
-    model.answers = [Silence()]
-    process = start(make_repo(UNTESTED), model.url, one_backend)
-    model.wait_for_chats(1)
-    busy = resume()
-    assert busy.returncode == 2
-    assert "another process" in one_sentence(busy)
+def test_sessions_that_cannot_be_resumed(fixes: Fixes) -> None:
+    assert_refused("session")
+    process = fixes.waiting(UNTESTED, [Silence()])
+    assert_refused("another process")
     kill(process)
-    [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    [log] = (fixes.home / "state" / "sessions").glob("*/events.jsonl")
     raw = log.read_text()
     for damaged, word in (
         (raw.replace('{"v":1', '{"v":9', 1), "version 9"),
@@ -214,36 +161,26 @@ def test_sessions_that_cannot_be_resumed(
         (raw.splitlines(keepends=True)[1], "again"),
     ):
         log.write_text(damaged)
-        refused = resume()
-        assert refused.returncode == 2, refused.stderr
-        assert word in one_sentence(refused)
+        assert_refused(word)
     log.write_text(raw)
     messages = log.with_name("messages.jsonl")
     kept = messages.read_bytes()
     alone = kept.splitlines(keepends=True)[0]  # the system message, without the message with the repository
     for content, word in ((b"", "first request"), (alone, "first request"), (b"{]\n", "damaged")):
         messages.write_bytes(content)
-        refused = resume()
-        assert refused.returncode == 2, refused.stderr
-        assert word in one_sentence(refused)
+        assert_refused(word)
     messages.write_bytes(kept)
-    model.answers = [FIX, NOT_TESTED]
-    assert resume().returncode == 1
-    assert events(own_state)[-1]["status"] == "unverified"
+    fixes.resume([FIX, NOT_TESTED], code=1)
+    assert fixes.events()[-1]["status"] == "unverified"
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
+def test_killed_at_any_moment(fixes: Fixes) -> None:
     """A fix is killed again and again, a little later each time, until it finishes."""
     answers = [TEST, FIX, TEST, DONE]
-    model.answers = [Silence()]
-    repo = make_repo(BUGGY)
-    process = start(repo, model.url, one_backend)
-    model.wait_for_chats(1)
-    kill(process)
-    [told] = (own_state / "state" / "sessions").glob("*/messages.jsonl")
+    repo = fixes.repo(BUGGY)
+    fixes.killed(repo, [])
+    [told] = (fixes.home / "state" / "sessions").glob("*/messages.jsonl")
     kills, said_last = 0, b""
     for attempt in range(30):
         messages = [json.loads(line) for line in told.read_bytes().rpartition(b"\n")[0].splitlines()]
@@ -253,7 +190,7 @@ def test_killed_at_any_moment(
             "file_edit" in json.dumps(call) and "did not finish" not in json.dumps(result)
             for call, result in pairwise(messages)
         )
-        model.answers = [*([FIX] if said > 1 and not edited else []), *answers[said:], DONE]
+        fixes.model.answers = [*([FIX] if said > 1 and not edited else []), *answers[said:], DONE]
         process = Process("sessions", "resume", "last", "--repo", str(repo))
         try:
             _, said_last = process.communicate(timeout=0.2 * 1.25**attempt)
@@ -264,5 +201,5 @@ def test_killed_at_any_moment(
     # A kill may come between the last line and the end of the process.
     assert process.returncode == 0 or b"the session is over (verified)" in said_last, said_last
     assert kills >= 3
-    log = checked(model, own_state)
+    log = checked(fixes)
     assert len([event for event in log if event["type"] == "session.resumed"]) >= 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from tests.agent.scripted import (
     DONE,
     FIX,
     TEST,
-    MakeRepo,
+    Fixes,
     calls,
-    events,
-    fix,
     kill,
     of_type,
     run_there,
@@ -26,14 +23,13 @@ from tests.agent.scripted import (
     start,
 )
 from tests.conftest import one_kind
-from tests.servers.misbehaving import MisbehavingServer, Silence, history_faults
+from tests.servers.misbehaving import MisbehavingServer, history_faults
 
 pytestmark = pytest.mark.integration
 
 BREAK = calls("file_edit", path="calc.py", old="return a * 2", new="return a * 3")
 MEND = calls("file_edit", path="calc.py", old="return a * 3", new="return a * 2")
 RIGHT = {"calc.py": BUGGY["calc.py"].replace("a - b", "a + b"), "test_calc.py": BUGGY["test_calc.py"]}
-RENAME = calls("file_edit", path="calc.py", old="def double(a):", new="def double(a: int) -> int:")
 RED_TEST = calls(
     "file_write",
     path="test_new.py",
@@ -71,24 +67,16 @@ CORRECT = calls("file_edit", path="calc.py", old="return a * b", new="return a +
     ],
 )  # fmt: skip
 def test_the_verdict_goes_back_and_the_change_is_corrected(
-    model: MisbehavingServer,
-    make_repo: MakeRepo,
-    own_state: Path,
-    files: dict[str, str],
-    answers: list[Any],
-    kinds: list[str],
-    words: str,
+    fixes: Fixes, files: dict[str, str], answers: list[Any], kinds: list[str], words: str
 ) -> None:
-    model.answers = list(answers)
-    done = fix(make_repo(files), model.url)
-    assert done.returncode == 0, done.stderr
-    [told] = of_type(own_state, "feedback")
+    done = fixes(files, list(answers))
+    [told] = fixes.of_type("feedback")
     assert (told["round"], told["kinds"]) == (1, kinds)
-    sent = [message["content"] for message in model.chats[-1].json["messages"]]
+    sent = [message["content"] for message in fixes.chats[-1].json["messages"]]
     assert sent.count(told["text"]) == 1
     assert words in told["text"]
-    assert history_faults([chat.body for chat in model.chats]) == []
-    assert [(line["by"], line["round"]) for line in of_type(own_state, "verify")] == [
+    assert history_faults([chat.body for chat in fixes.chats]) == []
+    assert [(line["by"], line["round"]) for line in fixes.of_type("verify")] == [
         ("gate", 1),
         ("gate", 2),
     ]
@@ -97,104 +85,40 @@ def test_the_verdict_goes_back_and_the_change_is_corrected(
         exported = run_there("sessions", "export", "last", "--format", kind)
         assert exported.returncode == 0
         assert json.dumps(told["text"])[1:40] in exported.stdout
-    assert run_there("report", "last", "-o", str(own_state / "page.html")).returncode == 0
-    assert "goes back to the model" in (own_state / "page.html").read_text()
+    assert run_there("report", "last", "-o", str(fixes.home / "page.html")).returncode == 0
+    assert "goes back to the model" in (fixes.home / "page.html").read_text()
 
 
 @pytest.mark.slow  # quick: test_verify.py and test_verify_rounds.py
-def test_a_test_that_states_what_the_issue_changes_can_be_named(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
+def test_a_test_that_states_what_the_issue_changes_can_be_named(fixes: Fixes) -> None:
     """The model learns of it from the first verdict, and the session ends after its answer: no message comes twice."""
-    model.answers = [FIX, SOME, DONE, PINNED]
-    done = fix(make_repo(WITH_OLD_TEST), model.url)
-    assert done.returncode == 1, done.stderr
-    [back] = of_type(own_state, "feedback")
+    fixes(WITH_OLD_TEST, [FIX, SOME, DONE, PINNED], code=1)
+    [back] = fixes.of_type("feedback")
     assert "Pinned: <test id>: <why>" in back["text"]
-    [first, last] = of_type(own_state, "verify")
+    [first, last] = fixes.of_type("verify")
     assert (first["verdict"], last["verdict"], last["broken"]) == ("failed", "unverified", [])
 
 
 @pytest.mark.slow  # quick: test_completion_gate.py
-def test_a_resumed_session_knows_which_tests_were_named(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, one_backend: str
-) -> None:
-    model.answers = [FIX, RED_TEST, SOME, PINNED, Silence()]
-    process = start(make_repo(WITH_OLD_TEST), model.url, one_backend)
-    model.wait_for_chats(5)
-    kill(process)
-    [told] = of_type(own_state, "feedback")
+def test_a_resumed_session_knows_which_tests_were_named(fixes: Fixes) -> None:
+    fixes.killed(WITH_OLD_TEST, [FIX, RED_TEST, SOME, PINNED])
+    [told] = fixes.of_type("feedback")
     assert told["kinds"] == ["added_red"]
     green = "from calc import add\n\n\ndef test_new():\n    assert add(2, 2) == 4\n"
-    model.answers = [calls("file_write", path="test_new.py", content=green), SOME, DONE]
-    done = run_there("sessions", "resume", "last")
-    assert done.returncode == 1, done.stderr
-    last = of_type(own_state, "verify")[-1]
+    done = fixes.resume([calls("file_write", path="test_new.py", content=green), SOME, DONE], code=1)
+    last = fixes.of_type("verify")[-1]
     assert (last["verdict"], last["broken"]) == ("unverified", []), done.stderr
 
 
 @pytest.mark.slow
-def test_a_red_test_of_the_patch_fails_it(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, RED_TEST, SOME, DONE]
-    done = fix(make_repo(BUGGY), model.url)
-    assert done.returncode == 1
-    [told] = of_type(own_state, "feedback")
+def test_a_red_test_of_the_patch_fails_it(fixes: Fixes) -> None:
+    done = fixes(BUGGY, [FIX, RED_TEST, SOME, DONE], code=1)
+    [told] = fixes.of_type("feedback")
     assert told["kinds"] == ["added_red"]
     assert told["tests"] == ["test_new.py::test_new"]
-    assert events(own_state)[-1]["status"] == "failed"
+    assert fixes.events()[-1]["status"] == "failed"
     rows = [line.split() for line in done.stderr.splitlines() if line.endswith(" test_new.py::test_new")]
     assert rows == [["red", "red", "test_new.py::test_new"]]
-
-
-@pytest.mark.slow  # quick: test_completion_gate.py
-def test_the_gate_knows_what_passed_before(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    def done_with_baseline(_: object) -> Any:
-        wait_for_event(own_state, "baseline")
-        return DONE
-
-    repo = make_repo(BUGGY)
-    model.answers = [FIX, BREAK, TEST, done_with_baseline, MEND, TEST, DONE]
-    done = fix(repo, model.url)
-    assert done.returncode == 0, done.stderr
-    [told] = [line["missing"] for line in of_type(own_state, "gate") if line["missing"]]
-    assert "passed before your change and are red now (1):\n- test_calc.py::test_double" in told
-    assert model.chats[-3].json["messages"][-1] == {"role": "user", "content": told}
-    assert of_type(own_state, "feedback") == []
-    [baseline] = of_type(own_state, "baseline")
-    assert (baseline["cached"], baseline["passed"]) == (False, ["test_calc.py::test_double"])
-    assert (baseline["failed"], baseline["complete"]) == (["test_calc.py::test_add"], True)
-    assert "1 passed, 1 failed without a change" in done.stderr
-
-
-@pytest.mark.slow  # quick: test_baseline.py
-def test_the_baseline_is_known_the_next_time(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    def done_with_baseline(_: object) -> Any:
-        wait_for_event(own_state, "baseline")
-        return DONE
-
-    repo = make_repo(BUGGY)
-    baselines = []
-    for _ in range(2):
-        model.answers = [FIX, TEST, done_with_baseline]
-        assert fix(repo, model.url).returncode == 0
-        baselines += of_type(own_state, "baseline")
-        shutil.rmtree(own_state / "state" / "sessions")
-    assert [baseline["cached"] for baseline in baselines] == [False, True]
-    assert [baseline["failed"] for baseline in baselines] == [["test_calc.py::test_add"]] * 2
-
-
-@pytest.mark.slow  # quick: test_verify_rounds.py
-def test_no_round_if_none_is_wanted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, BREAK, SOME, DONE]
-    assert fix(make_repo(BUGGY), model.url, "--verify-rounds", "0").returncode == 1
-    assert of_type(own_state, "feedback") == []
-    assert len(model.chats) == 4
 
 
 def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
@@ -210,22 +134,19 @@ def resumed_ends_verified(model: MisbehavingServer, home: Path) -> None:
 
 
 @pytest.mark.slow  # quick: test_killed_in_a_call and test_verify_rounds.py
-def test_killed_while_it_verifies(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [FIX, BREAK, SOME, DONE]
-    process = start(make_repo(BUGGY), model.url, one_kind())
-    wait_for_event(own_state, "gate")
+def test_killed_while_it_verifies(fixes: Fixes) -> None:
+    fixes.model.answers = [FIX, BREAK, SOME, DONE]
+    process = start(fixes.make_repo(BUGGY), fixes.model.url, one_kind())
+    wait_for_event(fixes.home, "gate")
     kill(process)
-    resumed_ends_verified(model, own_state)
+    resumed_ends_verified(fixes.model, fixes.home)
 
 
 @pytest.mark.slow  # quick: test_verify_rounds.py
-def test_killed_between_the_verdict_and_the_message(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, BREAK, SOME, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 1
+def test_killed_between_the_verdict_and_the_message(fixes: Fixes) -> None:
+    fixes(BUGGY, [FIX, BREAK, SOME, DONE], code=1)
     # the state that a kill leaves behind: the log has the feedback, the conversation does not
-    [log] = (own_state / "state" / "sessions").glob("*/events.jsonl")
+    [log] = (fixes.home / "state" / "sessions").glob("*/events.jsonl")
     lines = log.read_text().splitlines(keepends=True)
     end = next(n for n, line in enumerate(lines, 1) if json.loads(line)["type"] == "feedback")
     log.write_text("".join(lines[:end]))
@@ -237,8 +158,8 @@ def test_killed_between_the_verdict_and_the_message(
         if json.loads(line)["content"] == json.loads(lines[end - 1])["text"]
     )
     told.write_text("".join(messages[:position]))
-    del model.requests[:]
-    resumed_ends_verified(model, own_state)
+    del fixes.model.requests[:]
+    resumed_ends_verified(fixes.model, fixes.home)
 
 
 def wait_for_event(home: Path, kind: str) -> None:

@@ -27,7 +27,8 @@ from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.agent.delivery.test_apply import REGULAR
 from tests.agent.delivery.test_pull_request import TOKEN, GitHub
-from tests.agent.scripted import git
+from tests.agent.session.an_event import an_event
+from tests.conftest import git
 from tests.servers.pulls import STRANGER, PullRequest
 from tests.servers.tracker import Page
 
@@ -38,30 +39,8 @@ FILES: dict[str, str | bytes] = {"a.py": "x = 1\n", "b.py": "y = 1\n"}
 Files = dict[str, bytes]
 
 
-def finished(**values: Any) -> events.SessionFinished:
-    usage = dict.fromkeys(
-        ("prompt_tokens", "cached_tokens", "completion_tokens", "reasoning_tokens", "cached_share", "price")
-    )
-    rest: dict[str, Any] = {
-        "tokens_per_second": None,
-        "turns": 1,
-        "calls": 1,
-        "seconds": 1.0,
-        "notes": [],
-        "paths": [],
-    }
-    return events.SessionFinished(
-        **{
-            "status": "verified",
-            "exit": 0,
-            "reason": "",
-            "patch": None,
-            "pull_request": None,
-            **usage,
-            **rest,
-            **values,
-        }
-    )
+def finished(status: str, **values: Any) -> events.SessionFinished:
+    return an_event(events.SessionFinished, status=status, turns=1, **values)
 
 
 class World:
@@ -89,7 +68,7 @@ class World:
         workspace = Workspace(store, base)
         tree = workspace.commit_changes(base, [("a.py", REGULAR, b"x = 2\n")], [])
         where = {"root": str(github.clone), "git_dir": "", "head": self.repository.head}
-        session.write(events.SessionStarted("0", where, {}, {}, {}, {}, base))
+        session.write(an_event(events.SessionStarted, repository=where, tree=base))
         (session.folder / FILE).write_bytes(as_line({"role": "user", "content": "the issue"}) + b"\n")
         self._answer(session, tree)
         git(github.clone, "checkout", "-q", "-b", BRANCH)
@@ -99,7 +78,7 @@ class World:
         git(github.clone, "checkout", "-q", "main")
         self.pull = PullRequest(github, github.remote, BRANCH)
         self.opened = self.pull.head
-        session.write(finished(pull_request=github.pull, commit=self.opened))
+        session.write(finished("verified", pull_request=github.pull, commit=self.opened))
         session.close()
         self.session = session.folder
 
@@ -128,7 +107,7 @@ class World:
         store = TreeStore(session.folder / TREES)
         workspace = Workspace(store, point.started["tree"])
         if changes is None:
-            session.write(finished(status="failed", exit=1))
+            session.write(finished("failed", exit=1))
             return FixResult(Status.FAILED, 1, "a test broke", session.folder, None, None)
         tree = workspace.commit_changes(
             point.tree, [(path, REGULAR, content) for path, content in changes.items()], []
@@ -143,7 +122,7 @@ class World:
         except PermissionRefused as error:
             self.said.append(str(error))
             return FixResult(Status.VERIFIED, 5, "1 test red before", session.folder, None, None)
-        session.write(finished(pull_request=opened.address, commit=opened.commit))
+        session.write(finished("verified", pull_request=opened.address, commit=opened.commit))
         words = f"I did it. Thanks @octocat, fixes #1. {len(lines)}"
         return FixResult(
             Status.VERIFIED,
@@ -216,7 +195,7 @@ def test_a_red_check_then_a_comment_then_approval(world: World) -> None:
     ]
     ended = world.follow()
     assert (ended.reason, ended.exit_code) == ("owner/repo#7 is approved", 0)
-    assert (world.show("a.py"), world.show("b.py"), world.commits()) == ("x = 3\n", "y = 3\n", 2)
+    assert (world.show("a.py"), world.show("b.py"), world.commits()) == ("x = 3", "y = 3", 2)
     first, second = world.told
     assert "The check 'tests' failed" in first
     assert "x is 2\n##[error]assert x == 3\n```" in first
@@ -231,7 +210,7 @@ def test_a_red_check_then_a_comment_then_approval(world: World) -> None:
     assert "fixes #1" not in world.pull.written[0]
     assert git(world.github.clone, "status", "--porcelain") == ""
     assert git(world.github.clone, "for-each-ref", "refs/m3agent") == ""
-    assert git(world.github.clone, "rev-parse", BRANCH).strip() == world.opened, "branches here stay"
+    assert git(world.github.clone, "rev-parse", BRANCH) == world.opened, "branches here stay"
 
 
 def test_a_later_command_knows_what_was_handled(world: World) -> None:
@@ -409,12 +388,12 @@ def test_a_persons_commit_on_the_branch_is_kept(world: World) -> None:
     world.pull.comment("Use 3.")
     world.changes = [{"a.py": b"x = 3\n"}]
     assert world.follow(minutes=0).exit_code == 0
-    assert (world.show("a.py"), world.show("b.py"), world.commits()) == ("x = 3\n", "y = 9\n", 2)
+    assert (world.show("a.py"), world.show("b.py"), world.commits()) == ("x = 3", "y = 9", 2)
     assert "the work tree is no longer as you left it" in world.told[0]
     world.pull.comment("Use 4.")
     world.changes = [{"a.py": b"x = 4\n"}]
     assert world.follow(minutes=0).exit_code == 0
-    assert (world.show("b.py"), world.commits()) == ("y = 9\n", 3)
+    assert (world.show("b.py"), world.commits()) == ("y = 9", 3)
 
 
 def test_a_branch_that_was_forced_is_left_alone(world: World) -> None:
@@ -423,7 +402,7 @@ def test_a_branch_that_was_forced_is_left_alone(world: World) -> None:
     ended = world.follow()
     assert ended.exit_code == 5
     assert "somebody replaced commit" in ended.reason
-    assert (world.told, world.show("a.py")) == ([], "x = 9\n")
+    assert (world.told, world.show("a.py")) == ([], "x = 9")
 
 
 def test_a_push_meanwhile_is_not_overwritten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +417,7 @@ def test_a_push_meanwhile_is_not_overwritten(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(world, "carry_on", slowly)
     ended = world.follow()
     assert (ended.reason, ended.exit_code) == ("the push was refused, as the error says", 5)
-    assert (world.show("a.py"), world.show("b.py")) == ("x = 2\n", "y = 9\n")
+    assert (world.show("a.py"), world.show("b.py")) == ("x = 2", "y = 9")
     assert any("origin rejects branch" in text for text in world.said)
 
 
@@ -453,8 +432,8 @@ def test_a_conflict_is_resolved_by_a_merge(world: World) -> None:
     assert world.follow().exit_code == 0
     assert "-x = 1\n+x = 2" in world.told[0]
     parents = git(world.github.remote, "rev-parse", f"{BRANCH}^^1", f"{BRANCH}^^2").split()
-    assert parents == [world.opened, git(world.github.remote, "rev-parse", "main").strip()]
-    assert (world.show("a.py"), world.show("b.py")) == ("x = 5 + 1\n", "y = 3\n")
+    assert parents == [world.opened, git(world.github.remote, "rev-parse", "main")]
+    assert (world.show("a.py"), world.show("b.py")) == ("x = 5 + 1", "y = 3")
     started = read_log(session_of_now(world) / "events.jsonl").events[0]
     assert started["repository"]["head"] == parents[1]
 
@@ -476,8 +455,8 @@ def test_a_branch_on_a_fork(world: World) -> None:
     world.pull.comment("Use 3.")
     world.changes = [{"a.py": b"x = 3\n"}]
     world.follow(minutes=0)
-    assert git(fork, "show", f"{BRANCH}:a.py") == "x = 3\n"
-    assert world.show("a.py") == "x = 2\n"
+    assert git(fork, "show", f"{BRANCH}:a.py") == "x = 3"
+    assert world.show("a.py") == "x = 2"
 
 
 def test_files_that_run_later_are_not_pushed(world: World) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,10 +15,7 @@ from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.host_git import LINKED, find
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.store.git_command import for_no_repository
-from tests.agent.repositories import found
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo, RunGit, WriteFiles
+from tests.agent.repositories import NewRepo, found, run_git, write_files
 
 
 def stand_in(folder: Path) -> Path:
@@ -51,13 +47,13 @@ def keys(folder: Path, *, remote: bool = False) -> dict[str, str]:
         ("branch.main.merge", ""),
     ],
 )
-def test_plain_data_is_passed_on_unchanged(new_repo: NewRepo, run_git: RunGit, key: str, value: str) -> None:
+def test_plain_data_is_passed_on_unchanged(new_repo: NewRepo, key: str, value: str) -> None:
     root = new_repo()
     run_git(root, "config", key, value)
     assert keys(root) == keys(new_repo("other")) | {key: value}
 
 
-def test_keys_that_are_not_plain_data_are_dropped(new_repo: NewRepo, run_git: RunGit, tmp_path: Path) -> None:
+def test_keys_that_are_not_plain_data_are_dropped(new_repo: NewRepo, tmp_path: Path) -> None:
     root = new_repo()
     expected = keys(root)
     (tmp_path / "more").write_text("[user]\n name = Included\n")
@@ -68,7 +64,7 @@ def test_keys_that_are_not_plain_data_are_dropped(new_repo: NewRepo, run_git: Ru
     assert keys(root) == expected
 
 
-def test_headers_are_for_remotes(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_headers_are_for_remotes(new_repo: NewRepo) -> None:
     root = new_repo()
     run_git(root, "config", "http.https://host.invalid/.extraheader", "Authorization: basic x")
     assert "http.https://host.invalid/.extraheader" in keys(root, remote=True)
@@ -77,7 +73,7 @@ def test_headers_are_for_remotes(new_repo: NewRepo, run_git: RunGit) -> None:
     assert found(root).command().environment["GIT_ALLOW_PROTOCOL"] == "none"
 
 
-def test_a_changed_configuration_counts_at_once(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_a_changed_configuration_counts_at_once(new_repo: NewRepo) -> None:
     root = new_repo()
     repository = open_repository(root)
     for value in ("true", "input", "false"):
@@ -134,9 +130,7 @@ def test_a_state_folder_that_cannot_be_made(
     assert open_repository(root).list_files() == ["a.py"]
 
 
-def test_a_bare_repository_with_work_trees_beside_it(
-    new_repo: NewRepo, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_a_bare_repository_with_work_trees_beside_it(new_repo: NewRepo, tmp_path: Path) -> None:
     """`project/.git` names `project/.bare`, and each branch has its folder in `project`."""
     project = tmp_path / "project"
     run_git(tmp_path, "clone", "--quiet", "--bare", str(new_repo()), "project/.bare")
@@ -152,7 +146,7 @@ def test_a_bare_repository_with_work_trees_beside_it(
     assert linked.dirty_paths() == {"a.py"}
 
 
-def test_a_sparse_checkout(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_a_sparse_checkout(new_repo: NewRepo) -> None:
     """Git sees a sparse checkout's keys in `config.worktree`; other keys there count no more than those of `config`."""
     root = new_repo(files={"kept/a.py": b"", "left/b.py": b""})
     run_git(root, "sparse-checkout", "set", "--cone", "kept")
@@ -164,7 +158,7 @@ def test_a_sparse_checkout(new_repo: NewRepo, run_git: RunGit) -> None:
     assert repository.list_files() == ["kept/a.py"] and repository.dirty_paths() == set()
 
 
-def test_longer_ids_and_packed_references(run_git: RunGit, tmp_path: Path, write_files: WriteFiles) -> None:
+def test_longer_ids_and_packed_references(tmp_path: Path) -> None:
     run_git(tmp_path, "init", "--quiet", "--object-format=sha256", "--initial-branch=main", "repo")
     root = tmp_path / "repo"
     write_files(root, {"a.py": b"1\n"})
@@ -176,7 +170,7 @@ def test_longer_ids_and_packed_references(run_git: RunGit, tmp_path: Path, write
     assert len(repository.head) == 64 and repository.tree()[0].path == "a.py"
 
 
-def test_a_format_that_git_does_not_know_stays_refused(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_a_format_that_git_does_not_know_stays_refused(new_repo: NewRepo) -> None:
     root = new_repo()
     run_git(root, "config", "core.repositoryFormatVersion", "1")
     run_git(root, "config", "extensions.unheardOf", "true")
@@ -210,7 +204,7 @@ def test_git_finds_no_repository_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_another_users_repository_that_the_user_trusts(new_repo: NewRepo, run_git: RunGit) -> None:
+def test_another_users_repository_that_the_user_trusts(new_repo: NewRepo) -> None:
     root = new_repo()
     for path in (root / ".git", root):
         os.chown(path, 12345, 12345)
@@ -233,9 +227,7 @@ def test_the_repository_of_who_called_sudo(new_repo: NewRepo, monkeypatch: pytes
     assert open_repository(root).root == root
 
 
-def test_git_folder_of_a_submodule_is_not_a_repository(
-    new_repo: NewRepo, run_git: RunGit, tmp_path: Path
-) -> None:
+def test_git_folder_of_a_submodule_is_not_a_repository(new_repo: NewRepo, tmp_path: Path) -> None:
     root, other = new_repo("repo"), new_repo("other")
     run_git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
     with pytest.raises(UsageError, match="give the folder"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.repo.snapshot import LARGEST_FILE, workspace_of
-from tests.agent.conftest import NewRepo
+from tests.agent.repositories import NewRepo
 
 
 def test_a_sparse_file_is_left_out_by_name(new_repo: NewRepo, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.loader import LoadedSettings, load_settings
 from m3agent.agent.settings.settings import SETTINGS, Settings, config_file, state_dir
+from tests.agent.repositories import NewRepo
 from tests.command_line import run
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import NewRepo
 
 
 class Layers:

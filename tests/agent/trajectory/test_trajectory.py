@@ -21,9 +21,9 @@ from m3agent.agent.trajectory import sft as sft_module
 from m3agent.agent.trajectory.clean import DEEPEST, clean
 from m3agent.agent.trajectory.sft import write_jsonl
 from m3agent.tools.registry import own_schemas
-from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls, chunk, events, fix, of_type, says
+from tests.agent.scripted import BUGGY, DONE, FIX, TEST, Fixes, calls, chunk, events, says
 from tests.command_line import run
-from tests.servers.misbehaving import MisbehavingServer, Stream
+from tests.servers.misbehaving import Stream
 
 MakeRepo = Callable[..., Path]
 Line = dict[str, Any]
@@ -102,14 +102,11 @@ def test_a_real_fix_of_the_embedded_engine(make_repo: MakeRepo, own_state: Path)
 
 
 @pytest.mark.slow
-def test_the_log_alone_gives_the_conversation_without_the_repository(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [says("I will fix it."), AGAIN, AGAIN, AGAIN, AGAIN, FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
-    assert [line["action"] for line in of_type(own_state, "stall")] == ["told", "forced"]
-    sent = as_sent(json.loads(model.chats[-1].body)["messages"])
-    row = to_sft(events(own_state))
+def test_the_log_alone_gives_the_conversation_without_the_repository(fixes: Fixes) -> None:
+    fixes(BUGGY, [says("I will fix it."), AGAIN, AGAIN, AGAIN, AGAIN, FIX, TEST, DONE])
+    assert [line["action"] for line in fixes.of_type("stall")] == ["told", "forced"]
+    sent = as_sent(json.loads(fixes.chats[-1].body)["messages"])
+    row = to_sft(fixes.events())
     assert row is not None
     assert row["messages"][0] == {"role": "system", "content": SYSTEM} == sent[0]
     assert row["messages"][1]["role"] == "user"
@@ -119,7 +116,7 @@ def test_the_log_alone_gives_the_conversation_without_the_repository(
     assert row["messages"][2:-1] == sent[2:], "as sent, the gate's words and the notes of the stall with it"
     assert row["messages"][-1] == {"role": "assistant", "content": "add() subtracted; it adds now."}
     assert (row["repository_included"], row["m3agent"], row["exporter"]) == (False, __version__, __version__)
-    trajectory = valid(to_atif(events(own_state)))
+    trajectory = valid(to_atif(fixes.events()))
     assert trajectory.steps[1].message == row["messages"][1]["content"]
     assert trajectory.steps[1].extra is not None
     assert "not in the log" in trajectory.steps[1].extra["text"]
@@ -135,13 +132,10 @@ def test_the_log_alone_gives_the_conversation_without_the_repository(
 
 
 @pytest.mark.slow  # quick: test_the_log_alone_gives_the_conversation_without_the_repository
-def test_kept_messages_are_used_when_the_log_proves_them(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [says("I will", finish="length"), AGAIN, FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
-    log, messages = events(own_state), kept(own_state)
-    sent = as_sent(json.loads(model.chats[-1].body)["messages"])
+def test_kept_messages_are_used_when_the_log_proves_them(fixes: Fixes) -> None:
+    fixes(BUGGY, [says("I will", finish="length"), AGAIN, FIX, TEST, DONE])
+    log, messages = fixes.events(), kept(fixes.home)
+    sent = as_sent(json.loads(fixes.chats[-1].body)["messages"])
     assert to_sft(log) is None, "what was said of the cut answer is not in the log: no half conversations"
     row = to_sft(log, messages)
     assert row is not None
@@ -162,11 +156,10 @@ def test_kept_messages_are_used_when_the_log_proves_them(
 
 
 @pytest.mark.slow
-def test_aborted_answer_is_noted(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
+def test_aborted_answer_is_noted(fixes: Fixes) -> None:
     chant = Stream([chunk({"reasoning": "Wait, the sign may be wrong, so look at it once more. "})] * 400)
-    model.answers = [FIX, chant, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
-    log, messages = events(own_state), kept(own_state)
+    fixes(BUGGY, [FIX, chant, TEST, DONE])
+    log, messages = fixes.events(), kept(fixes.home)
     assert to_sft(log) is None, "its words stand in no result: the log alone is half a conversation"
     row = to_sft(log, messages)
     assert row is not None
@@ -178,12 +171,12 @@ def test_aborted_answer_is_noted(model: MisbehavingServer, make_repo: MakeRepo, 
 
 
 @pytest.mark.slow  # quick: test_a_whole_log_gives_each_call_its_result; tests of what is redacted are in tests/agent/context
-def test_secrets_stay_here(model: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> None:
-    model.answers = [LEAK, says(f"It is {TOKEN}.", reasoning=TOKEN), FIX, TEST, DONE]
+def test_secrets_stay_here(fixes: Fixes) -> None:
+    fixes.model.answers = [LEAK, says(f"It is {TOKEN}.", reasoning=TOKEN), FIX, TEST, DONE]
     issue = f"add() gives wrong sums; my token is {TOKEN}"
-    done = run("fix", issue, "--repo", str(make_repo(BUGGY)), "--endpoint", model.url)
+    done = run("fix", issue, "--repo", str(fixes.make_repo(BUGGY)), "--endpoint", fixes.model.url)
     assert done.returncode == 0, done.stderr
-    log, messages = events(own_state), kept(own_state)
+    log, messages = fixes.events(), kept(fixes.home)
     assert TOKEN in json.dumps(log), "or the test shows nothing"
     for given_messages in (None, messages):
         row = to_sft(log, given_messages)
@@ -194,12 +187,9 @@ def test_secrets_stay_here(model: MisbehavingServer, make_repo: MakeRepo, own_st
 
 
 @pytest.mark.slow  # quick: test_the_log_alone_gives_the_conversation_without_the_repository
-def test_only_verified_and_whole_sessions_are_training_data(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIX, TEST, DONE]
-    assert fix(make_repo(BUGGY), model.url).returncode == 0
-    log = events(own_state)
+def test_only_verified_and_whole_sessions_are_training_data(fixes: Fixes) -> None:
+    fixes(BUGGY, [FIX, TEST, DONE])
+    log = fixes.events()
     assert to_sft(log) is not None
     for cut in range(len(log)):
         assert to_sft(log[:cut]) is None

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,18 @@ STARTED = {
 }
 
 
-def fix_command(repo: Path, url: str) -> list[str]:
-    return command("fix", ISSUE, "--repo", str(repo), "--endpoint", url)
+FixCommand = Callable[..., list[str]]
 
 
 @pytest.fixture
-def model(server: MisbehavingServer) -> MisbehavingServer:
-    server.answers = [FIRST, SILENT]
-    return server
+def fix_command(server: MisbehavingServer, make_repo: MakeRepo) -> FixCommand:
+    """Return a function that returns the command of a fix, which the model answers so."""
+
+    def of(*answers: Stream, files: dict[str, str] = BUGGY) -> list[str]:
+        server.answers = list(answers)
+        return command("fix", ISSUE, "--repo", str(make_repo(files)), "--endpoint", server.url)
+
+    return of
 
 
 def rows_of(lines: list[str]) -> list[str]:
@@ -83,9 +87,9 @@ def without_spaces(lines: list[str]) -> str:
 
 @pytest.mark.parametrize(("columns", "tail"), [(100, "add() subtracts:  [2J漢字"), later(40, None)])
 def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
-    model: MisbehavingServer, make_repo: MakeRepo, columns: int, tail: str | None
+    fix_command: FixCommand, columns: int, tail: str | None
 ) -> None:
-    with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url), columns=columns) as terminal:
+    with EmulatedTerminal(fix_command(FIRST, SILENT), columns=columns) as terminal:
         first, used = rows_of(terminal.until(thinks))
         assert used.startswith("  100k in, 98.0% cached, 10 out")
         assert re.match(r". \d+:\d\d  turn 2  thinking, 23 chars", first)
@@ -104,10 +108,8 @@ def test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c(
 
 
 @pytest.mark.slow  # quick: test_a_crash_gives_the_cursor_back
-def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(
-    model: MisbehavingServer, make_repo: MakeRepo
-) -> None:
-    with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url)) as terminal:
+def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(fix_command: FixCommand) -> None:
+    with EmulatedTerminal(fix_command(FIRST, SILENT)) as terminal:
         terminal.until(thinks)
         terminal.press(b"\x1a")
         _, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
@@ -124,8 +126,8 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_for_a_while(
 
 
 @pytest.mark.slow  # quick: test_what_is_sent_to_terminals
-def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRepo) -> None:
-    with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url), columns=100) as terminal:
+def test_a_terminal_changes_its_size(fix_command: FixCommand) -> None:
+    with EmulatedTerminal(fix_command(FIRST, SILENT), columns=100) as terminal:
         before = terminal.until(thinks)
         for columns in (50, 30, 120):
             terminal.resize(columns, 60)
@@ -147,17 +149,17 @@ def test_a_terminal_changes_its_size(model: MisbehavingServer, make_repo: MakeRe
 @pytest.mark.slow  # quick: test_while_the_server_is_silent_the_clock_ticks_until_ctrl_c
 @pytest.mark.parametrize("columns", [40, later(100)])
 def test_after_the_end_there_are_the_lines_of_the_log_and_nothing_else(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, columns: int
+    fix_command: FixCommand, own_state: Path, columns: int
 ) -> None:
-    model.answers = [TEST, FIX, NOT_TESTED]
-    repo = make_repo(UNTESTED)
-    with EmulatedTerminal(fix_command(repo, model.url), columns=columns) as terminal:
+    words = fix_command(TEST, FIX, NOT_TESTED, files=UNTESTED)
+    repo = words[words.index("--repo") + 1]
+    with EmulatedTerminal(words, columns=columns) as terminal:
         assert terminal.until_the_end() == 1
         assert terminal.cursor_is_visible
         assert terminal.process.stdout is not None
         assert b"+    return a + b" in terminal.process.stdout.read()
     again = subprocess.run(
-        [sys.executable, "-c", SHOW_LOG, str(own_state / "state"), str(repo)],
+        [sys.executable, "-c", SHOW_LOG, str(own_state / "state"), repo],
         input=json.dumps(events(own_state)).encode(),
         capture_output=True,
         check=True,
@@ -189,12 +191,11 @@ with Screen(state=Path(sys.argv[1]), repo=sys.argv[2]) as screen:
     ["2>&-", later("2>/dev/full"), later("2>&1 >&3 3>&- | true")],
 )
 def test_a_standard_error_that_cannot_be_written_ends_nothing(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path, where: str
+    fix_command: FixCommand, own_state: Path, where: str
 ) -> None:
-    model.answers = [FIX, NOT_TESTED]
     script = f'set -o pipefail; exec 3>&1; "$@" {where}'
     done = subprocess.run(
-        ["bash", "-c", script, "bash", *fix_command(make_repo(UNTESTED), model.url)],
+        ["bash", "-c", script, "bash", *fix_command(FIX, NOT_TESTED, files=UNTESTED)],
         capture_output=True,
         check=False,
     )
@@ -213,16 +214,11 @@ def full_pipe() -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_a_standard_error_that_nobody_reads_holds_up_nothing(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
+    fix_command: FixCommand, own_state: Path
 ) -> None:
-    model.answers = [FIX, TEST, DONE]
     reader, writer = full_pipe()
     done = subprocess.run(
-        fix_command(make_repo(BUGGY), model.url),
-        stdout=subprocess.PIPE,
-        stderr=writer,
-        check=False,
-        timeout=60,
+        fix_command(FIX, TEST, DONE), stdout=subprocess.PIPE, stderr=writer, check=False, timeout=60
     )
     os.close(writer)
     os.close(reader)
@@ -232,11 +228,8 @@ def test_a_standard_error_that_nobody_reads_holds_up_nothing(
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_stopped_holds_up_nothing(
-    model: MisbehavingServer, make_repo: MakeRepo, own_state: Path
-) -> None:
-    model.answers = [FIRST, FIX, TEST, DONE]
-    with EmulatedTerminal(fix_command(make_repo(BUGGY), model.url)) as terminal:
+def test_a_terminal_that_is_stopped_holds_up_nothing(fix_command: FixCommand, own_state: Path) -> None:
+    with EmulatedTerminal(fix_command(FIRST, FIX, TEST, DONE)) as terminal:
         terminal.until(lambda lines: any("server" in line for line in lines))
         terminal.press(b"\x13")  # Ctrl-S
         while not (log := events(own_state)) or log[-1]["type"] != "session.finished":
