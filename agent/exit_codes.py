@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault, UsageError
 from m3agent.sandbox.errors import SandboxError
-from m3agent.serving.errors import ModelServerError, WrongModel
+from m3agent.serving.errors import ModelServerError, TableError, WrongModel
 
-Failure = M3AgentError | SandboxError | ModelServerError
-FAILURES = (M3AgentError, SandboxError, ModelServerError)
+Failure = M3AgentError | SandboxError | ModelServerError | TableError
+FAILURES = (M3AgentError, SandboxError, ModelServerError, TableError)
 """Exceptions that may end a command or an attempt; their text is one sentence for people. All others are bugs."""
 
 

@@ -10,6 +10,10 @@ def shorten(text: str, limit: int = _MOST_WORDS) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
+class TableError(Exception):
+    """A table of facts that comes with m3agent was changed and cannot be read. The message says where and what to do."""
+
+
 class ModelServerError(Exception):
     """The base of all errors of model servers.
 

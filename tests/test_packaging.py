@@ -64,16 +64,18 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert f"{metadata}/licenses/LICENSE" in names
 
 
-def test_the_wheel_holds_the_option_listings_and_reads_them(wheel: Path) -> None:
-    listings = {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "serving" / "plan" / "listings").iterdir()
-    }
+def test_the_wheel_holds_the_tables_and_option_listings_and_reads_them(wheel: Path) -> None:
+    serving = ROOT / "serving"
+    files = [*serving.glob("plan/listings/*"), *serving.glob("facts/*.toml")]
+    data = {path.relative_to(ROOT).as_posix() for path in files}
     with zipfile.ZipFile(wheel) as archive:
-        assert {f"m3agent/{name}" for name in listings} <= set(archive.namelist())
+        assert {f"m3agent/{name}" for name in data} <= set(archive.namelist())
     program = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    program += "from m3agent.serving.plan.listing import listing; print(listing('vllm').version)"
-    command = [sys.executable, "-I", "-S", "-c", program, str(wheel)]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.33.0\n"
+    program += "from m3agent.serving.plan.listing import listing; print(listing('vllm').version)\n"
+    program += "from m3agent.serving.facts.table import TABLES, raw_rows, raw_text\n"
+    program += "print(all(raw_rows(table, raw_text(table)) for table in TABLES))"
+    command = [sys.executable, "-I", "-c", program, str(wheel)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "0.33.0\nTrue\n"
 
 
 def test_the_wheel_holds_the_reporters_of_test_runners(wheel: Path) -> None:

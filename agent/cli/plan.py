@@ -7,7 +7,6 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +14,7 @@ import typer
 from m3agent.agent.cli.common import AsJson, Typical, faults, print_bytes, say
 from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.util.token_count import some_tokens
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 
 if TYPE_CHECKING:
     from m3agent.agent.ui.layout import Block
@@ -37,38 +37,12 @@ NEAREST = 4
 """Number of kinds of GPUs that a refusal names."""
 
 
-class PlanPrecision(StrEnum):
-    """Precision of the weights. A test keeps it equal to `serving.plan.memory_model.Precision`."""
-
-    bf16 = "bf16"
-    mxfp8 = "mxfp8"
-    nvfp4 = "nvfp4"
-    mxfp4 = "mxfp4"
-    int4 = "int4"
-
-
-class PlanEngine(StrEnum):
-    """Engines that can be planned for. A test keeps it equal to `serving.plan.known_issues.EngineKind`."""
-
-    vllm = "vllm"
-    sglang = "sglang"
-    trtllm = "trtllm"
-
-
-class DraftChoice(StrEnum):
-    """Whether a server uses a draft. A test keeps it equal to `serving.plan.draft.DraftUse`."""
-
-    auto = "auto"
-    on = "on"
-    off = "off"
-
-
 Concurrency = Annotated[
     int, typer.Option(help="Sequences that the KV cache has to hold at a time.", min=1, max=4096, metavar="N")
 ]
-WeightPrecision = Annotated[PlanPrecision | None, typer.Option(help="Number format of the weights.")]
+WeightPrecision = Annotated[Precision | None, typer.Option(help="Number format of the weights.")]
 Drafting = Annotated[
-    DraftChoice,
+    DraftUse,
     typer.Option(
         "--draft",
         help="A small model proposes tokens and M3 verifies them; auto uses one that is on this machine, on downloads it.",
@@ -132,9 +106,9 @@ def plan(
     concurrency: Concurrency = 1,
     typical: Typical = None,
     precision: WeightPrecision = None,
-    engine: Annotated[PlanEngine | None, typer.Option(help="Only plans for this engine.")] = None,
+    engine: Annotated[EngineKind | None, typer.Option(help="Only plans for this engine.")] = None,
     vision: Vision = False,
-    draft: Drafting = DraftChoice.auto,
+    draft: Drafting = DraftUse.AUTO,
     host_cache: HostCacheGb = 0,
     gpu_price: Annotated[
         float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
@@ -150,6 +124,10 @@ def plan(
             metavar="NAME|list",
         ),
     ] = None,
+    facts: Annotated[
+        bool,
+        typer.Option("--facts", help="Print the rows of m3agent's tables, their age, and their sources."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan how to serve M3 on given GPUs: checkpoint, parallelism, memory, cost, and known problems.
@@ -157,14 +135,15 @@ def plan(
     Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
     with faults():
+        if facts:
+            _print_facts(as_json=as_json)
+            return
         if recipe is not None:
             _print_recipe(recipe, context, vision=vision, as_json=as_json)
             return
-        from m3agent.serving.plan.draft import DraftUse
         from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
         from m3agent.serving.plan.host_cache import GIGABYTE
-        from m3agent.serving.plan.known_issues import EngineKind
-        from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
+        from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
         from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
         try:
@@ -174,7 +153,7 @@ def plan(
                 )
             if agents is not None and not (context is None and typical is None and concurrency == 1):
                 raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
-            if agents is not None and engine is PlanEngine.trtllm and precision is not PlanPrecision.nvfp4:
+            if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
                 raise UsageError(
                     "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
                     "GB200: leave out --engine"
@@ -185,10 +164,10 @@ def plan(
                 context=NATIVE_CONTEXT if context is None else context,
                 concurrency=concurrency,
                 typical=typical,
-                precision=None if precision is None else Precision(precision.value),
-                engine=None if engine is None else EngineKind(engine.value),
+                precision=precision,
+                engine=engine,
                 vision=vision,
-                draft_use=DraftUse(draft.value),
+                draft_use=draft,
                 host_cache=host_cache * GIGABYTE,
             )
             prices = HardwarePrices(gpu_price, throughput)
@@ -210,7 +189,8 @@ def plan(
 def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:
     from m3agent.serving.plan.planner import plans, refusals
 
-    found, refused = plans(fleet, wish, prices), refusals(fleet, wish)
+    found = plans(fleet, wish, prices)
+    refused = [] if found and not as_json else refusals(fleet, wish)
     if as_json:
         _print_json(fleet, wish, found, refused)
     elif found:
@@ -315,7 +295,6 @@ def _serve_knows(fleet: Fleet, *, local: bool) -> bool:
 
 def serve_options(gpus: str, wish: PlanRequest, *, local: bool) -> list[str]:
     """Return the options of `m3agent serve` that ask for the same plan."""
-    from m3agent.serving.plan.draft import DraftUse
     from m3agent.serving.plan.host_cache import GIGABYTE
     from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 
@@ -400,7 +379,6 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
 
 def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
     """Return the options to add or to leave out, so that these GPUs serve M3 although the engine named does not."""
-    from m3agent.serving.plan.memory_model import Precision
     from m3agent.serving.plan.planner import plans
 
     if wish.engine is None:
@@ -451,7 +429,7 @@ def unknown_gpu(error: UnknownGpu, wish: PlanRequest) -> str:
 
 def needed(wish: PlanRequest) -> str:
     """Say what M3 needs at least, the GPUs with the least memory that have it, and the way without GPUs."""
-    from m3agent.serving.plan.gpus import GIB
+    from m3agent.serving.plan.memory_model import GIB
     from m3agent.serving.plan.planner import nearest
 
     hosted = "a hosted API (`m3agent fix --endpoint URL`)"
@@ -468,6 +446,23 @@ def needed(wish: PlanRequest) -> str:
         f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {held}; nearest "
         f"that fits: {', '.join(named)}; or {hosted}"
     )
+
+
+def _print_facts(*, as_json: bool) -> None:
+    """Print the rows of the tables of facts."""
+    import json
+    from datetime import UTC, datetime
+
+    from m3agent.agent.util.table import columns
+    from m3agent.serving.facts.table import facts
+
+    found = facts(datetime.now(UTC).date())
+    if as_json:
+        print_bytes(json.dumps([dataclasses.asdict(fact) for fact in found], indent=2).encode() + b"\n")
+        return
+    table = [("TABLE", "ROW", "DATE", "DAYS", "SOURCE")]
+    table += [(one.table, one.row, one.date, str(one.days), one.source) for one in found]
+    print_bytes(columns(table).encode())
 
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from m3agent.agent.report import text
 from m3agent.agent.ui.layout import Block, beside, in_order
 from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.util.table import columns
-from m3agent.serving.plan.gpus import GIB, gib
+from m3agent.serving.plan.memory_model import GIB, gib
 from m3agent.serving.plan.recipe import LICENCE
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
     """Return the description of a plan: pairs of a label and a sentence."""
     memory, cost = plan.memory, plan.cost
     settings = (
-        f"--max-model-len {plan.max_model_len} --max-num-batched-tokens {plan.max_num_batched_tokens} "
+        f"--max-model-len {plan.context} --max-num-batched-tokens {plan.batch.tokens} "
         f"--max-num-seqs {plan.max_num_seqs}{' --language-model-only' if plan.text_only else ''}"
     )
     spot = "" if cost.spot_dollars_per_hour is None else f", {text.price(cost.spot_dollars_per_hour)} spot"
@@ -73,7 +73,7 @@ def facts(plan: Plan) -> list[tuple[str, str]]:
         "settings": settings if plan.engine == "vllm" else "",
         "draft": ""
         if plan.draft is None
-        else f"{printable_line(plan.draft.model)}, {plan.draft_tokens} tokens at a time, attention {plan.draft_backend}",
+        else f"{printable_line(plan.draft.model)}, {plan.batch.drafted} tokens at a time, attention {plan.draft_backend}",
         "overrides": json.dumps(plan.hf_overrides) if plan.hf_overrides else "",
         "environment": " ".join(f"{name}={value}" for name, value in plan.env.items()),
         "memory": f"of {gib(memory.total)} a GPU: {gib(memory.weights)} weights, {gib(memory.kv)} KV cache, "
@@ -125,7 +125,7 @@ _FP8_INDEX_NOTE = f"{FP8_INDEX}: the cache keeps keys, values and index keys (fo
 
 def kv_types(plan: Plan) -> str:
     """Return the types of the KV cache and, if they differ from it, of the index keys."""
-    kv = "bf16" if plan.kv_cache_dtype == "auto" else "fp8"
+    kv = "bf16" if plan.kv_dtype == "auto" else "fp8"
     return kv if plan.index_dtype != "fp8" else FP8_INDEX
 
 

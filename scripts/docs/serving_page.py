@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from m3agent.serving.plan import known_issues
-from m3agent.serving.plan.gpus import DOCUMENTED, GIB, GPUS, Fleet
-from m3agent.serving.plan.memory_model import Precision
-from m3agent.serving.plan.planner import OFFERED, PlanRequest, plans, smallest
+from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, GPUS, Fleet
+from m3agent.serving.plan.kinds import Precision
+from m3agent.serving.plan.memory_model import GIB
+from m3agent.serving.plan.planner import PlanRequest, plans, smallest
 from scripts.docs.settings_page import ROOT, renewed
 
 PAGE = ROOT / "docs" / "serving.md"
@@ -34,7 +35,11 @@ def fleets() -> str:
 def _precisions(gpu: str) -> tuple[Precision, ...]:
     """Return the precisions to show: MXFP8 and BF16, or those that others served on a GPU without a recipe page."""
     known = GPUS[gpu]
-    return (Precision.MXFP8, Precision.BF16) if known in DOCUMENTED else OFFERED[known.architecture]
+    return (
+        (Precision.MXFP8, Precision.BF16)
+        if known in DOCUMENTED
+        else ARCHITECTURES[known.architecture].precisions
+    )
 
 
 def gpus() -> str:
@@ -56,7 +61,7 @@ def _cell(gpu: str, context: int, precision: Precision) -> str:
     plan = plans(fleet, wish)[0]
     count = f"{fleet.nodes}x{fleet.per_node}" if fleet.nodes > 1 else str(fleet.per_node)
     words = {
-        "fp8": plan.kv_cache_dtype == "fp8",
+        "fp8": plan.kv_dtype == "fp8",
         "index": plan.index_dtype == "fp8",
         "tight": plan.tight,
     }

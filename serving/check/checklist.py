@@ -19,9 +19,11 @@ from m3agent.serving.client.endpoint import Endpoint, get
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import EndpointRefused, ModelServerError
 from m3agent.serving.plan.detect import DetectionError, detect
+from m3agent.serving.plan.engines import remedy
 from m3agent.serving.plan.gpus import DOCUMENTED, Gpu
-from m3agent.serving.plan.known_issues import EngineKind, KnownIssue, Setup, Severity, met
-from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.known_issues import KnownIssue, Setup, Severity, met
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
 from m3agent.serving.plan.planner import PlanRequest
 
 FULL = 0.9
@@ -36,7 +38,6 @@ Within a session 0.9 and more is usual, apart from its first turn (docs/benchmar
 _TELLING = 1_000_000  # prompt tokens below which the hit rate mostly reflects first turns, not the work
 _SECONDS = 5.0
 _FP8_GAIN = "about 1.5 times as many tokens"
-_FP8_OPTIONS = {"vllm": "--kv-cache-dtype fp8", "sglang": "--kv-cache-dtype fp8_e4m3"}
 _ELSEWHERE = ("192.0.2.1", 9)  # reserved for documentation (RFC 5737); the route to it shows our own address
 
 
@@ -145,7 +146,7 @@ def kv_dtype_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest
     if dtype.startswith("fp8"):
         return Check(name, True, dtype)
     fits = workload_check(endpoint, state, workload).ok
-    option = _FP8_OPTIONS.get(endpoint.flavour, "")
+    option = remedy(endpoint.flavour, "fp8_cache")
     if fits is False:
         return Check(name, False, f"no ({dtype}): 8 bits would hold {_FP8_GAIN}", option)
     return Check(
@@ -175,9 +176,7 @@ def chunked_check(endpoint: Endpoint, state: EngineState) -> Check:
         return Check(name, None, f"the server does not say{usual}")
     if state.chunked_prefill:
         return Check(name, True, "on")
-    fix = {"vllm": "--enable-chunked-prefill", "sglang": "--chunked-prefill-size 8192"}.get(
-        endpoint.flavour, ""
-    )
+    fix = remedy(endpoint.flavour, "chunked_prefill")
     return Check(name, False, "off: one long prompt delays all other answers", fix)
 
 
@@ -200,9 +199,7 @@ def hit_rate_check(state: EngineState) -> Check:
 def _metrics_check(endpoint: Endpoint, state: EngineState) -> Check:
     if state.metrics:
         return Check("metrics", True, metrics_url(endpoint))
-    option = {"sglang": "--enable-metrics", "vllm": "start it without --disable-log-stats"}.get(
-        endpoint.flavour, ""
-    )
+    option = remedy(endpoint.flavour, "metrics")
     return Check("metrics", False, f"no metrics at {metrics_url(endpoint)}", option)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from m3agent.serving.check.check import Check
 from m3agent.serving.check.prefix_probe import (
-    CACHING_SWITCHES,
-    REPORTING_SWITCHES,
     SLOW_TOKENIZER,
-    TOKENIZER_SWITCHES,
     Findings,
 )
-from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.plan.engines import remedy
 
 
 def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
@@ -19,43 +17,39 @@ def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
     speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
     return [
         _check(
-            endpoint,
             "prefix cache",
             cached,
             "a prefix sent twice came from the cache",
             "no prefix cache: each turn computes the whole prompt again",
-            CACHING_SWITCHES,
+            remedy(endpoint.flavour, "prefix_cache"),
         ),
         _check(
-            endpoint,
             "cached tokens",
             reported,
             "usage reports cached tokens",
             "does not report how many prompt tokens were cached",
-            REPORTING_SWITCHES,
+            remedy(endpoint.flavour, "cached_tokens"),
         ),
         _check(
-            endpoint,
             "tokenizer",
             None if seconds is None else seconds <= SLOW_TOKENIZER,
             speed or "",
             f"slow, in each turn: {speed}",
-            TOKENIZER_SWITCHES,
+            remedy(endpoint.flavour, "tokenizer"),
             timed=True,
         ),
     ]
 
 
 def _check(
-    endpoint: Endpoint,
     name: str,
     ok: bool | None,
     good: str,
     bad: str,
-    switches: dict[Flavour, str],
+    fix: str,
     *,
     timed: bool = False,
 ) -> Check:
     if ok is None:
         return Check(name, None, "unknown", timed=timed)
-    return Check(name, ok, good if ok else bad, "" if ok else switches[endpoint.flavour], timed)
+    return Check(name, ok, good if ok else bad, "" if ok else fix, timed)

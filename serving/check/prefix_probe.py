@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from m3agent.serving.check.engine_state import engine_state
 from m3agent.serving.check.metrics import parse_metrics, total
-from m3agent.serving.client.endpoint import Endpoint, Flavour, get, post
+from m3agent.serving.client.endpoint import Endpoint, get, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import count_tokens
 from m3agent.serving.errors import ModelServerError
+from m3agent.serving.plan.engines import ENGINES, remedy
 
 if TYPE_CHECKING:
     import openai
@@ -43,22 +44,6 @@ _WORTH_SAYING = 0.3  # seconds per turn that a slow tokenizer must add to be rep
 _PREFIX_CHARACTERS = 6_000
 _SAMPLE_CHARACTERS = 250_000
 _METRIC = "vllm:prefix_cache_hits_total"
-
-CACHING_SWITCHES: dict[Flavour, str] = {
-    "vllm": "start it with --enable-prefix-caching",
-    "sglang": "start it without --disable-radix-cache",
-    "trtllm": "TensorRT-LLM cannot reuse prefixes of M3; use vLLM or SGLang for agents",
-}
-REPORTING_SWITCHES: dict[Flavour, str] = {
-    "vllm": "start it with --enable-prompt-tokens-details",
-    "sglang": "start it with --enable-cache-report",
-    "trtllm": "its metrics may show it",
-}
-TOKENIZER_SWITCHES: dict[Flavour, str] = {
-    "vllm": "start it with VLLM_USE_FASTOKENS=1 and the package fastokens installed",
-    "sglang": "start it with --tokenizer-backend fastokens",
-    "trtllm": "start it with TLLM_PREFIX_TOKEN_CACHE=1",
-}
 
 
 @dataclass(frozen=True)
@@ -81,15 +66,15 @@ class Findings:
         """Return one sentence per server setting worth changing, for prompts of `prompt_tokens` tokens."""
         said, host = [], endpoint.host
         if self.prefix_caching is False:
-            switch = CACHING_SWITCHES[endpoint.flavour]
+            switch = remedy(endpoint.flavour, "prefix_cache")
             said.append(f"{host} has no prefix cache, so each turn computes the whole prompt again: {switch}")
         elif self.cached_tokens is False:
-            switch = REPORTING_SWITCHES[endpoint.flavour]
+            switch = remedy(endpoint.flavour, "cached_tokens")
             said.append(f"{host} does not report how many prompt tokens were cached: {switch}")
         if self.tokenizer_seconds is not None and self.tokenizer_seconds > SLOW_TOKENIZER:
             seconds = self.tokenizer_seconds * prompt_tokens / 1e6
             if seconds > _WORTH_SAYING:
-                switch = TOKENIZER_SWITCHES[endpoint.flavour]
+                switch = remedy(endpoint.flavour, "tokenizer")
                 said.append(f"{host} needs {seconds:.1f} s of each turn to tokenize the prompt: {switch}")
         return said
 
@@ -99,7 +84,7 @@ async def examine(endpoint: Endpoint, *, api_key: str | None, timeout: float = _
 
     No behaviour of the server raises an error here.
     """
-    if endpoint.flavour not in CACHING_SWITCHES:
+    if endpoint.flavour not in ENGINES:
         return Findings()
     async with open_client(endpoint.url, api_key, connect=min(timeout, 10.0), read=timeout) as client:
         asking = _Questions(client, endpoint, api_key)

@@ -11,25 +11,10 @@ from urllib.parse import urlsplit
 
 from m3agent.serving.check.checklist import FULL, LOW_HIT_RATE
 from m3agent.serving.check.engine_state import metrics_url
-from m3agent.serving.client.endpoint import Endpoint, Flavour
+from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.plan.engines import ENGINES
 
 JOB = "m3agent"
-
-# For each engine: share of the KV cache in use; evicted sequences; tokens that the cache had; all prompt tokens.
-_SERIES: dict[Flavour, tuple[str, str, str, str]] = {
-    "vllm": (
-        "vllm:kv_cache_usage_perc",
-        "vllm:num_preemptions_total",
-        "vllm:prefix_cache_hits_total",
-        "vllm:prefix_cache_queries_total",
-    ),
-    "sglang": (
-        "sglang:token_usage",
-        "sglang:num_retracted_requests_total",
-        "sglang:cached_tokens_total",
-        "sglang:prompt_tokens_total",
-    ),
-}
 
 
 def scrape_config(
@@ -70,7 +55,7 @@ def alert_rules(endpoint: Endpoint) -> str:
     For engines with unknown series the group has only the first rule.
     """
     rules = [_rule("M3ServerDown", f'up{{job="{JOB}"}} == 0', "1m", "The model server does not answer.")]
-    if (series := _SERIES.get(endpoint.flavour)) is not None:
+    if endpoint.flavour in ENGINES and (series := ENGINES[endpoint.flavour].metrics_series):
         usage, thrown, hits, asked = (f'{name}{{job="{JOB}"}}' for name in series)
         rate, flow = (f"sum by (instance) (rate({name}[15m]))" for name in (hits, asked))
         rules += [

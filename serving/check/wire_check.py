@@ -32,6 +32,7 @@ from m3agent.serving.errors import (
     ModelServerError,
     shorten,
 )
+from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.wire import ThinkingMode
 
 LIMIT = 120.0
@@ -55,16 +56,6 @@ _MODES: tuple[tuple[str, ThinkingMode], ...] = (
     ("thinking adaptive", "adaptive"),
     ("thinking enabled", "enabled"),
 )
-_REASONING_PARSER: dict[Flavour, str] = {
-    "vllm": "--reasoning-parser minimax_m3",
-    "sglang": "--reasoning-parser minimax-m3",
-    "trtllm": "--reasoning_parser minimax_m3",
-}
-_TOOL_PARSER: dict[Flavour, str] = {
-    "vllm": "--tool-call-parser minimax_m3 --enable-auto-tool-choice",
-    "sglang": "--tool-call-parser minimax-m3",
-    "trtllm": "--tool_parser minimax_m3",
-}
 
 
 async def wire_check(
@@ -270,7 +261,7 @@ class _Trial:
         notes = " ".join(note for _, _, found in outcomes for note in found)
         options = []
         if "reasoning" in notes or "think tags" in notes:
-            options.append(_REASONING_PARSER[self._flavour])
+            options.append(ENGINES[self._flavour].reasoning_parser)
         if "call" in notes:
-            options.append(_TOOL_PARSER[self._flavour])
+            options.append(ENGINES[self._flavour].tool_parser)
         return f"start it with {' '.join(options)}" if options else ""

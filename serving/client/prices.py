@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.client.messages import Usage
+from m3agent.serving.facts.table import Row, rows
+
+if TYPE_CHECKING:
+    from m3agent.serving.client.messages import Usage
 
 _MILLION = 1_000_000
 _SERVER_PRICE = re.compile(r"(?:([1-9][0-9]{0,4})x)?([0-9]+(?:\.[0-9]+)?)")
@@ -50,10 +53,21 @@ class Prices:
         return by_time + (dollars + cached * (self.cached or 0.0)) / _MILLION
 
 
-HOSTED = {"api.minimax.io": Prices(0.60, 2.40), "api.minimaxi.com": Prices(0.60, 2.40)}
-"""Prices by host: MiniMax's list prices for M3 of June 2026, without the promotion that halves them.
+@dataclass(frozen=True, kw_only=True)
+class PriceRow(Row):
+    """Prices of a hosted API for a million tokens, in US dollars."""
 
-The price of a cached token there is not known, so it counts in full. A limit on cost is therefore reached too
+    host: str
+    prompt: float
+    completion: float
+    cached: float | None = None
+    """For prompt tokens from the server's cache; None if they cost as much as others."""
+
+
+HOSTED = {row.host: Prices(row.prompt, row.completion, row.cached) for row in rows(PriceRow, "prices")}
+"""List prices by host.
+
+Where the price of a cached token is not known, it counts in full. A limit on cost is therefore reached too
 early rather than too late.
 """
 

@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from m3agent.serving.plan.draft import GQA_DRAFT, ROPE_POSITIONS, Draft, known_draft
-from m3agent.serving.plan.gpus import GIB
+from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import (
     DENSE_WIDTH,
     EXPERT_WIDTH,
     EXPERTS,
+    GIB,
     HIDDEN,
     KV_HEADS,
     M3,
     NATIVE_CONTEXT,
     QUERY_HEADS,
     LayerCounts,
-    Precision,
     Split,
     weight_bytes,
 )

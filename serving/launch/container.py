@@ -21,7 +21,7 @@ from m3agent.serving.launch.checkpoint import as_path
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
-from m3agent.serving.plan.gpus import GIB
+from m3agent.serving.plan.memory_model import GIB
 from m3agent.serving.plan.recipe import HTTP_HOST, Vendor
 
 Runtime = Literal["docker", "podman"]

@@ -18,8 +18,8 @@ from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.load_signs import EngineFacts
 from m3agent.serving.launch.record import LOG, ServerRecord
 from m3agent.serving.plan.command import LaunchCommand
-from m3agent.serving.plan.gpus import GIB
 from m3agent.serving.plan.memory_model import (
+    GIB,
     HEAD,
     KV_HEADS,
     KvDtype,

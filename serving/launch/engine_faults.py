@@ -10,7 +10,8 @@ from pathlib import Path
 
 from m3agent.serving.errors import shorten
 from m3agent.serving.launch.engine_log import LogReader
-from m3agent.serving.launch.fault_rows import NAMES, ROWS, TOO_OLD, FaultKind, FaultRow, LaunchContext, Values
+from m3agent.serving.launch.fault_rows import ENDS, ROWS, FaultKind, LaunchContext, Values
+from m3agent.serving.plan.engines import ENGINES
 
 __all__ = ["Fault", "FaultKind", "LaunchContext", "explain", "read_log"]
 
@@ -100,33 +101,29 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
 
 def _known(engine: str, text: str, reader: LogReader, asked: LaunchContext) -> Fault | None:
     for row in ROWS:
-        if row.phases is not None and reader.progress.phase not in row.phases:
+        found = row.pattern.search(text) if row.counts_in(reader.progress.phase) else None
+        if found is None:
             continue
-        found = row.pattern.search(text)
-        sentence = _sentence(row, found, engine, asked) if found is not None else None
-        if found is not None and sentence is not None:
-            return Fault(row.kind, sentence, _shortened(_line_around(text, found)), row.source)
+        values = _values(engine, asked) | {name: value or "" for name, value in found.groupdict().items()}
+        try:
+            sentence = row.sentence(values, lambda value: _shortened(value, _VALUE))
+        except (ValueError, OverflowError):  # the log's text looks like a number but is not one
+            continue
+        return Fault(row.kind, sentence, _shortened(_line_around(text, found)), row.source)
     return None
 
 
-def _sentence(row: FaultRow, found: re.Match[str], engine: str, asked: LaunchContext) -> str | None:
-    values: Values = {
+def _values(engine: str, asked: LaunchContext) -> Values:
+    """Return what the engine was started with, for a sentence."""
+    return {
         "name": _name(engine),
-        "too_old": TOO_OLD.get(engine, TOO_OLD["vllm"]),
+        "too_old": (ENGINES.get(engine) or ENGINES["vllm"]).too_old,
         "port": str(asked.port),
         "next_port": str(asked.port + 1 if asked.port < 65535 else 8000),
         "model": asked.model or "the model",
         "gpus": str(asked.gpus),
         "log": str(asked.log),
     }
-    values |= {name: value or "" for name, value in found.groupdict().items()}
-    if row.reckon is not None:
-        try:
-            values |= row.reckon(values)
-        except (ValueError, OverflowError):  # the log's text looks like a number but is not one
-            return None
-    values = {name: _shortened(value, _VALUE) for name, value in values.items()}
-    return f"{row.what.format_map(values)}; {row.fix.format_map(values)}."
 
 
 def _line_around(text: str, found: re.Match[str]) -> str:
@@ -139,61 +136,24 @@ def _without_words(
     engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
 ) -> Fault | None:
     """Return the fault that the exit status or the end of the log implies; None if neither tells the cause."""
-    number, name, log = _signal(exit_code), _name(engine), asked.log
-    if exit_code == 127:
-        return Fault(
-            FaultKind.PROGRAM,
-            f"{name} is not installed in this environment; install it there, or activate the "
-            "environment that has it.",
-        )
-    if number == signal.SIGKILL:
-        return Fault(
-            FaultKind.HOST_MEMORY,
-            f"{name} was killed without a message, as the kernel does when main memory (not the GPUs') runs "
-            "out; give the machine or container more memory, or stop other programs; dmesg names the killed process.",
-        )
-    if number == signal.SIGBUS:
-        return Fault(
-            FaultKind.SHARED_MEMORY,
-            f"{name} was ended by a bus error, usually because /dev/shm is full; start the container with "
-            "--ipc=host or --shm-size=16g.",
-        )
-    if number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL):
-        return Fault(
-            FaultKind.GPU_FAULT,
-            f"{name} crashed (signal {number}) and gave no reason; see the end of {log}, and check that the versions "
-            "of driver, torch and engine are compatible.",
-        )
-    if any(_DIED.search(line.message) for line in reader.tail):
-        when = "while it was serving" if reader.ready else "before it was ready"
-        return Fault(
-            FaultKind.DIED,
-            f"{name}'s core ended {when} and gave no reason: it was killed, or crashed on the GPU; see "
-            f"dmesg and the end of {log}.",
-            _shortened(errors[-1]) if errors else "",
-        )
-    if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        return Fault(
-            FaultKind.STOPPED,
-            f"{name} was stopped by signal {number}; start it again if that was not intended.",
-        )
-    if not reader.bytes_seen:
-        return Fault(
-            FaultKind.UNKNOWN,
-            f"{name} ended {_with(exit_code)} and wrote nothing to {log}; run its command by hand (m3agent "
-            "serve --dry-run prints it) to see its output.",
-        )
-    if reader.garbled:
-        return Fault(
-            FaultKind.LOG,
-            f"{name} ended {_with(exit_code)}, and its log {log} is not text, so the reason is unknown; start "
-            "it again.",
-        )
-    if exit_code == 0:
-        return Fault(
-            FaultKind.STOPPED,
-            f"{name} ended without an error; if that was not intended, see the end of {log}.",
-        )
+    number = _signal(exit_code)
+    logs = {
+        "": True,
+        "dying": any(_DIED.search(line.message) for line in reader.tail),
+        "empty": not reader.bytes_seen,
+        "garbled": reader.garbled,
+    }
+    values = {
+        "name": _name(engine),
+        "log_file": asked.log,
+        "number": number,
+        "how": _with(exit_code),
+        "when": "while it was serving" if reader.ready else "before it was ready",
+    }
+    for row in ENDS:
+        if logs[row.log] and row.fits(exit_code, number):
+            evidence = _shortened(errors[-1]) if errors and row.log == "dying" else ""
+            return Fault(row.kind, row.said.format_map(values), evidence)
     return None
 
 
@@ -212,7 +172,7 @@ def _last_words(
 
 
 def _name(engine: str) -> str:
-    return NAMES.get(engine, "The engine")
+    return ENGINES[engine].title if engine in ENGINES else "The engine"
 
 
 def _with(exit_code: int | None) -> str:

@@ -170,8 +170,7 @@ class LogReader:
         self._advance(LoadPhase.STARTING, 0, 0, "", news)
         for sign in SIGNS:
             if found := sign.pattern.search(message):
-                if sign.take is not None:
-                    sign.take(self.facts, found)
+                sign.take(self.facts, found)
                 if sign.phase is not None:
                     self._advance(sign.phase, 0, 0, sign.detail, news)
         self._look_for_graphs(message, news)

@@ -14,9 +14,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from m3agent.serving.plan.command import LaunchCommand
-
-DISTRIBUTIONS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "tensorrt-llm", "dynamo": "ai-dynamo"}
-"""Python packages that contain the engines."""
+from m3agent.serving.plan.engines import ENGINES
 
 _ASK = "import importlib.metadata as m; print(m.version({name!r}))"
 _SECONDS = 20
@@ -34,8 +32,7 @@ def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str
         The version, or None if it cannot be found, for example for a container or a wrapper.
     """
     python = _python(argv, path)
-    name = DISTRIBUTIONS.get(engine)
-    return None if python is None or name is None else _version(python, name)
+    return None if python is None or engine not in ENGINES else _version(python, ENGINES[engine].package)
 
 
 def lacking_packages(packages: Sequence[str], argv: Sequence[str], path: str | None) -> list[str]:

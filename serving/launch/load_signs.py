@@ -1,4 +1,4 @@
-"""Patterns of an engine's log that show its progress: bars, and lines that start a phase or report a fact.
+"""Patterns of an engine's log that show its progress: bars, and lines that start a phase or report a fact (`serving/facts/signs.toml`).
 
 Each pattern names the source file that writes the line.
 """
@@ -6,11 +6,14 @@ Each pattern names the source file that writes the line.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Annotated
 
-_MOST_BACKENDS = 8
+from pydantic import AfterValidator, BeforeValidator
+
+from m3agent.serving.facts.table import Row, rows
 
 
 class LoadPhase(IntEnum):
@@ -118,152 +121,58 @@ def bar_of(what: str) -> Bar:
     return Bar(LoadPhase.WEIGHTS, what, "parts" if "weights" in what else "shards")
 
 
-Take = Callable[[EngineFacts, re.Match[str]], None]
+_MOST_BACKENDS = 8
 
 
-@dataclass(frozen=True)
-class Sign:
-    """A line that starts a phase or reports a fact.
+def _phase(name: object) -> LoadPhase:
+    found = LoadPhase.__members__.get(str(name).upper())
+    if found is None:
+        raise ValueError(f"there is no phase {name}; there are {', '.join(LoadPhase.__members__).lower()}")
+    return found
 
-    Attributes:
-        pattern: Pattern of the message.
-        phase: Phase that the line starts; None if it only reports a fact.
-        detail: Detail of the progress.
-        take: Function that stores the fact.
-    """
 
-    pattern: re.Pattern[str]
-    phase: LoadPhase | None = None
+def _facts(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    for name in pattern.groupindex:
+        if name != "backends" and name not in _READ:
+            raise ValueError(f"there is no fact {name}; there are backends, {', '.join(_READ)}")
+    return pattern
+
+
+PhaseName = Annotated[LoadPhase, BeforeValidator(_phase)]
+"""A phase by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign(Row):
+    """A line that starts a phase or reports a fact."""
+
+    pattern: Annotated[re.Pattern[str], AfterValidator(_facts)]
+    """Pattern of the message; the names of its groups are the facts."""
+    phase: PhaseName | None = None
+    """Phase that the line starts; None if it only reports a fact."""
     detail: str = ""
-    take: Take | None = None
+    """Detail of the progress."""
+
+    def take(self, facts: EngineFacts, found: re.Match[str]) -> None:
+        """Store the facts that a line reports."""
+        for name, said in found.groupdict().items():
+            if name == "backends":
+                chosen = said.strip()
+                if chosen not in facts.backends and len(facts.backends) < _MOST_BACKENDS:
+                    facts.backends.append(chosen)
+            elif said:
+                setattr(facts, name, _READ[name](said))
 
 
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
-
-
-def _version(facts: EngineFacts, found: re.Match[str]) -> None:
-    facts.version = found[1]
-
-
-def _tokens(facts: EngineFacts, found: re.Match[str]) -> None:
-    facts.kv_tokens = _number(found[1])
-
-
-def _concurrency(facts: EngineFacts, found: re.Match[str]) -> None:
-    facts.max_concurrency = float(found[1])
-
-
-def _loaded(facts: EngineFacts, found: re.Match[str]) -> None:
-    groups = found.groupdict()
-    facts.weights_gib = float(groups["gib"])
-    if groups.get("seconds"):
-        facts.load_seconds = float(groups["seconds"])
-
-
-def _cache(facts: EngineFacts, found: re.Match[str]) -> None:
-    facts.cache_gib = float(found[1])
-
-
-def _backend(facts: EngineFacts, found: re.Match[str]) -> None:
-    chosen = found[1].strip()
-    if chosen not in facts.backends and len(facts.backends) < _MOST_BACKENDS:
-        facts.backends.append(chosen)
-
-
-_LOAD, _MEMORY, _COMPILE, _GRAPHS = (
-    LoadPhase.WEIGHTS,
-    LoadPhase.MEMORY,
-    LoadPhase.COMPILING,
-    LoadPhase.GRAPHS,
-)
-_GIB = r"(?P<gib>\d{1,6}(?:\.\d{1,4})?)"
-SIGNS = (
-    Sign(
-        re.compile(r"^Slurm: PENDING"), LoadPhase.STARTING, "waiting in Slurm's queue"
-    ),  # slurm.py, submit.sh
-    # vLLM: entrypoints/openai/api_server.py, v1/engine/core.py
-    Sign(re.compile(r"\u2588\s+version (\d\S{0,40})$"), take=_version),
-    Sign(re.compile(r"Initializing a V1 LLM engine \(v([^)\s]{1,40})\)"), take=_version),
-    Sign(re.compile(r"^(?:TensorRT[- ]LLM) version: (\d\S{0,40})"), take=_version),
-    # vLLM: v1/worker/gpu_model_runner.py; SGLang: model_executor/model_runner.py
-    Sign(
-        re.compile(r"^Starting to load model |^Load weight begin\b|^(?:Prefetching|Finished prefetching) "),
-        _LOAD,
-    ),
-    Sign(
-        re.compile(
-            rf"^Model loading took {_GIB} GiB(?: memory)? and (?P<seconds>\d{{1,6}}(?:\.\d{{1,8}})?) seconds"
-        ),
-        _MEMORY,
-        "",
-        _loaded,
-    ),
-    Sign(
-        re.compile(
-            rf"^Load weight end\.(?: elapsed=(?P<seconds>\d{{1,6}}\.\d{{1,4}}) s,)?.{{0,300}}?mem usage={_GIB} GB"
-        ),
-        _MEMORY,
-        "",
-        _loaded,
-    ),
-    # TensorRT-LLM: _torch/pyexecutor/_util.py
-    Sign(
-        re.compile(rf"^Memory used after loading model weights \(inside torch\).{{0,60}}: {_GIB} GiB"),
-        _MEMORY,
-        "",
-        _loaded,
-    ),
-    Sign(re.compile(r"^Peak memory during memory usage profiling"), _MEMORY),
-    # vLLM: v1/worker/gpu_worker.py, v1/core/kv_cache_utils.py
-    Sign(re.compile(r"^Available KV cache memory: (\d{1,6}(?:\.\d{1,4})?) GiB"), _MEMORY, "", _cache),
-    Sign(re.compile(r"^GPU KV cache size: (\d[\d,]{0,20}) tokens"), _MEMORY, "cache allocated", _tokens),
-    Sign(
-        re.compile(r"^Maximum concurrency for [\d,]{1,20} tokens per request: (\d{1,9}(?:\.\d{1,4})?)x"),
-        take=_concurrency,
-    ),
-    # SGLang: mem_cache/memory_pool.py, managers/scheduler.py
-    Sign(
-        re.compile(r"^KV Cache is allocated\..{0,60}#tokens: (\d{1,15})"), _MEMORY, "cache allocated", _tokens
-    ),
-    Sign(re.compile(r"^max_total_num_tokens=(\d{1,15}),"), take=_tokens),
-    # TensorRT-LLM: cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp
-    Sign(
-        re.compile(r"^\[MemUsageChange\] Allocated (\d{1,6}(?:\.\d{1,4})?) GiB for max tokens in paged KV"),
-        take=_cache,
-    ),
-    Sign(
-        re.compile(
-            r"^\[MemUsageChange\] Allocated [\d.]{1,12} GiB for max tokens in paged KV cache \((\d{1,15})\)"
-        ),
-        _MEMORY,
-        "cache allocated",
-        _tokens,
-    ),
-    # vLLM: compilation/backends.py and monitor.py, model_executor/warmup; flashinfer and TensorRT-LLM: autotuner.py
-    Sign(
-        re.compile(r"for vLLM's torch\.compile|^Dynamo bytecode transform|^Compiling a graph for"),
-        _COMPILE,
-        "torch.compile",
-    ),
-    Sign(
-        re.compile(r"\[Autotuner\]:? Autotuning process starts|^Running autotuner warmup"),
-        _COMPILE,
-        "autotuning",
-    ),
-    Sign(re.compile(r"^Warming up (.{1,60}?)(?: kernels| attention)?\.$"), _COMPILE, "warming up kernels"),
-    # SGLang: model_executor/model_runner_components/cuda_graph_setup.py; before 0.5.5 model_runner.py
-    Sign(re.compile(r"^Capture (?:[\w -]{1,40} )?(?:cuda|CUDA) graph begin\b"), _GRAPHS),
-    # Chosen backends. vLLM: platforms/cuda.py, models/minimax_m3; SGLang: arg_groups
-    Sign(re.compile(r"^(MiniMax M3 [\w ]{1,40}:? selected .{1,200})"), take=_backend),
-    Sign(re.compile(r"^Using (\w{1,60} attention backend|[\w ]{1,60} MoE backend) out of"), take=_backend),
-    Sign(
-        re.compile(
-            r"^Attention backend not (?:explicitly specified|set)\. Use (\w{1,60}) backend by default"
-        ),
-        take=_backend,
-    ),
-)
+_READ: Mapping[str, Callable[[str], object]] = {
+    "version": str,
+    "kv_tokens": lambda said: int(said.replace(",", "")),
+    "max_concurrency": float,
+    "weights_gib": float,
+    "load_seconds": float,
+    "cache_gib": float,
+}
+SIGNS = rows(Sign, "signs")
 # vLLM: gpu_model_runner.py reports the number of graphs before it captures them
 GRAPHS_AHEAD = re.compile(r"^Profiling CUDA graph memory: ((?:\w{1,20}=\d{1,6} \(largest=\d{1,9}\)(?:, )?)+)")
 GRAPHS_TOOK = re.compile(r"^Graph capturing finished in \d{1,6} secs, took (\d{1,6}(?:\.\d{1,4})?) GiB")

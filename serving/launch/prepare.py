@@ -14,12 +14,19 @@ from packaging.version import Version
 
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.command_setup import setup_of
 from m3agent.serving.plan.known_issues import Setup, Severity, met
 from m3agent.serving.plan.listing import OptionListing, listing, problems, versions
-from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
+from m3agent.serving.plan.overlay import (
+    KEY,
+    KvCacheDtype,
+    RecipeChange,
+    applied,
+    files_beside,
+    overlay,
+    packages_beside,
+)
 from m3agent.serving.plan.planner import Plan
 from m3agent.serving.plan.recipe import HTTP_HOST, HTTP_PORT, Recipe
 
@@ -109,7 +116,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     try:
         changes = overlay(
             recipe,
-            context=wanted.context if plan is None else plan.max_model_len,
+            context=wanted.context if plan is None else plan.context,
             vision=wanted.vision if plan is None else not plan.text_only,
             loopback=loopback,
             kv_dtype=wanted.kv_dtype if plan is None else _kv_dtype(plan),
@@ -142,7 +149,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     inherited = {name: value for name, value in wanted.environ.items() if name.startswith(_SWITCHES)}
     setup = None if plan is None else setup_of(argv, inherited | env, plan.setup)
     for trap in () if setup is None else met(setup, Severity.REFUSE):
-        raise OptionsError(f"{trap.effect}; {trap.remedy} ({trap.source})")
+        raise OptionsError(trap.sentence)
     job = EngineJob(
         recipe.engine,
         tuple(argv),
@@ -168,7 +175,7 @@ def _lacks_packages(change: RecipeChange, environ: Mapping[str, str]) -> bool:
 def why_barred(plan: Plan, setup: Setup, version: str) -> str:
     """Return why a version of the engine must not serve a plan, as the end of a clause about it; empty if it may."""
     for trap in met(replace(setup, version=version), Severity.REFUSE):
-        return f": {trap.effect}; {trap.remedy} ({trap.source})"
+        return f": {trap.sentence}"
     if not SpecifierSet(plan.versions, prereleases=True).contains(version):
         return f", and M3 needs {plan.versions}: install such a version"
     return ""
@@ -225,7 +232,7 @@ def _check(argv: Sequence[str], recipe: Recipe) -> None:
 def _kv_dtype(plan: Plan) -> KvCacheDtype | None:
     if plan.engine == "trtllm":
         return None
-    return "fp8" if plan.kv_cache_dtype.startswith("fp8") else "auto"
+    return "fp8" if plan.kv_dtype.startswith("fp8") else "auto"
 
 
 def _filled(texts: Mapping[str, str], key: str | None) -> dict[str, str]:

@@ -16,9 +16,9 @@ from typing import Literal
 
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.plan.change import KEY
 from m3agent.serving.plan.command import END_CHILDREN, LaunchCommand, Option, command_line, flag_of
 from m3agent.serving.plan.memory_model import BLOCK
+from m3agent.serving.plan.overlay import KEY
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
 MOST_SERVERS = 64

@@ -10,7 +10,8 @@ from typing import Any
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.draft import known_draft
 from m3agent.serving.plan.host_cache import HICACHE, NATIVE
-from m3agent.serving.plan.known_issues import EngineKind, Rope, Setup
+from m3agent.serving.plan.kinds import EngineKind
+from m3agent.serving.plan.known_issues import Rope, Setup
 from m3agent.serving.plan.listing import OptionListing, listing, versions
 
 
@@ -109,14 +110,14 @@ def _vllm(given: _Given, setup: Setup) -> Setup:
         tp=given.number("--tensor-parallel-size", 1),
         dp=given.number("--data-parallel-size", 1),
         trust_remote_code=given.switched("--trust-remote-code", otherwise=False),
-        draft=str(draft.get("method", "not named")) if draft else None,
+        draft_method=str(draft.get("method", "not named")) if draft else None,
         draft_kv_heads=(setup.draft_kv_heads if known is None else known.kv_heads) if draft else None,
         draft_backend=draft.get("attention_backend"),
         draft_synthetic=draft.get("rejection_sample_method") == "synthetic",
         offload=transfer.get("kv_connector") or (native if given.text("--kv-offloading-size") else None),
         load_failure=transfer.get("kv_load_failure_policy"),
         pp=given.number("--pipeline-parallel-size", 1),
-        sequences=given.number("--max-num-seqs", 0) or None,
+        max_num_seqs=given.number("--max-num-seqs", 0) or None,
         random_weights=given.text("--load-format") == "dummy",
         index_cache=_index_cache(given.group("--hf-overrides")),
         lora=given.switched("--enable-lora", otherwise=False),
@@ -129,7 +130,7 @@ def _sglang(given: _Given, setup: Setup) -> Setup:
         kv_dtype=given.text("--kv-cache-dtype", "auto") or "auto",
         prefix_caching=given.text("--disable-radix-cache") is None,
         parser=given.text("--tool-call-parser"),
-        draft=given.text("--speculative-algorithm"),
+        draft_method=given.text("--speculative-algorithm"),
         offload=HICACHE if given.switched("--enable-hierarchical-cache", otherwise=False) else None,
         hisparse=given.switched("--enable-hisparse", otherwise=False),
         pp=given.number("--pp-size", 1),

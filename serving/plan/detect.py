@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from m3agent.serving.plan.gpus import GIB, GPUS, MIB, Fleet, gpu_of_product
+from m3agent.serving.plan.gpus import GPUS, Fleet, gpu_of_product
+from m3agent.serving.plan.memory_model import GIB, MIB
 
 ANSWER_SECONDS = 20
 """Timeout of each program in seconds: a sleeping driver needs some seconds for each GPU."""

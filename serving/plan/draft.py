@@ -7,7 +7,6 @@ InferenceX's agent recipes, and vLLM's models/llama_eagle3.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.memory_model import HEAD, HIDDEN, QUERY_HEADS, KvDtype
@@ -31,14 +30,6 @@ measured).
 """
 ROPE_POSITIONS = 1 << 20
 """Positions for which a draft keeps its rotary factors, unless its config says otherwise."""
-
-
-class DraftUse(StrEnum):
-    """Whether a server uses a draft."""
-
-    AUTO = "auto"
-    ON = "on"
-    OFF = "off"
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,9 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-GIB = 2**30
-MIB = 2**20
-
-
-def gib(size: int) -> str:
-    """Format bytes as `103.2 GiB`."""
-    return f"{size / GIB:,.1f} GiB"
-
+from m3agent.serving.facts.table import Row, rows, within
+from m3agent.serving.plan.kinds import Precision
+from m3agent.serving.plan.memory_model import GIB
 
 MOST_GPUS = 1024
 """Upper limit of GPUs in a specification; a larger number is a typing error."""
@@ -43,133 +38,69 @@ class Architecture(StrEnum):
     CDNA4 = "cdna4"
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """One kind of GPU.
-
-    Attributes:
-        name: Name, with the memory size where the GPU comes in two sizes.
-        vendor: Manufacturer.
-        architecture: Architecture.
-        usable_bytes: Memory as a process sees it.
-        measured: True if we measured `usable_bytes` on this kind of GPU.
-        source: Where `usable_bytes` comes from.
-        spot: Spot price in dollars an hour; None if unknown.
-        on_demand: On-demand price in dollars an hour; None if unknown.
-        node: Maximum number of GPUs in one machine.
-        known: False if the user gave only its name and memory; the rest is then assumed to be as on an H200.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Gpu(Row):
+    """One kind of GPU; `source` is that of its memory."""
 
     name: str
+    """Name, with the memory size where the GPU comes in two sizes."""
     vendor: Vendor
     architecture: Architecture
-    usable_bytes: int
+    usable_gib: float
+    """Memory as a process sees it, in GiB."""
     measured: bool
-    source: str
+    """True if we measured it on this kind of GPU."""
+    aliases: tuple[str, ...] = ()
+    """Other ways to write the name."""
     spot: float | None = None
+    """Spot price in dollars an hour; None if unknown."""
     on_demand: float | None = None
+    """On-demand price in dollars an hour; None if unknown."""
+    prices: str = ""
+    """Where the prices come from."""
     node: int = 8
+    """Maximum number of GPUs in one machine."""
     known: bool = True
+    """False if the user gave only its name and memory; the rest is then assumed to be as on an H200."""
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory as a process sees it, in bytes."""
+        return int(self.usable_gib * GIB)
 
 
-def _gib(value: float) -> int:
-    return int(value * GIB)
+@dataclass(frozen=True, kw_only=True)
+class ArchitectureRow(Row):
+    """What the engines have for an architecture."""
+
+    name: Architecture
+    documented: bool = True
+    """True if a recipe page has M3 on it."""
+    precisions: tuple[Precision, ...]
+    """Precisions of the weights to try if the user names none, in order of preference."""
+    fp8_cache: bool = True
+    """True if the engines have a KV cache in fp8."""
+    fp8_index: str = ""
+    """Versions of vLLM that are planned with index keys in fp8; empty for none."""
+    sglang_tp: tuple[int, ...] = ()
+    """Tensor-parallel sizes of SGLang's cookbook for M3."""
+
+    def has_fp8_index(self, version: str | None) -> bool:
+        """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""
+        return bool(self.fp8_index) and (version is None or within(version, self.fp8_index))
 
 
 GIVEN = "given with --gpu-memory, less 1% for the driver"
 """Source of a memory size that the user gave."""
-PRICES_OF = "cloud prices of June 2026"
-_NVIDIA, _AMD = Vendor.NVIDIA, Vendor.AMD
-_HOPPER, _BLACKWELL = Architecture.HOPPER, Architecture.BLACKWELL
-_AMPERE, _RTX = Architecture.AMPERE, Architecture.BLACKWELL_RTX
-_CDNA3, _CDNA4 = Architecture.CDNA3, Architecture.CDNA4
-_LESS = "nominal size less 1%, as on those that were measured"
 
-GPUS = {
-    gpu.name: gpu
-    for gpu in (
-        Gpu(
-            "H100-80",
-            _NVIDIA,
-            _HOPPER,
-            _gib(79.17),
-            True,
-            "CUDA on one of them; nvidia-smi says 81,559 MiB",
-            1.43,
-            3.92,
-        ),
-        Gpu(
-            "H200",
-            _NVIDIA,
-            _HOPPER,
-            _gib(139.8),
-            True,
-            "torch on four of them; nvidia-smi says 143,771 MiB",
-            1.82,
-            4.84,
-        ),
-        Gpu("H20-96", _NVIDIA, _HOPPER, _gib(95.0), False, _LESS),
-        Gpu("H20-141", _NVIDIA, _HOPPER, _gib(139.5), False, _LESS),
-        Gpu("B200", _NVIDIA, _BLACKWELL, _gib(178.3), False, "CUDA says 178.35 GiB (pytorch/ao#4002)"),
-        Gpu("B300", _NVIDIA, _BLACKWELL, _gib(265.3), False, "268 GiB, less 1%"),
-        Gpu(
-            "GB200",
-            _NVIDIA,
-            _BLACKWELL,
-            _gib(178.3),
-            False,
-            "taken to be a B200; 186 GB by its data sheet",
-            node=4,
-        ),
-        Gpu(
-            "GB300",
-            _NVIDIA,
-            _BLACKWELL,
-            _gib(265.3),
-            False,
-            "taken to be a B300; 288 GB by its data sheet",
-            node=4,
-        ),
-        Gpu("A100-80", _NVIDIA, _AMPERE, _gib(79.2), False, _LESS),
-        Gpu("RTXPRO6000", _NVIDIA, _RTX, _gib(94.0), False, "96 GB by its data sheet, less 2%"),
-        Gpu(
-            "GB10",
-            _NVIDIA,
-            _RTX,
-            _gib(107.0),
-            False,
-            "128 GB of a DGX Spark, of which its system takes a part: 107 GiB is assumed",
-            node=1,
-        ),
-        Gpu("MI300X", _AMD, _CDNA3, _gib(190.0), False, _LESS),
-        Gpu("MI325X", _AMD, _CDNA3, _gib(253.4), False, _LESS),
-        Gpu("MI350X", _AMD, _CDNA4, _gib(285.1), False, _LESS),
-        Gpu("MI355X", _AMD, _CDNA4, _gib(285.1), False, _LESS),
-    )
-}
+GPUS = {gpu.name: gpu for gpu in rows(Gpu, "gpus")}
 """All known kinds by name. Where the same GPU comes in two sizes, the name includes the size."""
+ALIASES = {alias: gpu.name for gpu in GPUS.values() for alias in gpu.aliases}
 
-UNDOCUMENTED = (Architecture.AMPERE, Architecture.BLACKWELL_RTX)
-"""Architectures on which others served M3, and no recipe page does."""
-DOCUMENTED = tuple(gpu for gpu in GPUS.values() if gpu.architecture not in UNDOCUMENTED)
+ARCHITECTURES = {row.name: row for row in rows(ArchitectureRow, "architectures")}
+"""What the engines have for each architecture."""
+DOCUMENTED = tuple(gpu for gpu in GPUS.values() if ARCHITECTURES[gpu.architecture].documented)
 """The GPUs on which a recipe page has M3. Only these are advised."""
-
-ALIASES = {
-    "A100": "A100-80",
-    "RTX-PRO-6000": "RTXPRO6000",
-    "H100": "H100-80",
-    "H200-141": "H200",
-    "H20": "H20-96",
-    "B200-180": "B200",
-    "B200-192": "B200",
-    "B300-288": "B300",
-    "GB200-186": "GB200",
-    "GB300-288": "GB300",
-    "MI300X-192": "MI300X",
-    "MI325X-256": "MI325X",
-    "MI350X-288": "MI350X",
-    "MI355X-288": "MI355X",
-}
 
 
 @dataclass(frozen=True)
@@ -281,17 +212,18 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
         if found:
             gpu = min(found, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
             # An H100 with 94 GB, or a smaller B200: use the actual memory, but never more than the kind has.
-            return gpu if total_bytes >= gpu.usable_bytes else replace(gpu, usable_bytes=total_bytes)
+            return gpu if total_bytes >= gpu.usable_bytes else replace(gpu, usable_gib=total_bytes / GIB)
     return None
 
 
 def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
     """Return a GPU of a given memory. What is unknown about it is assumed to be as on a Hopper GPU."""
-    usable = _gib(memory * 0.99)
     try:
-        return replace(_named(model, size), usable_bytes=usable, measured=False, source=GIVEN)
+        return replace(_named(model, size), usable_gib=memory * 0.99, measured=False, source=GIVEN)
     except UnknownGpu as unknown:
-        return Gpu(unknown.name, _NVIDIA, _HOPPER, usable, False, GIVEN, known=False)
+        like = GPUS["H200"]
+        own = replace(like, name=unknown.name, usable_gib=memory * 0.99, measured=False, source=GIVEN)
+        return replace(own, aliases=(), spot=None, on_demand=None, prices="", known=False)
 
 
 def _named(model: str, size: str | None) -> Gpu:

@@ -17,12 +17,12 @@ from importlib import resources
 from typing import Literal
 
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.engines import ENGINES
 
 _STARTS = {
     "vllm": ("vllm serve", "vllm.entrypoints.cli.main serve", "vllm.entrypoints.openai.api_server"),
     "sglang": ("sglang.launch_server",),
 }
-_ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 _MODEL = {"vllm": "--model", "sglang": "--model-path"}
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]?")  # 25.6k is 25,600; 1K is 1,024
 _OPTIMISATION = re.compile(r"-O=?(?P<level>.*)", re.DOTALL)  # vLLM rewrites -O3, -O=3 and -O 3
@@ -62,7 +62,7 @@ class OptionListing:
     @property
     def name(self) -> str:
         """Engine and version as people write them."""
-        return f"{_ENGINES[self.engine]} {self.version}"
+        return f"{ENGINES[self.engine].title} {self.version}"
 
     def spelt(self, flag: str) -> str:
         """Return the flag as the listing spells it: vLLM accepts underscores for dashes, up to the first dot."""

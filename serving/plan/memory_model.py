@@ -10,7 +10,16 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from m3agent.serving.plan.gpus import GIB, MIB
+from m3agent.serving.plan.kinds import Precision
+
+GIB = 2**30
+MIB = 2**20
+
+
+def gib(size: int) -> str:
+    """Format bytes as `103.2 GiB`."""
+    return f"{size / GIB:,.1f} GiB"
+
 
 HIDDEN = 6144
 VOCABULARY = 200_064
@@ -40,16 +49,6 @@ TOTAL_PARAMETERS = 427_040_140_160
 """
 WRONG_PARAMETERS = 230e9
 """A wrong count that circulates for M3: it is the previous generation's."""
-
-
-class Precision(StrEnum):
-    """Precision of the weights."""
-
-    BF16 = "bf16"
-    MXFP8 = "mxfp8"
-    NVFP4 = "nvfp4"
-    MXFP4 = "mxfp4"
-    INT4 = "int4"
 
 
 class KvDtype(StrEnum):

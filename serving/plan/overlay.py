@@ -1,4 +1,4 @@
-"""Adapt a documented recipe to agent work: each changed option and variable has a reason.
+"""Adapt a documented recipe to agent work and to a plan (`serving/facts/changes.toml`): each change has a reason.
 
 An agent sends the same growing conversation again and again. Benchmarks turn off or leave out what makes an
 agent's turns fast: the prefix cache, a fast tokeniser, and a report of the cached tokens.
@@ -6,23 +6,103 @@ agent's turns fast: the prefix cache, a fast tokeniser, and a report of the cach
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from string import Template
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from m3agent.serving.plan import overlay_sglang, overlay_trtllm, overlay_vllm
-from m3agent.serving.plan.change import ChangeRequest, KvCacheDtype, RecipeChange, Rule
-from m3agent.serving.plan.command import LaunchCommand
+from pydantic import AfterValidator
+
+from m3agent.serving.facts.table import Condition, Row, check_condition, holds, rows
+from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
+from m3agent.serving.plan.draft import DRAFT_METHOD
+from m3agent.serving.plan.gpus import Vendor
+from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
-from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, SLURM_SCRIPT, Recipe, slurm_script
+from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, Recipe, filled, with_settings
+from m3agent.serving.plan.window import overrides
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan
 
-_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "vllm": overlay_vllm.RULES,
-    "sglang": overlay_sglang.RULES,
-    "trtllm": overlay_trtllm.RULES,
-}
+KvCacheDtype = Literal["auto", "fp8"]
+"""KV cache type as the command line names it; `auto` keeps the model's own type."""
+
+KEY = "$M3AGENT_API_KEY"
+"""Placeholder for the server's key.
+
+Whoever starts the server fills it in, in an environment or a private file.
+"""
+
+_OF_A_PLAN = ("predicted", "precision", "index_dtype", "ep", "dp", "draft", "host_cache")
+_CONDITIONS = ("engine", "vendor", "context", "vision", "loopback", "kv_dtype", "msa", "planned", *_OF_A_PLAN)
+_Wanted = Annotated[Condition, AfterValidator(lambda condition: check_condition(condition, _CONDITIONS))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeRow(Row):
+    """A rule that makes a change; the texts may contain `$` and the name of a value of `_values`."""
+
+    what: str
+    """Short name of the change."""
+    reason: str
+    """Why the change is made, in one sentence."""
+    when: tuple[_Wanted, ...]
+    """Groups of settings for which the row applies; one of them is enough."""
+    give: tuple[Option, ...] = ()
+    """Options that the command must have."""
+    drop: tuple[str, ...] = ()
+    """Flags that the command must not have."""
+    keep: tuple[str, ...] = ()
+    """Flags that the change names as kept on purpose."""
+    replace: Mapping[str, Option] = field(default_factory=dict[str, Option])
+    """Options in place of others that the command may have, by their flags."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables to set."""
+    unset: tuple[str, ...] = ()
+    """Variables to remove."""
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files to write beside the command."""
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other values for settings in the recipe's own files."""
+    append: str = ""
+    """A line to add to the recipe's own files."""
+    packages: tuple[str, ...] = ()
+    """Packages to install beside the engine."""
+
+
+CHANGES = rows(ChangeRow, "changes")
+
+
+@dataclass(frozen=True)
+class RecipeChange:
+    """One change to a recipe, or a choice of the recipe that is deliberately kept.
+
+    Attributes:
+        what: Short name of the change.
+        reason: Why the change is made, in one sentence.
+        source: Where the reason comes from.
+        added: Options that are new.
+        changed: Pairs of an option: as it was and as it becomes.
+        dropped: Options that are removed.
+        kept: Options that stay on purpose.
+        env: Environment variables to set; None removes a variable.
+        files: Text of files to write beside the command, by name.
+        packages: Packages to install beside the engine.
+    """
+
+    what: str
+    reason: str
+    source: str
+    added: tuple[Option, ...] = ()
+    changed: tuple[tuple[Option, Option], ...] = ()
+    dropped: tuple[Option, ...] = ()
+    kept: tuple[Option, ...] = ()
+    env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    packages: tuple[str, ...] = ()
 
 
 def overlay(
@@ -55,15 +135,119 @@ def overlay(
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
         raise ValueError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
     command = LaunchCommand.of(recipe.argv)
-    rules = _RULES.get(recipe.engine, ())
-    if not rules or command.starts.startswith("docker"):
+    if recipe.engine == "dynamo" or command.starts.startswith("docker"):
         if context is not None or kv_dtype is not None:
             raise ValueError(f"{recipe.name} has no options to set: {recipe.notes}")
         return []
     if kv_dtype == "fp8" and (why := _no_fp8(recipe)):
         raise ValueError(f"{recipe.name} cannot have an fp8 KV cache: {why}.")
-    wanted = ChangeRequest(recipe, command, context, vision, loopback, kv_dtype, plan)
-    return [change for rule in rules for change in rule(wanted)]
+    settings = {
+        **dict.fromkeys(_OF_A_PLAN),
+        "engine": recipe.engine,
+        "vendor": recipe.vendor,
+        "context": context,
+        "vision": vision,
+        "loopback": loopback,
+        "kv_dtype": kv_dtype,
+        "msa": MSA_FILE in recipe.files,
+        "planned": plan is not None,
+    }
+    values = _values(recipe, command, context)
+    if plan is not None:
+        settings |= {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
+        settings |= {"draft": plan.draft and plan.draft.model, "host_cache": plan.host_cache and True}
+        settings["predicted"] = plan.kv_tokens > 0
+        values |= _values_of_a_plan(plan)
+    found = [
+        _change(row, recipe, command, values)
+        for row in CHANGES
+        if any(holds(condition, settings) for condition in row.when)
+    ]
+    return [change for change in found if change is not None]
+
+
+_Values = dict[str, str | Sequence[str]]
+
+
+def _values(recipe: Recipe, command: LaunchCommand, context: int | None) -> _Values:
+    """Return the values that the texts of a row may name, without those of a plan."""
+    tp = command.option("--tp") or command.option("--tp-size") or ("", "1")
+    positions = overrides(Vendor(recipe.vendor), context or 0)
+    return {
+        "context": str(context),
+        "positions": json.dumps(positions, separators=(",", ":")),
+        "tp_given": tp[1:],
+    }
+
+
+def _values_of_a_plan(plan: Plan) -> _Values:
+    host = 0 if plan.host_cache is None else plan.host_cache.bytes
+    speculative = {
+        "method": DRAFT_METHOD,
+        "model": plan.draft and plan.draft.model,
+        "num_speculative_tokens": plan.batch.drafted,
+        "attention_backend": plan.draft_backend,
+    }
+    return {
+        "gpus": plan.gpus,
+        "tp": str(plan.tp),
+        "dp": str(plan.dp),
+        "ep_size": str(plan.tp if plan.ep else 1),
+        "kv_tokens": f"{plan.kv_tokens:,}",
+        "utilisation": f"{plan.utilisation:g}",
+        "batched": str(plan.batch.tokens),
+        "sequences": str(plan.max_num_seqs),
+        "graphs": [str(size) for size in plan.batch.graphs],
+        "host_cache": str(host),
+        "host_gb": f"{host / GIGABYTE:,.0f}",
+        "host_gb_a_rank": str(max(1, host // (GIGABYTE * plan.tp))),
+        "transfer": transfer_config(host),
+        "draft": "" if plan.draft is None else plan.draft.model,
+        "draft_tokens": str(plan.batch.drafted),
+        "speculative": json.dumps(speculative, separators=(",", ":")),
+    }
+
+
+def _change(row: ChangeRow, recipe: Recipe, command: LaunchCommand, values: _Values) -> RecipeChange | None:
+    """Return the change that a row makes; None if it affects no option and no variable."""
+    there = {flag_of(option): option for option in command.options}
+    give = [_filled(option, values) for option in row.give]
+    wanted = {**row.env, **dict.fromkeys(row.unset)}
+    env = {name: value for name, value in wanted.items() if recipe.env.get(name) != value}
+    replaced = [(there[old], _filled(new, values)) for old, new in row.replace.items() if old in there]
+    given = [(there[flag_of(option)], option) for option in give if flag_of(option) in there]
+    files = dict(row.files)
+    if row.settings:
+        own = {name: _text(value, values) for name, value in row.settings.items()}
+        more = f"{_text(row.append, values)}\n" if row.append else ""
+        files |= {name: with_settings(text, own) + more for name, text in recipe.files.items()}
+    change = RecipeChange(
+        row.what,
+        _text(row.reason, values),
+        row.source,
+        added=tuple(option for option in give if flag_of(option) not in there),
+        changed=tuple((old, new) for old, new in (*replaced, *given) if old != new),
+        dropped=tuple(there[flag] for flag in row.drop if flag in there),
+        kept=tuple(there[flag] for flag in row.keep if flag in there),
+        env=MappingProxyType(env),
+        files=MappingProxyType(files),
+        packages=row.packages,
+    )
+    effect = change.added or change.changed or change.dropped or change.kept or change.env or change.files
+    return change if effect else None
+
+
+def _filled(option: Option, values: _Values) -> Option:
+    """Return an option with its values; one word may stand for several."""
+    words: list[str] = []
+    for word in option:
+        value = values.get(word[1:], word) if word.startswith("$") else word
+        words += [value] if isinstance(value, str) else value
+    return tuple(words)
+
+
+def _text(text: str, values: _Values) -> str:
+    return Template(text).safe_substitute(values)
 
 
 def applied(recipe: Recipe, changes: Sequence[RecipeChange]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -96,12 +280,10 @@ def files_beside(
         argv: The command with the changes.
         env: The environment with the changes.
     """
-    files = {**recipe.files}
+    files = dict(recipe.files)
     for change in changes:
         files |= change.files
-    if SLURM_SCRIPT in files:
-        files[SLURM_SCRIPT] = slurm_script(argv, env)
-    return files
+    return filled(files, argv, env)
 
 
 def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:

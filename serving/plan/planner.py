@@ -7,8 +7,9 @@ of them. So adding GPUs never makes a plan impossible.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
 
 from packaging.version import Version
 
@@ -19,19 +20,9 @@ from m3agent.serving.plan.draft import (
     FEW_STREAMS,
     GQA_DRAFT,
     Draft,
-    DraftUse,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import (
-    DOCUMENTED,
-    GIVEN,
-    PRICES_OF,
-    UNDOCUMENTED,
-    Architecture,
-    Fleet,
-    Vendor,
-    gib,
-)
+from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, GIVEN, Architecture, Fleet, Vendor
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
     GIGABYTE,
@@ -41,18 +32,8 @@ from m3agent.serving.plan.host_cache import (
     HostCache,
     host_cache,
 )
-from m3agent.serving.plan.known_issues import (
-    FIRST_FP8_INDEX,
-    FIRST_NVFP4,
-    FIRST_UNDOCUMENTED,
-    EngineKind,
-    KnownIssue,
-    Rope,
-    Setup,
-    Severity,
-    index_fp8_works,
-    met,
-)
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
+from m3agent.serving.plan.known_issues import KnownIssue, Rope, Setup, Severity, met, needed_versions
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -63,47 +44,24 @@ from m3agent.serving.plan.memory_model import (
     GpuMemory,
     KvDtype,
     LayerCounts,
-    Precision,
     Split,
+    gib,
     kv_bytes_per_token,
     outside_bytes,
     possible_tp,
     room,
 )
+from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
 from m3agent.serving.plan.speed import seconds_between, source, was_measured
 from m3agent.serving.plan.window import overrides
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
-_VLLM_OFF_BLACKWELL = ">=0.24,!=0.25.*,!=0.26.*,!=0.27.0"
-_VERSIONS = {EngineKind.VLLM: ">=0.24", EngineKind.SGLANG: ">=0.5.23", EngineKind.TRTLLM: ">=1.3.0rc20"}
-_MSA_VERSIONS = ">=1.3.0rc23.post1"
 _MSA_GPUS = ("B200", "GB200")
 """GPUs of SM100, for which TensorRT-LLM has msa kernels."""
 
 _OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
-
-_CHECKPOINTS = {
-    Precision.NVFP4: "nvidia/MiniMax-M3-NVFP4",
-    Precision.BF16: "MiniMaxAI/MiniMax-M3",
-    Precision.MXFP8: "MiniMaxAI/MiniMax-M3-MXFP8",
-    Precision.MXFP4: "amd/MiniMax-M3-MXFP4",
-}
-"""Published checkpoints by precision. For other precisions we know none: the user brings one."""
-
-OFFERED = {
-    Architecture.AMPERE: (Precision.MXFP8,),
-    Architecture.BLACKWELL_RTX: (Precision.NVFP4,),
-    Architecture.HOPPER: (Precision.MXFP8, Precision.BF16),
-    Architecture.BLACKWELL: (Precision.MXFP8, Precision.BF16),
-    Architecture.CDNA4: (Precision.MXFP8, Precision.BF16, Precision.MXFP4),
-    Architecture.CDNA3: (Precision.BF16,),
-}
-"""Precisions to try if the user names none, in order of preference.
-
-MXFP8 halves the weights compared with BF16, except on CDNA3 (`_loaded_as`).
-"""
 
 _ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
 """Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses prefixes only with msa, undocumented."""
@@ -221,6 +179,10 @@ class Cost:
     breakeven_tokens_per_second: float | None
 
 
+NO_COST = Cost(None, None, "unknown", None, "not measured", None, None, 0.0, None)
+"""The cost of a plan that is not offered."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """Memory of each GPU, in bytes.
@@ -248,111 +210,206 @@ class Memory:
     measured_total: bool
 
 
-@dataclass(frozen=True)
-class Plan:
-    """One way to serve M3, with everything that a launcher needs.
+@dataclass(frozen=True, kw_only=True)
+class Plan(Setup):
+    """One way to serve M3, with everything that a launcher needs: a setup, its memory, and why it has its place in the order."""
 
-    Attributes:
-        engine: The engine.
-        recipe: Name of the documented recipe that is nearest.
-        versions: Allowed versions of the engine (PEP 440).
-        checkpoint: Checkpoint on Hugging Face; None if none is known.
-        precision: Precision of the weights.
-        gpus: The GPUs, as `parse_gpus` reads them.
-        tp: Tensor-parallel size.
-        ep: True if each GPU has whole experts, False if it has a slice of each.
-        dp: Data-parallel size.
-        nodes: Number of machines.
-        max_model_len: Context window in tokens.
-        sequence: Length in tokens of a typical sequence.
-        kv_cache_dtype: Type of the KV cache as the engine's option spells it.
-        index_dtype: Type of the index keys of sparse attention: bf16 or fp8.
-        utilisation: Share of the memory for the engine. For vLLM a share of all memory; for SGLang the share
-            of weights and cache, without activations; for TensorRT-LLM a share of what is left.
-        max_num_batched_tokens: Tokens of one step.
-        max_num_seqs: Sequences in one step.
-        cudagraph_capture_sizes: Batch sizes of the captured CUDA graphs.
-        block_size: Tokens of one block of the KV cache.
-        text_only: True if the server accepts no images.
-        encoder_parallel: True if the vision encoder runs data-parallel.
-        trust_remote_code: True if the checkpoint's own code runs.
-        rope: How positions beyond the native ones are configured.
-        hf_overrides: Value of vLLM's `--hf-overrides`.
-        env: Environment variables to set.
-        attention_backend: Attention backend; None is the engine's choice.
-        moe_backend: Backend of the experts; None is the engine's choice.
-        parser: Name of the tool call parser.
-        draft: Draft model; None without one.
-        draft_tokens: Tokens that the draft proposes at a time; 0 without one.
-        draft_backend: Attention backend of the draft; None without one.
-        host_cache: KV cache in the machine's memory; None without one.
-        memory: Memory of each GPU.
-        kv_tokens: Predicted KV cache capacity of each rank, in tokens.
-        concurrency: Typical sequences that all ranks together hold, as a fraction.
-        sequences: Whole typical sequences that all ranks together hold.
-        cost: Cost of the plan.
-        tight: True if the memory settings leave little reserve.
-        setup: The plan as the table of traps reads it.
-        reasons: Why the plan has this place in the order; one sentence each.
-        warnings: What to know before the start; one sentence each.
-        advice: What would make the server better, and needs the user's decision; one sentence each.
-    """
-
-    engine: EngineKind
-    recipe: str
-    versions: str
-    checkpoint: str | None
-    precision: Precision
-    gpus: str
-    tp: int
+    fleet: Fleet
+    """The GPUs that were asked for; the plan may use a part of them."""
+    wish: PlanRequest
+    """What the user wants."""
     ep: bool
-    dp: int
-    nodes: int
-    max_model_len: int
-    sequence: int
-    kv_cache_dtype: str
-    index_dtype: str
+    """True if each GPU has whole experts, False if it has a slice of each."""
     utilisation: float
-    max_num_batched_tokens: int
-    max_num_seqs: int
-    cudagraph_capture_sizes: tuple[int, ...]
-    block_size: int
-    text_only: bool
-    encoder_parallel: bool
-    trust_remote_code: bool
-    rope: Rope
-    hf_overrides: Mapping[str, object]
-    env: Mapping[str, str]
-    attention_backend: str | None
-    moe_backend: str | None
-    parser: str
-    draft: Draft | None
-    draft_tokens: int
-    draft_backend: str | None
-    host_cache: HostCache | None
-    memory: Memory
-    kv_tokens: int
-    concurrency: float
-    sequences: int
-    cost: Cost
+    """Share of the memory for the engine.
+
+    For vLLM a share of all memory; for SGLang the share of weights and cache, without activations; for TensorRT-LLM a share of
+    what is left.
+    """
     tight: bool
-    setup: Setup
+    """True if the memory settings leave little reserve."""
+    batch: Batch
+    """Batch sizes that the engine is prepared for."""
+    draft: Draft | None
+    """Draft model; None without one."""
+    room: GpuMemory
+    """How the memory of a GPU divides."""
+    predicted: bool = True
+    """False if the memory of the checkpoint's widths is not known."""
+    barred: Sequence[KnownIssue] = ()
+    """Traps that forbid the plan; empty for one that is offered."""
+    cost: Cost = NO_COST
     reasons: tuple[str, ...] = ()
+    """Why the plan has this place in the order; one sentence each."""
     warnings: tuple[str, ...] = ()
+    """What to know before the start; one sentence each."""
     advice: tuple[str, ...] = ()
+    """What would make the server better, and needs the user's decision; one sentence each."""
+
+    @property
+    def setup(self) -> Setup:
+        """The plan as the table of traps reads it."""
+        return Setup(**{one.name: getattr(self, one.name) for one in fields(Setup)})
+
+    @property
+    def recipe(self) -> str:
+        """Name of the documented recipe that is nearest."""
+        return nearest_recipe(self)
+
+    @property
+    def versions(self) -> str:
+        """Allowed versions of the engine (PEP 440)."""
+        return needed_versions(self)
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Checkpoint on Hugging Face; None if none is known."""
+        return CHECKPOINTS.get(self.precision)
+
+    @property
+    def split(self) -> Split:
+        """How the model is spread over the GPUs."""
+        return Split(self.tp, self.dp, self.ep)
 
     @property
     def count(self) -> int:
         """Number of GPUs in the plan."""
         return self.tp * self.dp
 
+    @property
+    def gpus(self) -> str:
+        """The GPUs that the model is spread over, as `parse_gpus` reads them."""
+        return str(Fleet(self.fleet.gpu, self.count // self.nodes, self.nodes))
+
+    @property
+    def sequence(self) -> int:
+        """Length in tokens of a typical sequence."""
+        return self.wish.sequence
+
+    @property
+    def fp8(self) -> bool:
+        """True if keys and values are in fp8."""
+        return self.kv_dtype.startswith("fp8")
+
+    @property
+    def hf_overrides(self) -> Mapping[str, object]:
+        """Value of vLLM's `--hf-overrides`."""
+        return {} if self.engine is EngineKind.TRTLLM else overrides(self.vendor, self.context)
+
+    @property
+    def kv_tokens(self) -> int:
+        """Predicted KV cache capacity of each rank, in tokens; 0 if it cannot be predicted."""
+        return self.room.tokens if self.predicted else 0
+
+    @property
+    def concurrency(self) -> float:
+        """Typical sequences that all ranks together hold, as a fraction."""
+        return self.dp * self.room.tokens / self.sequence
+
+    @property
+    def sequences(self) -> int:
+        """Whole typical sequences that all ranks together hold; a sequence cannot be spread over two ranks."""
+        return self.dp * (self.room.tokens // self.sequence)
+
+    @property
+    def enough(self) -> bool:
+        """True if the plan holds the wanted number of sequences."""
+        return self.sequences >= self.wish.concurrency
+
+    @property
+    def host_cache(self) -> HostCache | None:
+        """KV cache in the machine's memory; None without one."""
+        size, kept = self.wish.host_cache, self.sequences
+        if not size:
+            return None
+        return host_cache(
+            size, token=self.room.token, ranks=self.tp, nodes=self.nodes, sequence=self.sequence, kept=kept
+        )
+
+    @property
+    def outside(self) -> int:
+        """Bytes that have to stay free on each GPU beyond the engine's memory."""
+        return outside_bytes(self.split, self.batch, self.context)
+
+    @property
+    def unasked(self) -> int:
+        """Free bytes on each GPU that the engine does not request."""
+        total, free = self.room.total, self.fleet.free_bytes
+        return (total if free is None else min(free, total)) - self.room.allowed
+
+    @property
+    def fits(self) -> bool:
+        """True if no trap forbids the plan and the cache holds one sequence as long as the context."""
+        return not self.barred and self.room.tokens >= self.context and self.unasked >= self.outside
+
+    @property
+    def memory(self) -> Memory:
+        """Memory of each GPU."""
+        room = self.room
+        return Memory(
+            room.total,
+            room.allowed,
+            room.weights,
+            room.other,
+            room.kv,
+            room.kv - room.token * self.context,
+            room.total - room.allowed,
+            self.unasked - self.outside,
+            self.fleet.gpu.measured,
+        )
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What plans have in common that differ only in cache, draft and memory settings."""
+        return self.engine, self.precision, self.split, self.nodes
+
+    @property
+    def rank(self) -> tuple[int | bool | float, ...]:
+        """Sort key of plans; the smallest is the best."""
+        offered = ARCHITECTURES[self.architecture].precisions
+        precision = offered.index(self.precision) if self.precision in offered else len(offered)
+        return (
+            0 if self.enough else self.wish.concurrency - self.sequences,
+            self.tight,
+            _ENGINES.index(self.engine),
+            self.nodes > 1,
+            precision,
+            self.fp8,
+            self.index_dtype == KvDtype.FP8,
+            self.dp,
+            -self.count,
+            self.draft is None,
+        )
+
+    @property
+    def closeness(self) -> tuple[bool, int, int]:
+        """How near it is to a plan that fits: first whether a trap forbids it, then the cache that it lacks."""
+        return (not self.barred, self.room.kv - self.room.token * self.context, -self.count)
+
     def is_one_rank_of(self, fleet: Fleet) -> bool:
         """Return whether one rank uses all GPUs of a fleet of one machine, as each server behind the router must."""
         return self.dp == 1 and self.nodes == 1 and self.count == fleet.count
 
     def json(self) -> dict[str, object]:
-        """Return the plan as JSON types, without `setup`, which repeats other fields."""
-        return {name: value for name, value in asdict(self).items() if name != "setup"}
+        """Return the plan as JSON types."""
+        found = {name: getattr(self, _FIELDS.get(name, name)) for name in _JSON}
+        found |= {"max_num_batched_tokens": self.batch.tokens, "draft_tokens": self.batch.drafted}
+        found |= {"cudagraph_capture_sizes": self.batch.graphs, "concurrency": round(self.concurrency, 2)}
+        return {
+            name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+            for name, value in found.items()
+        }
+
+
+_JSON = (
+    *("engine", "recipe", "versions", "checkpoint", "precision", "gpus", "tp", "ep", "dp", "nodes"),
+    *("max_model_len", "sequence", "kv_cache_dtype", "index_dtype", "utilisation", "max_num_seqs"),
+    *("block_size", "text_only", "encoder_parallel", "trust_remote_code", "rope", "hf_overrides", "env"),
+    *("attention_backend", "moe_backend", "parser", "draft", "draft_backend", "host_cache", "memory"),
+    *("kv_tokens", "sequences", "cost", "tight", "reasons", "warnings", "advice"),
+)
+_FIELDS = {"max_model_len": "context", "kv_cache_dtype": "kv_dtype"}
+"""Fields of a plan that have another name in JSON."""
 
 
 @dataclass(frozen=True)
@@ -390,38 +447,49 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
     more GPUs. Of plans that differ only in cache, draft and memory settings the result contains the best.
     """
     prices = prices or HardwarePrices()
-    best: dict[tuple[object, ...], _Candidate] = {}
-    drafting: dict[tuple[object, ...], _Candidate] = {}
+    best: dict[tuple[object, ...], Plan] = {}
+    drafting: dict[tuple[object, ...], Plan] = {}
     only_advised = wish.draft_use is DraftUse.AUTO and not wish.draft_here
     for candidate in _candidates(fleet, wish):
-        if candidate.fits and not candidate.barred:
-            kind = candidate.kind
-            if candidate.draft is not None:
-                if candidate.enough and not candidate.profile.tight:
-                    drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda one: one.rank)
-                if only_advised:
-                    continue
-            if kind not in best or candidate.rank < best[kind].rank:
-                best[kind] = candidate
+        if not candidate.fits:
+            continue
+        kind = candidate.kind
+        if candidate.draft is not None:
+            if candidate.enough and not candidate.tight:
+                drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda one: one.rank)
+            if only_advised:
+                continue
+        if kind not in best or candidate.rank < best[kind].rank:
+            best[kind] = candidate
     found = sorted(best.values(), key=lambda one: one.rank)
-    result = [candidate.plan(prices, drafting.get(candidate.kind)) for candidate in found]
-    if len(result) > 1:
-        first = replace(result[0], reasons=(found[0].better_than(found[1]), *result[0].reasons))
-        return [first, *result[1:]]
+    result = []
+    for plan in found:
+        with_draft = drafting.get(plan.kind)
+        better = [_better_than(plan, found[1])] if plan is found[0] and len(found) > 1 else []
+        reasons = _reasons(plan, could_draft=wish.draft_here and with_draft is not None)
+        result.append(
+            replace(
+                plan,
+                cost=_cost(plan, prices),
+                reasons=(*better, *reasons),
+                warnings=tuple(_warnings(plan)),
+                advice=tuple(_advice(plan, with_draft)),
+            )
+        )
     return result
 
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
     """Return one refusal for each precision without a plan, in the order of preference."""
-    found: dict[Precision, _Candidate] = {}
+    found: dict[Precision, Plan] = {}
     served: set[Precision] = set()
     for candidate in _candidates(fleet, wish):
-        if candidate.fits and not candidate.barred:
+        if candidate.fits:
             served.add(candidate.precision)
         nearest = found.get(candidate.precision)
         if nearest is None or candidate.closeness > nearest.closeness:
             found[candidate.precision] = candidate
-    return [nearest.refusal() for precision, nearest in found.items() if precision not in served]
+    return [_refusal(nearest) for precision, nearest in found.items() if precision not in served]
 
 
 def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
@@ -482,344 +550,188 @@ class _Profile:
 
 
 _PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
+_CacheTypes = tuple[KvDtype, KvDtype]
+"""Types of the numbers in the KV cache: of keys and values, and of the index keys."""
 
 
-@dataclass(frozen=True)
-class _CacheTypes:
-    """Types of the numbers in the KV cache: of keys and values, and of the index keys."""
+def _better_than(plan: Plan, other: Plan) -> str:
+    """Say why a plan comes before another: the first part of `rank` in which they differ."""
+    said = (
+        "it holds more of the sequences that were asked for",
+        "it leaves more memory in reserve",
+        f"{plan.engine} is preferred to {other.engine}",
+        "it needs one machine only",
+        f"{plan.precision} weights are preferred to {other.precision} on these GPUs",
+        "its KV cache is in bf16, not in fp8",
+        "its index keys are in bf16, not in fp8",
+        f"it has fewer copies of the attention ({plan.dp}, not {other.dp})",
+        (
+            f"it uses {plan.count} GPUs, not {other.count}, so its cache holds {plan.concurrency:.1f} sequences, not "
+            f"{other.concurrency:.1f}"
+        ),
+        "it has a draft",
+    )
+    at = next(
+        (at for at, (one, two) in enumerate(zip(plan.rank, other.rank, strict=True)) if one != two), None
+    )
+    return "as good as the next plan" if at is None else f"better than the next plan: {said[at]}"
 
-    kv: KvDtype
-    index: KvDtype = KvDtype.BF16
 
-
-@dataclass(frozen=True)
-class _Candidate:
-    """One combination of engine, precision, layout and memory settings, with its memory estimate."""
-
-    fleet: Fleet
-    wish: PlanRequest
-    engine: EngineKind
-    precision: Precision
-    split: Split
-    nodes: int
-    cache: _CacheTypes
-    draft: Draft | None
-    profile: _Profile
-    utilisation: float
-    batch: Batch
-    room: GpuMemory
-    setup: Setup
-    barred: list[KnownIssue] = field(default_factory=list)
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What plans have in common that differ only in cache, draft and memory settings."""
-        return self.engine, self.precision, self.split, self.nodes
-
-    @property
-    def used(self) -> Fleet:
-        """The GPUs that the model is spread over."""
-        return Fleet(self.fleet.gpu, self.split.gpus // self.nodes, self.nodes)
-
-    @property
-    def outside(self) -> int:
-        """Bytes that have to stay free on each GPU beyond the engine's memory."""
-        return outside_bytes(self.split, self.batch, self.wish.context)
-
-    @property
-    def unasked(self) -> int:
-        """Free bytes on each GPU that the engine does not request."""
-        free = self.room.total if self.fleet.free_bytes is None else self.fleet.free_bytes
-        return min(free, self.room.total) - self.room.allowed
-
-    @property
-    def fits(self) -> bool:
-        return self.room.tokens >= self.wish.context and self.unasked >= self.outside
-
-    @property
-    def concurrency(self) -> float:
-        return self.split.dp * self.room.tokens / self.wish.sequence
-
-    @property
-    def sequences(self) -> int:
-        """Whole typical sequences that fit; a sequence cannot be spread over two ranks."""
-        return self.split.dp * (self.room.tokens // self.wish.sequence)
-
-    @property
-    def host(self) -> HostCache | None:
-        """The host cache, or None."""
-        if not self.wish.host_cache:
-            return None
-        return host_cache(
-            self.wish.host_cache,
-            token=self.room.token,
-            ranks=self.split.tp,
-            nodes=self.nodes,
-            sequence=self.wish.sequence,
-            kept=self.sequences,
+def _refusal(plan: Plan) -> Refusal:
+    room = plan.room
+    lacking = max(0, room.token * plan.context - room.kv)
+    if plan.barred:
+        trap = plan.barred[0]
+        reason = trap.sentence
+    elif room.kv <= 0:
+        reason = (
+            f"weights of {gib(room.weights)} a GPU and {gib(room.other)} for the engine's work exceed "
+            f"the usable {gib(room.allowed)} by {gib(-room.kv)}, before any cache"
         )
-
-    @property
-    def enough(self) -> bool:
-        return self.sequences >= self.wish.concurrency
-
-    @property
-    def rank(self) -> tuple[int | bool | float, ...]:
-        """Sort key of plans; the smallest is the best."""
-        offered = OFFERED[self.fleet.gpu.architecture]
-        precision = offered.index(self.precision) if self.precision in offered else len(offered)
-        return (
-            0 if self.enough else self.wish.concurrency - self.sequences,
-            self.profile.tight,
-            _ENGINES.index(self.engine),
-            self.nodes > 1,
-            precision,
-            self.cache.kv is KvDtype.FP8,
-            self.cache.index is KvDtype.FP8,
-            self.split.dp,
-            -self.split.gpus,
-            self.draft is None,
+    elif lacking:
+        reason = (
+            f"with {gib(room.weights)} of weights a GPU, the cache holds {room.tokens:,} of the "
+            f"{plan.context:,} tokens wanted: {gib(lacking)} a GPU are missing"
         )
+    else:
+        reason = f"only {gib(plan.unasked)} a GPU would stay free, {gib(plan.outside)} are needed"
+    return Refusal(
+        plan.precision,
+        reason,
+        plan.tp,
+        room.weights,
+        room.other,
+        room.allowed,
+        lacking,
+        room.tokens,
+        plan.barred[0].name if plan.barred else None,
+    )
 
-    def better_than(self, other: _Candidate) -> str:
-        """Say why this candidate comes before another: the first part of `rank` in which they differ."""
-        said = (
-            "it holds more of the sequences that were asked for",
-            "it leaves more memory in reserve",
-            f"{self.engine} is preferred to {other.engine}",
-            "it needs one machine only",
-            f"{self.precision} weights are preferred to {other.precision} on these GPUs",
-            "its KV cache is in bf16, not in fp8",
-            "its index keys are in bf16, not in fp8",
-            f"it has fewer copies of the attention ({self.split.dp}, not {other.split.dp})",
-            (
-                f"it uses {self.split.gpus} GPUs, not {other.split.gpus}, so its cache holds {self.concurrency:.1f} sequences, not "
-                f"{other.concurrency:.1f}"
-            ),
-            "it has a draft",
-        )
-        at = next(
-            (at for at, (one, two) in enumerate(zip(self.rank, other.rank, strict=True)) if one != two), None
-        )
-        return "as good as the next plan" if at is None else f"better than the next plan: {said[at]}"
 
-    @property
-    def closeness(self) -> tuple[bool, int, int]:
-        """How near the candidate is to a plan: first whether a trap forbids it, then the cache that it lacks."""
-        return (not self.barred, self.room.kv - self.room.token * self.wish.context, -self.split.gpus)
-
-    def refusal(self) -> Refusal:
-        lacking = max(0, self.room.token * self.wish.context - self.room.kv)
-        if self.barred:
-            trap = self.barred[0]
-            reason = f"{trap.effect}; {trap.remedy} ({trap.source})"
-        elif self.room.kv <= 0:
-            reason = (
-                f"weights of {gib(self.room.weights)} a GPU and {gib(self.room.other)} for the engine's work exceed "
-                f"the usable {gib(self.room.allowed)} by {gib(-self.room.kv)}, before any cache"
-            )
-        elif lacking:
-            reason = (
-                f"with {gib(self.room.weights)} of weights a GPU, the cache holds {self.room.tokens:,} of the "
-                f"{self.wish.context:,} tokens wanted: {gib(lacking)} a GPU are missing"
-            )
-        else:
-            reason = f"only {gib(self.unasked)} a GPU would stay free, {gib(self.outside)} are needed"
-        return Refusal(
-            self.precision,
-            reason,
-            self.split.tp,
-            self.room.weights,
-            self.room.other,
-            self.room.allowed,
-            lacking,
-            self.room.tokens,
-            self.barred[0].name if self.barred else None,
-        )
-
-    def plan(self, prices: HardwarePrices, drafting: _Candidate | None) -> Plan:
-        """Return the plan. `drafting` is the best candidate of this kind with a draft, if one fits."""
-        room, wish = self.room, self.wish
-        spare = room.kv - room.token * wish.context
-        memory = Memory(
-            room.total,
-            room.allowed,
-            room.weights,
-            room.other,
-            room.kv,
-            spare,
-            room.total - room.allowed,
-            self.unasked - self.outside,
-            self.fleet.gpu.measured,
-        )
-        return Plan(
-            engine=self.engine,
-            recipe=_recipe(self),
-            versions=_versions(self),
-            checkpoint=_CHECKPOINTS.get(self.precision),
-            precision=self.precision,
-            gpus=str(self.used),
-            tp=self.split.tp,
-            ep=self.split.ep,
-            dp=self.split.dp,
-            nodes=self.nodes,
-            max_model_len=wish.context,
-            sequence=wish.sequence,
-            kv_cache_dtype=self.setup.kv_dtype,
-            index_dtype=self.setup.index_dtype,
-            utilisation=self.utilisation,
-            max_num_batched_tokens=self.batch.tokens,
-            max_num_seqs=self.batch.sequences,
-            cudagraph_capture_sizes=self.batch.graphs,
-            block_size=BLOCK,
-            text_only=self.setup.text_only,
-            encoder_parallel=self.setup.encoder_parallel,
-            trust_remote_code=self.setup.trust_remote_code,
-            rope=self.setup.rope,
-            hf_overrides={}
-            if self.engine is EngineKind.TRTLLM
-            else overrides(self.fleet.gpu.vendor, wish.context),
-            env=dict(self.setup.env),
-            attention_backend=self.setup.attention_backend,
-            moe_backend=self.setup.moe_backend,
-            parser=str(self.setup.parser),
-            draft=self.draft,
-            draft_tokens=self.batch.drafted,
-            draft_backend=self.setup.draft_backend,
-            host_cache=self.host,
-            memory=memory,
-            kv_tokens=room.tokens,
-            concurrency=round(self.concurrency, 2),
-            sequences=self.sequences,
-            cost=_cost(self, prices),
-            tight=self.profile.tight,
-            setup=self.setup,
-            reasons=tuple(self.reasons(could_draft=wish.draft_here and drafting is not None)),
-            warnings=tuple(self.warnings()),
-            advice=tuple(self.advice(drafting)),
-        )
-
-    def reasons(self, *, could_draft: bool) -> Iterator[str]:
-        """Yield why the plan has its place in the order."""
-        room, wish = self.room, self.wish
-        split = self.split
-        over = "GPU" if split.tp == 1 else f"{split.tp} GPUs"
-        over = f"{split.gpus} GPUs for the experts, over {over} for the rest" if split.dp > 1 else over
+def _reasons(plan: Plan, *, could_draft: bool) -> Iterator[str]:
+    """Yield why the plan has its place in the order."""
+    room, wish = plan.room, plan.wish
+    kv = KvDtype.FP8 if plan.fp8 else KvDtype.BF16
+    over = "GPU" if plan.tp == 1 else f"{plan.tp} GPUs"
+    over = f"{plan.count} GPUs for the experts, over {over} for the rest" if plan.dp > 1 else over
+    yield (
+        f"{plan.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
+        f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
+    )
+    yield (
+        f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} more "
+        f"({gib(room.kv - room.token * wish.context)} a GPU)"
+    )
+    if not plan.enough:
         yield (
-            f"{self.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
-            f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
+            f"it holds {plan.sequences} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
+            "a time; the others wait"
         )
+    unfit = "the workload does not fit" if plan.enough else "fewer sequences fit"
+    if plan.msa:
+        yield "fp8 cache and fp8 index keys, as in the recipe"
+    elif plan.fp8:
+        yield f"fp8 cache: in bf16 {unfit} into the same memory"
+    if plan.index_dtype == KvDtype.FP8 and not plan.msa:
+        wider = kv_bytes_per_token(wish.shape, plan.tp, kv)
         yield (
-            f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} more "
-            f"({gib(room.kv - room.token * wish.context)} a GPU)"
+            f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys "
+            f"{unfit} into the same memory"
         )
-        if not self.enough:
-            yield (
-                f"it holds {self.sequences} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
-                "a time; the others wait"
-            )
-        unfit = "the workload does not fit" if self.enough else "fewer sequences fit"
-        if self.setup.msa:
-            yield "fp8 cache and fp8 index keys, as in the recipe"
-        elif self.cache.kv is KvDtype.FP8:
-            yield f"fp8 cache: in bf16 {unfit} into the same memory"
-        if self.cache.index is KvDtype.FP8 and not self.setup.msa:
-            wider = kv_bytes_per_token(wish.shape, self.split.tp, self.cache.kv)
-            yield (
-                f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys "
-                f"{unfit} into the same memory"
-            )
-        if self.draft is not None:
-            yield (
-                f"a draft proposes {self.batch.drafted} tokens at a time and M3 verifies them: published gains for few "
-                f"sequences are 1.4 to 2.4 times the speed; it takes {gib(self.draft.weight_bytes(self.split.tp))} a GPU "
-                f"and {self.draft.token_bytes(self.split.tp, self.cache.kv):,} bytes a token"
-            )
-        if (host := self.host) is not None:
-            yield (
-                f"the host cache of {host.bytes / GIGABYTE:,.0f} GB holds {host.tokens:,} tokens at {host.token:,} bytes; it "
-                f"pays from {host.pays_from} sequences of {wish.sequence:,} tokens at a time, and {host.sequences} keep "
-                "their prefix"
-            )
-        if self.profile.tight:
-            yield (
-                f"memory use is set high (utilisation {self.utilisation:g}, {self.batch.tokens:,} tokens a step): with "
-                f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} the workload does not fit"
-            )
-        if self.draft is None and could_draft and self.cache.kv is not KvDtype.FP8:
-            yield (
-                "no draft, because beside it the workload does not fit with a bf16 cache; a draft fits with an fp8 cache "
-                "(--draft on)"
-            )
-
-    def advice(self, drafting: _Candidate | None) -> Iterator[str]:
-        """Yield what would make the server better, and needs the user's decision."""
-        wish = self.wish
-        if drafting is None or drafting.draft is None or self.draft is not None or wish.draft_here:
-            return
-        fp8 = "an fp8 cache and " if drafting.cache.kv is not self.cache.kv else ""
+    if plan.draft is not None:
         yield (
-            f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
-            f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
-            "are left"
+            f"a draft proposes {plan.batch.drafted} tokens at a time and M3 verifies them: published gains for few "
+            f"sequences are 1.4 to 2.4 times the speed; it takes {gib(plan.draft.weight_bytes(plan.tp))} a GPU "
+            f"and {plan.draft.token_bytes(plan.tp, kv):,} bytes a token"
+        )
+    if (host := plan.host_cache) is not None:
+        yield (
+            f"the host cache of {host.bytes / GIGABYTE:,.0f} GB holds {host.tokens:,} tokens at {host.token:,} bytes; it "
+            f"pays from {host.pays_from} sequences of {wish.sequence:,} tokens at a time, and {host.sequences} keep "
+            "their prefix"
+        )
+    if plan.tight:
+        yield (
+            f"memory use is set high (utilisation {plan.utilisation:g}, {plan.batch.tokens:,} tokens a step): with "
+            f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} the workload does not fit"
+        )
+    if plan.draft is None and could_draft and not plan.fp8:
+        yield (
+            "no draft, because beside it the workload does not fit with a bf16 cache; a draft fits with an fp8 cache "
+            "(--draft on)"
         )
 
-    def warnings(self) -> Iterator[str]:
-        """Yield what the user should know before the start."""
-        wish = self.wish
-        if self.split.gpus < self.fleet.count:
-            yield f"{self.fleet.count - self.split.gpus} of the {self.fleet.count} GPUs stay unused"
-        if self.room.tokens < self.wish.context * (1 + ERROR):
-            safe = int(self.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
-            yield (
-                f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
-                f"not start, a context of {safe:,} is safe"
-            )
-        gpu = self.fleet.gpu
-        if not gpu.known:
-            yield f"whether M3's kernels run on the {gpu.name} is unknown: the plan assumes a GPU like H200"
-        if not gpu.measured and gpu.source != GIVEN:
-            yield f"the memory of the {gpu.name} was not measured: {gpu.source}"
-        if (host := self.host) is not None:
-            if wish.concurrency < host.pays_from:
-                yield (
-                    f"the GPUs' cache holds {self.sequences} sequences and {wish.concurrency} were asked for, so the host "
-                    "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
-                )
-            elif host.sequences <= self.sequences:
-                least = math.ceil((self.sequences + 1) * wish.sequence * host.token / self.nodes / GIGABYTE)
-                yield (
-                    f"the host cache holds {host.tokens // wish.sequence} sequences, the GPUs' cache {self.sequences}, and what the "
-                    f"GPUs hold is in it too, so it gains nothing: give --host-cache {least} or more"
-                )
-            yield (
-                f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
-                "its shared memory, and more for reading the checkpoint"
-            )
-        if self.precision in (Precision.NVFP4, Precision.INT4):
-            unknown = (
-                ""
-                if self.precision in _CHECKPOINTS
-                else f"no {self.precision.upper()} checkpoint is known, and "
-            )
-            yield f"{unknown}which layers of another {self.precision.upper()} checkpoint are in how many bits is assumed"
-        if self.wish.vision:
-            yield "the memory of the image encoder was measured for images of 578 tokens only; more is kept for larger ones"
-        for trap in met(self.setup, Severity.WARN):
-            yield f"{trap.effect}; {trap.remedy} ({trap.source})"
+
+def _advice(plan: Plan, drafting: Plan | None) -> Iterator[str]:
+    """Yield what would make the server better, and needs the user's decision."""
+    wish = plan.wish
+    if drafting is None or drafting.draft is None or plan.draft is not None or wish.draft_here:
+        return
+    fp8 = "an fp8 cache and " if drafting.fp8 != plan.fp8 else ""
+    yield (
+        f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
+        f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
+        "are left"
+    )
 
 
-def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[_Candidate]:
-    offered = OFFERED[fleet.gpu.architecture] if wish.precision is None else (wish.precision,)
+def _warnings(plan: Plan) -> Iterator[str]:
+    """Yield what the user should know before the start."""
+    wish = plan.wish
+    if plan.count < plan.fleet.count:
+        yield f"{plan.fleet.count - plan.count} of the {plan.fleet.count} GPUs stay unused"
+    if plan.room.tokens < plan.wish.context * (1 + ERROR):
+        safe = int(plan.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
+        yield (
+            f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
+            f"not start, a context of {safe:,} is safe"
+        )
+    gpu = plan.fleet.gpu
+    if not gpu.known:
+        yield f"whether M3's kernels run on the {gpu.name} is unknown: the plan assumes a GPU like H200"
+    if not gpu.measured and gpu.source != GIVEN:
+        yield f"the memory of the {gpu.name} was not measured: {gpu.source}"
+    if (host := plan.host_cache) is not None:
+        if wish.concurrency < host.pays_from:
+            yield (
+                f"the GPUs' cache holds {plan.sequences} sequences and {wish.concurrency} were asked for, so the host "
+                "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
+            )
+        elif host.sequences <= plan.sequences:
+            least = math.ceil((plan.sequences + 1) * wish.sequence * host.token / plan.nodes / GIGABYTE)
+            yield (
+                f"the host cache holds {host.tokens // wish.sequence} sequences, the GPUs' cache {plan.sequences}, and what the "
+                f"GPUs hold is in it too, so it gains nothing: give --host-cache {least} or more"
+            )
+        yield (
+            f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
+            "its shared memory, and more for reading the checkpoint"
+        )
+    if plan.precision in (Precision.NVFP4, Precision.INT4):
+        unknown = (
+            "" if plan.precision in CHECKPOINTS else f"no {plan.precision.upper()} checkpoint is known, and "
+        )
+        yield f"{unknown}which layers of another {plan.precision.upper()} checkpoint are in how many bits is assumed"
+    if plan.wish.vision:
+        yield "the memory of the image encoder was measured for images of 578 tokens only; more is kept for larger ones"
+    for trap in met(plan, Severity.WARN):
+        yield trap.sentence
+
+
+def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[Plan]:
+    """Yield every combination of engine, precision, layout, cache, draft and memory settings, whether or not it fits."""
+    offered = (
+        ARCHITECTURES[fleet.gpu.architecture].precisions if wish.precision is None else (wish.precision,)
+    )
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
         for precision in offered:
             for split, nodes in _splits(engine, fleet, precision):
                 for cache in _cache_types(fleet, wish, engine, precision, msa=_msa(engine, nodes)):
                     for draft in _drafts(wish, engine, split, nodes):
+                        setup = _setup(fleet, wish, engine, precision, split, nodes, cache, draft)
+                        barred = met(setup, Severity.REFUSE)
                         for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
-                            yield _candidate(
-                                fleet, wish, engine, precision, split, nodes, cache, draft, profile
-                            )
+                            yield _sized(fleet, wish, setup, split, cache, draft, profile, barred)
 
 
 def _drafts(wish: PlanRequest, engine: EngineKind, split: Split, nodes: int) -> Iterator[Draft | None]:
@@ -843,21 +755,20 @@ def _cache_types(
 ) -> Iterator[_CacheTypes]:
     """Yield the types of the cache that an engine has on these GPUs; for MXFP4 those whose accuracy is published."""
     if msa:
-        yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
+        yield KvDtype.FP8, KvDtype.FP8
         return
-    if precision is Precision.MXFP4 or fleet.gpu.architecture is Architecture.AMPERE:
-        yield _CacheTypes(KvDtype.BF16)
+    if precision is Precision.MXFP4 or not ARCHITECTURES[fleet.gpu.architecture].fp8_cache:
+        yield KvDtype.BF16, KvDtype.BF16
         return
-    yield from (_CacheTypes(kv) for kv in KvDtype)
-    if engine is EngineKind.VLLM and index_fp8_works(fleet.gpu.vendor, fleet.gpu.architecture, wish.version):
-        yield _CacheTypes(KvDtype.FP8, KvDtype.FP8)
+    yield from ((kv, KvDtype.BF16) for kv in KvDtype)
+    if engine is EngineKind.VLLM and ARCHITECTURES[fleet.gpu.architecture].has_fp8_index(wish.version):
+        yield KvDtype.FP8, KvDtype.FP8
 
 
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
-        # SGLang's cookbook for M3: TP8 on Hopper, and TP4 too on four B200 or B300.
-        ways = {Architecture.BLACKWELL: (4, 8), Architecture.HOPPER: (8,)}.get(fleet.gpu.architecture, ())
+        ways = ARCHITECTURES[fleet.gpu.architecture].sglang_tp
         yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
@@ -881,65 +792,59 @@ def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[
                 yield Split(tp), nodes
 
 
-def _candidate(
+def _sized(
     fleet: Fleet,
     wish: PlanRequest,
-    engine: EngineKind,
-    precision: Precision,
+    setup: Setup,
     split: Split,
-    nodes: int,
     cache: _CacheTypes,
     draft: Draft | None,
     profile: _Profile,
-) -> _Candidate:
+    barred: list[KnownIssue],
+) -> Plan:
+    """Return a setup with memory settings and its memory."""
+    engine, (kv, index) = setup.engine, cache
     sequences = max(profile.sequences, wish.concurrency)
     drafted = DRAFT_TOKENS if draft is not None else 0
     # The sizes count tokens, and each sequence has the drafted tokens and one more in a step.
     graphs = tuple((1 + drafted) * 2**power for power in range(min(sequences, 64).bit_length()))
     batch = Batch(profile.batched, sequences, graphs, drafted)
-    setup = _setup(fleet, wish, engine, precision, split, nodes, cache, draft, sequences)
     total, outside = fleet.gpu.usable_bytes, outside_bytes(split, batch, wish.context)
     utilisation = profile.utilisation
     if fleet.free_bytes is not None:  # other programs hold memory: the engine may only use the free part
         within = math.floor((fleet.free_bytes - outside) / total * 1000) / 1000
         utilisation = max(0.0, min(utilisation, within))
+    more = (0, 0, 0)
+    if draft is not None:
+        activations = draft.activation_bytes(batch.tokens, split.tp)
+        more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, kv))
     found = room(
         total,
         utilisation,
         split=split,
-        precision=_loaded_as(engine, fleet, precision),
-        kv=cache.kv,
-        index=cache.index,
+        precision=_loaded_as(engine, fleet, setup.precision),
+        kv=kv,
+        index=index,
         batch=batch,
         positions=max(wish.context, NATIVE_CONTEXT),
         vision=wish.vision,
         shape=wish.shape,
-        more=(0, 0, 0)
-        if draft is None
-        else (
-            draft.weight_bytes(split.tp),
-            draft.activation_bytes(batch.tokens, split.tp),
-            draft.token_bytes(split.tp, cache.kv),
-        ),
+        more=more,
     )
     if engine is not EngineKind.VLLM:
-        utilisation, found = _other_engine(engine, found, outside, msa=_msa(engine, nodes))
-    barred = met(setup, Severity.REFUSE)
-    return _Candidate(
-        fleet,
-        wish,
-        engine,
-        precision,
-        split,
-        nodes,
-        cache,
-        draft,
-        profile,
-        utilisation,
-        batch,
-        found,
-        setup,
-        barred,
+        utilisation, found = _other_engine(engine, found, outside, msa=setup.msa)
+    known: dict[str, Any] = {**vars(setup), "max_num_seqs": sequences}
+    return Plan(
+        **known,
+        fleet=fleet,
+        wish=wish,
+        ep=split.ep,
+        utilisation=utilisation,
+        tight=profile.tight,
+        batch=batch,
+        draft=draft,
+        room=found,
+        barred=barred,
     )
 
 
@@ -980,7 +885,6 @@ def _setup(
     nodes: int,
     cache: _CacheTypes,
     draft: Draft | None,
-    sequences: int,
 ) -> Setup:
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
@@ -994,8 +898,8 @@ def _setup(
         architecture=fleet.gpu.architecture,
         precision=precision,
         context=wish.context,
-        kv_dtype=fp8 if cache.kv is KvDtype.FP8 else "auto",
-        index_dtype=cache.index,
+        kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",
+        index_dtype=cache[1],
         rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
@@ -1007,89 +911,55 @@ def _setup(
         dp=split.dp,
         trust_remote_code=engine is EngineKind.TRTLLM,
         assumed_parameters=TOTAL_PARAMETERS,
-        draft=None if draft is None else DRAFT_METHOD,
+        draft_method=None if draft is None else DRAFT_METHOD,
         draft_kv_heads=None if draft is None else draft.kv_heads,
         draft_backend=None if draft is None else draft_backend(fleet.gpu.vendor),
         offload=_OFFLOADS[engine] if wish.host_cache else None,
         load_failure=RECOMPUTE if wish.host_cache and engine is EngineKind.VLLM else None,
-        sequences=sequences,
         msa=_msa(engine, nodes),
         env=env,
     )
 
 
-def _recipe(candidate: _Candidate) -> str:
-    """Return the documented recipe that is nearest; the plan's values replace the recipe's."""
-    if candidate.engine is EngineKind.SGLANG:
-        return "sglang-8gpu"
-    if candidate.engine is EngineKind.TRTLLM:
-        return "trtllm-b200-1x4" if _msa(candidate.engine, candidate.nodes) else "trtllm-gb200-2x4"
-    amd = candidate.fleet.gpu.vendor is Vendor.AMD
-    if candidate.precision is Precision.MXFP4:
-        return "vllm-amd-mxfp4-emulation"
-    if candidate.split.dp > 1:
-        return "vllm-amd-dp8-ep" if amd else "vllm-nvidia-dp8-ep"
-    if amd:
-        return "vllm-amd-1m" if candidate.wish.context > NATIVE_CONTEXT else "vllm-amd-tp8"
-    return "vllm-nvidia-mxfp8" if candidate.precision is Precision.MXFP8 else "vllm-nvidia-tp8"
-
-
-def _versions(candidate: _Candidate) -> str:
-    """Return the versions of the engine that have what the candidate uses."""
-    if candidate.engine is not EngineKind.VLLM:
-        return _MSA_VERSIONS if _msa(candidate.engine, candidate.nodes) else _VERSIONS[candidate.engine]
-    architecture = candidate.fleet.gpu.architecture
-    off_blackwell = architecture is not Architecture.BLACKWELL
-    first_with = {
-        FIRST_NVFP4: candidate.precision is Precision.NVFP4,
-        FIRST_UNDOCUMENTED: architecture in UNDOCUMENTED,
-        FIRST_WITH_DRAFT: candidate.draft is not None and bool(candidate.wish.host_cache),
-        FIRST_FP8_INDEX: off_blackwell and candidate.cache.index is KvDtype.FP8,
-    }
-    if needed := [version for version, used in first_with.items() if used]:
-        return f">={max(needed, key=Version)}"
-    return _VLLM_OFF_BLACKWELL if off_blackwell else _VERSIONS[EngineKind.VLLM]
-
-
-def _throughput(candidate: _Candidate) -> tuple[float | None, bool, str]:
+def _throughput(plan: Plan) -> tuple[float | None, bool, str]:
     """Return the output tokens a second of one stream, whether this very plan was measured, and the source.
 
     The stream is as long as the typical sequence. The number is None for a checkpoint of other widths than M3's.
     """
-    if candidate.wish.shape != M3:
+    if plan.wish.shape != M3:
         return None, False, "not measured"
     measured = was_measured(
-        gpus=str(candidate.used),
-        engine=candidate.engine,
-        precision=candidate.precision,
-        tp=candidate.split.tp,
-        draft=candidate.draft is not None,
+        gpus=plan.gpus,
+        engine=plan.engine,
+        precision=plan.precision,
+        tp=plan.tp,
+        draft=plan.draft is not None,
     )
     return (
-        1 / seconds_between(candidate.wish.sequence),
+        1 / seconds_between(plan.sequence),
         measured,
-        source(str(candidate.used), measured=measured),
+        source(plan.gpus, measured=measured),
     )
 
 
-def _cost(candidate: _Candidate, prices: HardwarePrices) -> Cost:
-    gpu = candidate.fleet.gpu
+def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
+    gpu = plan.fleet.gpu
     each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
     price_source = (
         "given"
         if prices.gpu_hour is not None
-        else f"on demand, {PRICES_OF}"
+        else f"on demand, {gpu.prices}"
         if each is not None
         else "unknown"
     )
-    hour = None if each is None else each * candidate.split.gpus
-    stream, measured, speed_source = _throughput(candidate)
+    hour = None if each is None else each * plan.count
+    stream, measured, speed_source = _throughput(plan)
     speed = stream if measured else None
     if prices.tokens_per_second is not None:
         speed, speed_source = prices.tokens_per_second, "given"
     return Cost(
         hour,
-        None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * candidate.split.gpus,
+        None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * plan.count,
         price_source,
         speed,
         speed_source,

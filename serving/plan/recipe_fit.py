@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from m3agent.serving.plan.command_setup import setup_of
 from m3agent.serving.plan.gpus import Fleet
-from m3agent.serving.plan.known_issues import EngineKind, Setup, Severity, met
-from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, Precision
-from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, MXFP8, NVFP4, Recipe
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.known_issues import Setup, Severity, met
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+from m3agent.serving.plan.recipe import CHECKPOINTS, MSA_FILE, Recipe
 
-_PRECISIONS: Mapping[str, Precision] = MappingProxyType(
-    {MXFP8: Precision.MXFP8, MXFP4: Precision.MXFP4, NVFP4: Precision.NVFP4}
-)
+_PRECISIONS = {name: precision for precision, name in CHECKPOINTS.items()}
 """Precision of the weights by checkpoint; the others are in BF16."""
 _VENDORS = {"nvidia": "NVIDIA", "amd": "AMD"}
 
@@ -52,7 +50,7 @@ def misfit(
     if recipe.engine != "dynamo":  # the command names the engine's options
         setup = setup_of(argv, env, setup)
     for trap in met(setup, Severity.REFUSE):
-        return f"{recipe.name} cannot be served on {fleet}: {trap.effect}; {trap.remedy} ({trap.source})"
+        return f"{recipe.name} cannot be served on {fleet}: {trap.sentence}"
     return None
 
 

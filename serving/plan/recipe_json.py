@@ -7,10 +7,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from m3agent.serving.plan.change import KvCacheDtype, RecipeChange
 from m3agent.serving.plan.command import Option, command_line
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.overlay import applied, files_beside, overlay, packages_beside
+from m3agent.serving.plan.overlay import (
+    KvCacheDtype,
+    RecipeChange,
+    applied,
+    files_beside,
+    overlay,
+    packages_beside,
+)
 from m3agent.serving.plan.recipe import RECIPES, recipe
 
 UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."
@@ -64,7 +70,7 @@ def recipe_json(
         "refused": known.refused,
         "argv": list(known.argv),
         "env": dict(known.env),
-        "files": dict(known.files),
+        "files": files_beside(known, (), known.argv, known.env),
         "checked_with": checked.name if checked else None,
         "problems": problems(known.argv, checked) if checked else None,
         "overlay": [_change_json(change) for change in changes],

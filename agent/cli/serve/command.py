@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from m3agent.agent.cli.common import Typical, faults, print_bytes, run
-from m3agent.agent.cli.plan import Concurrency, DraftChoice, Drafting, HostCacheGb, Vision, WeightPrecision
+from m3agent.agent.cli.plan import Concurrency, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.agent.errors import EnvironmentFault, ServerFault, UsageError
 from m3agent.agent.util.sanitize import columns_of, print_note
 from m3agent.agent.util.token_count import some_tokens
+from m3agent.serving.plan.kinds import DraftUse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +77,7 @@ def serve(
     typical: Typical = None,
     precision: WeightPrecision = None,
     vision: Vision = False,
-    draft: Drafting = DraftChoice.auto,
+    draft: Drafting = DraftUse.AUTO,
     host_cache: HostCacheGb = 0,
     draft_model: Annotated[
         str | None,

@@ -20,12 +20,13 @@ from m3agent.serving.launch.checkpoint import lacking_disk
 from m3agent.serving.launch.container import container_start
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.host_memory import SHARED, lacking_memory
-from m3agent.serving.launch.installed import DISTRIBUTIONS, installed_version, lacking_packages
+from m3agent.serving.launch.installed import installed_version, lacking_packages
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import DetectionError, detect
+from m3agent.serving.plan.engines import ENGINES
 from m3agent.serving.plan.recipe import LICENCE
 from m3agent.serving.plan.recipe_json import UNVERIFIED
 
@@ -128,7 +129,7 @@ def _launch(
             start=start,
             folder=folder,
             key=key,
-            context=asked.context if plan is None else plan.max_model_len,
+            context=asked.context if plan is None else plan.context,
             tokenizer=_tokenizer(choice),
             load_seconds=None if asked.load_minutes is None else asked.load_minutes * 60,
             barred=lambda version: barred(choice, version),
@@ -228,7 +229,7 @@ def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
     job = choice.prepared.job
     argv = _argv(job, environ)
     if shutil.which(argv[0], path=environ.get("PATH")) is None:
-        package = DISTRIBUTIONS[job.engine]
+        package = ENGINES[job.engine].package
         versions = "" if choice.plan is None else choice.plan.versions
         raise EnvironmentFault(
             f"{argv[0]} is not installed here: install it, for instance `pip install '{package}{versions}'` "

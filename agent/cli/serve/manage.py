@@ -222,7 +222,7 @@ def _row(record: ServerRecord) -> tuple[str, ...]:
 def _memory(record: ServerRecord) -> str:
     """Say whether the memory of the server's GPUs is free again."""
     from m3agent.serving.plan.detect import HELD, DetectionError, detect
-    from m3agent.serving.plan.gpus import gib
+    from m3agent.serving.plan.memory_model import gib
 
     if not record.devices:
         return ""

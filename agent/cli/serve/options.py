@@ -29,11 +29,11 @@ from m3agent.serving.launch.prepare import (
 from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
 from m3agent.serving.plan.command import flag_of
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
-from m3agent.serving.plan.draft import GQA_DRAFT, DraftUse
+from m3agent.serving.plan.draft import GQA_DRAFT
 from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
 from m3agent.serving.plan.host_cache import GIGABYTE
-from m3agent.serving.plan.known_issues import EngineKind
-from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts, Precision
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import Recipe, recipe
 from m3agent.serving.plan.recipe_fit import misfit
@@ -45,7 +45,7 @@ _SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc", "--specul
 
 
 @dataclass(frozen=True)
-class ServeRequest:
+class ServeRequest(LaunchRequest):
     """The options of `m3agent serve`.
 
     Most fields have the meaning of the option with their name. `options` are passed on to the engine,
@@ -53,21 +53,15 @@ class ServeRequest:
     """
 
     engine: str | None = None
-    model: str | None = None
     gpus: str | None = None
-    context: int | None = None
     concurrency: int = 1
     typical: int | None = None
     precision: str | None = None
-    vision: bool = False
     draft: str = "auto"
     draft_model: str | None = None
     host_cache: int = 0
     recipe: str | None = None
-    host: str = "127.0.0.1"
-    port: int = 8000
     load_minutes: float | None = None
-    options: tuple[str, ...] = ()
     container: bool = False
     image: str | None = None
     pull: bool = False
@@ -320,17 +314,8 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         UsageError: The options, the checkpoint or the named GPUs are unusable.
     """
     _go_together(asked)
-    wanted = LaunchRequest(
-        host=asked.host,
-        port=asked.port,
-        model=None,
-        key=key,
-        options=asked.options,
-        context=asked.context,
-        vision=asked.vision,
-        environ=environ,
-        in_image=asked.container or (asked.servers is not None and asked.router == "llm-d"),
-    )
+    in_image = asked.container or (asked.servers is not None and asked.router == "llm-d")
+    wanted = replace(asked, key=key, environ=environ, in_image=in_image)
     try:
         checkpoint = (
             None
@@ -465,7 +450,7 @@ def _plan(
         raise fault(refusal(fleet, wish, refusals(fleet, wish)))
     plan = found[0]
     if checkpoint is not None and not checkpoint.whole:
-        plan = replace(plan, kv_tokens=0)
+        plan = replace(plan, predicted=False)
     return plan, tuple(notes)
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.plan import DraftChoice, PlanEngine, PlanPrecision, refusal
-from m3agent.serving.plan.draft import DraftUse
-from m3agent.serving.plan.gpus import parse_gpus
-from m3agent.serving.plan.known_issues import EngineKind
-from m3agent.serving.plan.memory_model import Precision
+from m3agent.agent.cli.plan import refusal
+from m3agent.serving.facts.table import TABLES
+from m3agent.serving.plan.gpus import GPUS, parse_gpus
+from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.planner import PlanRequest, plans, refusals, smallest
 from tests import command_line
 
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.integration
 
 def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     return command_line.run("plan", *arguments, env=env)
-
-
-def test_the_options_take_what_the_planner_knows() -> None:
-    assert [choice.value for choice in PlanPrecision] == list(Precision)
-    assert [choice.value for choice in PlanEngine] == list(EngineKind)
-    assert [choice.value for choice in DraftChoice] == list(DraftUse)
 
 
 def test_a_million_tokens_on_four_h200() -> None:
@@ -52,6 +45,18 @@ def test_json_has_all_of_it() -> None:
         first["memory"]["weights"] + first["memory"]["other"] + first["memory"]["kv"]
         == first["memory"]["allowed"]
     )
+
+
+def test_facts_have_their_age_and_source() -> None:
+    found = json.loads(run("--facts", "--json").stdout)
+    assert {row["table"] for row in found} == set(TABLES)
+    (h200,) = (row for row in found if (row["table"], row["row"]) == ("gpus", "H200"))
+    assert (h200["date"], h200["source"]) == ("2026-11-21", GPUS["H200"].source)
+    done = run("--facts")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *lines = done.stdout.splitlines()
+    assert head.split() == ["TABLE", "ROW", "DATE", "DAYS", "SOURCE"]
+    assert len(lines) == len(found)
 
 
 @pytest.mark.integration

@@ -18,7 +18,8 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT
-from m3agent.serving.plan.memory_model import M3, LayerCounts, Precision
+from m3agent.serving.plan.kinds import Precision
+from m3agent.serving.plan.memory_model import M3, LayerCounts
 
 CONFIG: dict[str, Any] = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],

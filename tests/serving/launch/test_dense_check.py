@@ -13,7 +13,7 @@ from m3agent.serving.check.check import Check
 from m3agent.serving.launch.dense_check import dense_check, facts_of
 from m3agent.serving.launch.load_signs import EngineFacts
 from m3agent.serving.launch.record import LOG, ServerRecord
-from m3agent.serving.plan.gpus import GIB
+from m3agent.serving.plan.memory_model import GIB
 from tests.serving.launch.test_checkpoint import folder_of, with_text
 
 SPARSE = {"sparse_attention_freq": [0, 0, 0, *([1] * 57)]}

@@ -12,9 +12,9 @@ import pytest
 
 from m3agent.serving.launch.prepare import LaunchRequest, OptionsError, PreparedJob, prepare, with_options
 from m3agent.serving.plan.command import LaunchCommand
-from m3agent.serving.plan.draft import DraftUse
 from m3agent.serving.plan.gpus import GPUS, Fleet, parse_gpus
-from m3agent.serving.plan.known_issues import EngineKind, Severity, met
+from m3agent.serving.plan.kinds import DraftUse, EngineKind
+from m3agent.serving.plan.known_issues import Severity, met
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.planner import PlanRequest, plans
 from m3agent.serving.plan.recipe import RECIPES, Recipe, recipe

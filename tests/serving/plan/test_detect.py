@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.serving.plan.detect import DetectionError, detect
-from m3agent.serving.plan.gpus import GIB, MIB
+from m3agent.serving.plan.memory_model import GIB, MIB
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.plan.gpus import ALIASES, GIB, GPUS, Fleet, UnknownGpu, gpu_of_product, parse_gpus
+from m3agent.serving.plan.gpus import ALIASES, GPUS, Fleet, UnknownGpu, gpu_of_product, parse_gpus
+from m3agent.serving.plan.memory_model import GIB
 
 
 @pytest.mark.parametrize(

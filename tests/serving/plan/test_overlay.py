@@ -5,11 +5,9 @@ from itertools import product
 
 import pytest
 
-from m3agent.serving.plan.change import KEY, KvCacheDtype, RecipeChange
 from m3agent.serving.plan.command import LaunchCommand, flag_of
 from m3agent.serving.plan.listing import listing, problems
-from m3agent.serving.plan.overlay import applied, overlay
-from m3agent.serving.plan.overlay_vllm import ENCODER_FLAGS
+from m3agent.serving.plan.overlay import KEY, KvCacheDtype, RecipeChange, applied, overlay
 from m3agent.serving.plan.recipe import MXFP4, RECIPES, Recipe, recipe
 from m3agent.serving.plan.recipe_json import recipe_json
 
@@ -18,6 +16,8 @@ ENGINES_OWN = [
 ]
 SET = [*ENGINES_OWN, recipe("trtllm-gb200-2x4")]
 IDS = [known.name for known in SET]
+ENCODER_FLAGS = ("--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type")
+"""vLLM's options of the vision encoder."""
 Asked = tuple[int | None, bool, bool, KvCacheDtype | None]
 DTYPES: tuple[KvCacheDtype | None, ...] = (None, "auto", "fp8")
 ASKED: list[Asked] = list(product((None, 131_072, 1_048_576), (False, True), (False, True), DTYPES))

@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.launch.prepare import LaunchRequest, prepare
-from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft, DraftUse
-from m3agent.serving.plan.gpus import GIB, GPUS, Fleet, Gpu, parse_gpus
-from m3agent.serving.plan.known_issues import EngineKind, Rope
+from m3agent.serving.plan.draft import GQA_DRAFT, MHA_DRAFT, Draft
+from m3agent.serving.plan.gpus import GPUS, Fleet, Gpu, parse_gpus
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
+from m3agent.serving.plan.known_issues import Rope
 from m3agent.serving.plan.memory_model import (
     BLOCK,
+    GIB,
     HEAD,
     HIDDEN,
     KvDtype,
-    Precision,
     kv_bytes_per_token,
     possible_tp,
 )
@@ -52,8 +53,8 @@ def best(spec: str, wish: PlanRequest) -> Plan:
 
 def test_a_million_tokens_on_four_h200_with_fp8_index_keys() -> None:
     plan = best("4xH200", MILLION)
-    assert (plan.kv_cache_dtype, plan.index_dtype, plan.versions) == ("fp8", "fp8", ">=0.32")
-    assert (plan.utilisation, plan.max_num_batched_tokens, plan.tight) == (0.92, 8192, False)
+    assert (plan.kv_dtype, plan.index_dtype, plan.versions) == ("fp8", "fp8", ">=0.32")
+    assert (plan.utilisation, plan.batch.tokens, plan.tight) == (0.92, 8192, False)
     assert plan.kv_tokens == pytest.approx(1_089_000, rel=0.003)
     assert any("22,656 bytes a GPU instead of 29,952" in reason for reason in plan.reasons)
 
@@ -73,8 +74,8 @@ def test_fp8_index_keys_are_never_planned_on_amd() -> None:
 def test_a_million_tokens_on_four_h200() -> None:
     plan = best("4xH200", replace(MILLION, version="0.24.0"))
     assert (plan.engine, plan.precision, plan.tp, plan.dp) == (EngineKind.VLLM, Precision.MXFP8, 4, 1)
-    assert (plan.kv_cache_dtype, plan.text_only, plan.rope) == ("fp8", True, Rope.EXTENDED)
-    assert (plan.utilisation, plan.max_num_batched_tokens, plan.block_size) == (0.965, 4096, 128)
+    assert (plan.kv_dtype, plan.text_only, plan.rope) == ("fp8", True, Rope.EXTENDED)
+    assert (plan.utilisation, plan.batch.tokens, plan.block_size) == (0.965, 4096, 128)
     assert plan.hf_overrides == {"text_config": {"max_position_embeddings": 1_048_576}}
     assert plan.recipe == "vllm-nvidia-mxfp8"
     assert plan.kv_tokens == pytest.approx(1_075_456, rel=0.002)
@@ -101,7 +102,7 @@ def test_the_first_plan_says_what_it_has_before_the_next(gpus: str, wish: PlanRe
 
 def test_half_a_million_on_four_h200_needs_no_tricks() -> None:
     plan = best("4xH200", PlanRequest())
-    assert (plan.kv_cache_dtype, plan.utilisation, plan.rope) == ("auto", 0.92, Rope.NATIVE)
+    assert (plan.kv_dtype, plan.utilisation, plan.rope) == ("auto", 0.92, Rope.NATIVE)
     assert not plan.hf_overrides
     assert not plan.tight
 
@@ -150,8 +151,8 @@ DRAFTED = PlanRequest(draft_use=DraftUse.AUTO, draft_here=True)
 def test_a_draft_is_planned_for_few_sequences_with_its_memory() -> None:
     without, plan = best("8xH200", PlanRequest()), best("8xH200", DRAFTED)
     assert plan.draft == GQA_DRAFT
-    assert (plan.draft_tokens, plan.draft_backend) == (3, "FLASH_ATTN")
-    assert plan.cudagraph_capture_sizes == (4, 8, 16, 32)
+    assert (plan.batch.drafted, plan.draft_backend) == (3, "FLASH_ATTN")
+    assert plan.batch.graphs == (4, 8, 16, 32)
     assert plan.memory.weights - without.memory.weights == GQA_DRAFT.weight_bytes(8)
     assert without.kv_tokens * 0.95 < plan.kv_tokens < without.kv_tokens
     assert any(reason.startswith("a draft proposes 3 tokens") for reason in plan.reasons)
@@ -166,10 +167,10 @@ def test_a_draft_is_not_planned_where_it_does_not_pay_or_anything_gets_worse() -
     assert longest_context(fleet, DRAFTED) == longest
     assert plans(fleet, replace(DRAFTED, context=longest))[0].draft is None
     (plan, *_) = plans(fleet, DRAFTED)
-    assert (plan.draft, plan.kv_cache_dtype) == (None, "auto")
+    assert (plan.draft, plan.kv_dtype) == (None, "auto")
     assert plan.reasons[-1].endswith("a draft fits with an fp8 cache (--draft on)")
     (plan, *_) = plans(fleet, replace(DRAFTED, draft_use=DraftUse.ON))
-    assert (plan.draft, plan.kv_cache_dtype) == (GQA_DRAFT, "fp8")
+    assert (plan.draft, plan.kv_dtype) == (GQA_DRAFT, "fp8")
 
 
 def test_a_draft_that_would_have_to_be_downloaded_is_only_advised() -> None:
@@ -287,7 +288,7 @@ def test_amd_gets_what_amd_needs() -> None:
 def test_mxfp4_keeps_its_cache_in_16_bits() -> None:
     found = plans(parse_gpus("4xMI355X"), PlanRequest(precision=Precision.MXFP4))
     assert found
-    assert {plan.kv_cache_dtype for plan in found} == {"auto"}
+    assert {plan.kv_dtype for plan in found} == {"auto"}
     assert {plan.checkpoint for plan in found} == {"amd/MiniMax-M3-MXFP4"}
     (refused,) = refusals(parse_gpus("4xH200"), PlanRequest(precision=Precision.MXFP4))
     assert refused.trap == "mxfp4-off-cdna4"
@@ -307,14 +308,14 @@ def test_other_engines_come_after_the_measured_one() -> None:
     assert set(engines) == set(EngineKind)
     tensorrt, wider = plans(parse_gpus("2x4xGB200"), PlanRequest(engine=EngineKind.TRTLLM))
     assert (tensorrt.recipe, tensorrt.precision, tensorrt.nodes) == ("trtllm-gb200-2x4", "mxfp8", 2)
-    assert (wider.precision, wider.kv_cache_dtype) == ("bf16", tensorrt.kv_cache_dtype)
+    assert (wider.precision, wider.kv_dtype) == ("bf16", tensorrt.kv_dtype)
     assert any("no prefix is reused" in warning for warning in tensorrt.warnings)
     wish = PlanRequest(engine=EngineKind.SGLANG, precision=Precision.MXFP8)
     wide, sglang, *_ = plans(parse_gpus("8xB200"), wish)
     assert (wide.tp, sglang.tp) == (8, 4), "four B200 are SGLang's validated node"
     assert (sglang.recipe, sglang.parser) == ("sglang-8gpu", "minimax-m3")
     narrow, *_ = plans(parse_gpus("4xB200"), replace(wish, concurrency=4))
-    assert narrow.kv_cache_dtype == "fp8_e4m3"
+    assert narrow.kv_dtype == "fp8_e4m3"
     assert {refusal.trap for refusal in refusals(parse_gpus("8xH200"), wish)} == {"sglang-mxfp8-on-hopper"}
 
 
@@ -354,7 +355,7 @@ def test_tensorrt_keeps_prefixes_on_one_node_of_b200_in_nvfp4() -> None:
     wish = replace(MILLION, engine=EngineKind.TRTLLM, precision=Precision.NVFP4)
     (plan,) = plans(parse_gpus("4xB200"), wish)
     assert (plan.recipe, plan.tp, plan.versions) == ("trtllm-b200-1x4", 4, ">=1.3.0rc23.post1")
-    assert (plan.kv_cache_dtype, plan.index_dtype, plan.setup.msa) == ("fp8", "fp8", True)
+    assert (plan.kv_dtype, plan.index_dtype, plan.setup.msa) == ("fp8", "fp8", True)
     assert not any("no prefix is reused" in warning for warning in plan.warnings)
     job = prepare(recipe(plan.recipe), LaunchRequest(), plan).job
     assert "host_cache_size: 0}" in job.files["msa.yaml"]
@@ -432,13 +433,13 @@ def test_no_plan_exceeds_memory(
         assert memory.weights + memory.other + memory.kv == memory.allowed <= memory.total
         assert memory.outside_spare >= 0
         assert fleet.free_bytes is None or memory.allowed <= fleet.free_bytes
-        kv = KvDtype.BF16 if plan.kv_cache_dtype == "auto" else KvDtype.FP8
+        kv = KvDtype.BF16 if plan.kv_dtype == "auto" else KvDtype.FP8
         index = KvDtype(plan.index_dtype)
         token = kv_bytes_per_token(SHAPE, plan.tp, kv, index)
         token += 0 if plan.draft is None else plan.draft.token_bytes(plan.tp, kv)
         assert plan.kv_tokens * token <= memory.kv
         assert (plan.draft is not None) or wish.draft_use is not DraftUse.ON
-        assert plan.kv_tokens >= wish.context == plan.max_model_len
+        assert plan.kv_tokens >= wish.context == plan.context
         assert plan.count <= fleet.count
         assert possible_tp(plan.tp)
         assert plan.sequences <= plan.concurrency + 0.01

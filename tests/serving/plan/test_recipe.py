@@ -244,7 +244,7 @@ def test_a_shell_takes_the_command_as_it_is_printed(name: str, tmp_path: Path) -
     [(known.name, file) for known in RECIPES for file in known.files if file.endswith(".sh")],
 )
 def test_scripts_are_bash(name: str, file: str) -> None:
-    script = recipe(name).files[file]
+    script = recipe_json(name)["files"][file]
     result = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -257,7 +257,7 @@ def test_the_text_is_the_documented_command_to_a_shell(name: str) -> None:
     for change in recipe_json(name)["overlay"]:
         assert change["reason"] in " ".join(text.replace("\n#", "").split())
     assert ("Never planned" in text) == (known.refused is not None)
-    for content in known.files.values():
+    for content in recipe_json(name)["files"].values():
         assert all(f"#   {line}".rstrip() in text for line in content.splitlines())
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.serving.plan.gpus import GIB, GPUS
+from m3agent.serving.plan.gpus import GPUS
+from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import (
     BLOCK,
+    GIB,
     LONGEST_CONTEXT,
     M3,
     NATIVE_CONTEXT,
@@ -16,7 +18,6 @@ from m3agent.serving.plan.memory_model import (
     GpuMemory,
     KvDtype,
     LayerCounts,
-    Precision,
     Split,
     kv_bytes_per_token,
     parameters,

@@ -35,7 +35,7 @@ TEN = answer("8xH200", 10, 700_000)
 def test_the_plan_keeps_as_many_sessions_as_any_plan_does() -> None:
     assert TEN.session_tokens == 831_104 >= 700_000 + CONVERSATION
     assert (TEN.kept, TEN.plan.tp, TEN.plan.dp, TEN.plan.index_dtype) == (8, 4, 2, "fp8")
-    assert TEN.plan.max_model_len == TEN.session_tokens
+    assert TEN.plan.context == TEN.session_tokens
     wish = PlanRequest(context=TEN.session_tokens, concurrency=9)
     assert all(plan.sequences < 9 for plan in plans(parse_gpus("8xH200"), wish))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from m3agent.serving.plan.gpus import Architecture, Vendor
-from m3agent.serving.plan.known_issues import TRAPS, EngineKind, Rope, Setup, Severity, met
-from m3agent.serving.plan.memory_model import Precision
+from m3agent.serving.plan.kinds import EngineKind, Precision
+from m3agent.serving.plan.known_issues import TRAPS, Rope, Setup, Severity, met
 
 H200 = Setup(EngineKind.VLLM, Vendor.NVIDIA, Architecture.HOPPER, Precision.MXFP8, 131_072)
 B200 = replace(H200, architecture=Architecture.BLACKWELL)
@@ -118,38 +118,38 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
     "no-prefix-caching": (H200, {"prefix_caching": False}, {"prefix_caching": True}),
     "data-parallel-prefix": (H200, {"dp": 2}, {"dp": 1}),
     "data-parallel-million": (LONG, {"dp": 8}, {"dp": 4}),
-    "draft-sglang": (SGLANG, {"draft": "EAGLE3"}, {"draft": None}),
+    "draft-sglang": (SGLANG, {"draft_method": "EAGLE3"}, {"draft_method": None}),
     "draft-sglang-amd": (
         SGLANG,
-        {"draft": "EAGLE3", "vendor": Vendor.AMD},
-        {"draft": "EAGLE3"},
+        {"draft_method": "EAGLE3", "vendor": Vendor.AMD},
+        {"draft_method": "EAGLE3"},
     ),
-    "draft-trtllm": (TRTLLM, {"draft": "eagle3"}, {"draft": "eagle3", "msa": True}),
+    "draft-trtllm": (TRTLLM, {"draft_method": "eagle3"}, {"draft_method": "eagle3", "msa": True}),
     "draft-mha-long": (
         LONG,
-        {"draft": "eagle3", "draft_kv_heads": 64},
-        {"draft": "eagle3", "draft_kv_heads": 4},
+        {"draft_method": "eagle3", "draft_kv_heads": 64},
+        {"draft_method": "eagle3", "draft_kv_heads": 4},
     ),
-    "draft-mtp": (H200, {"draft": "minimax_m3_mtp"}, {"draft": "eagle3"}),
+    "draft-mtp": (H200, {"draft_method": "minimax_m3_mtp"}, {"draft_method": "eagle3"}),
     "draft-synthetic": (
         H200,
-        {"draft": "eagle3", "draft_synthetic": True},
-        {"draft": "eagle3", "draft_synthetic": True, "random_weights": True},
+        {"draft_method": "eagle3", "draft_synthetic": True},
+        {"draft_method": "eagle3", "draft_synthetic": True, "random_weights": True},
     ),
     "draft-attention": (
         H200,
-        {"draft": "eagle3"},
-        {"draft": "eagle3", "draft_backend": "FLASH_ATTN"},
+        {"draft_method": "eagle3"},
+        {"draft_method": "eagle3", "draft_backend": "FLASH_ATTN"},
     ),
     "draft-many-streams": (
         H200,
-        {"draft": "eagle3", "sequences": 64},
-        {"draft": "eagle3", "sequences": 8},
+        {"draft_method": "eagle3", "max_num_seqs": 64},
+        {"draft_method": "eagle3", "max_num_seqs": 8},
     ),
     "host-cache-draft": (
         H200,
-        {"draft": "eagle3", "offload": "OffloadingConnector", "version": "0.29.0"},
-        {"draft": "eagle3", "offload": "OffloadingConnector", "version": "0.30.0"},
+        {"draft_method": "eagle3", "offload": "OffloadingConnector", "version": "0.29.0"},
+        {"draft_method": "eagle3", "offload": "OffloadingConnector", "version": "0.30.0"},
     ),
     "host-cache-simple": (
         H200,

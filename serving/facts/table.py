@@ -1,0 +1,251 @@
+"""Read the tables of facts: GPUs, known issues, recipes, faults. They are TOML files beside this one, which anyone can correct.
+
+The code only evaluates the rows. Each file explains its fields in its first lines.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import tomllib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from functools import cache
+from typing import Any, TypeVar
+
+from packaging.version import InvalidVersion, Version
+
+from m3agent.serving.errors import TableError
+
+TABLES = (
+    "engines",
+    "architectures",
+    "gpus",
+    "versions",
+    "issues",
+    "recipes",
+    "changes",
+    "signs",
+    "faults",
+    "ends",
+    "prices",
+)
+"""Names of the tables. A row of `gpus` begins with `[[gpu]]`, and so on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What every row has."""
+
+    source: str
+    """Where the row comes from: a document, a file of a program, an issue, a measurement."""
+    date: date
+    """When the row was written, or last compared with its source."""
+
+
+SomeRow = TypeVar("SomeRow", bound=Row)
+
+
+def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
+    """Return the rows of a table.
+
+    Args:
+        kind: Class of the rows; its fields and their types are the schema.
+        table: Name of the table.
+
+    Raises:
+        TableError: The file cannot be read, is not TOML, or has a malformed row.
+    """
+    return parse_rows(kind, table, raw_text(table))
+
+
+def raw_text(table: str) -> str:
+    """Return the text of a table.
+
+    Raises:
+        TableError: The file cannot be read.
+    """
+    try:
+        return (pkgutil.get_data("m3agent.serving.facts", f"{table}.toml") or b"").decode()
+    except (OSError, ValueError) as error:
+        raise _error(table, str(error)) from None
+
+
+def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
+    """Parse the text of a table.
+
+    Args:
+        kind: Class of the rows.
+        table: Name of the table.
+        text: Its text.
+
+    Raises:
+        TableError: The text is not TOML, or has a malformed row.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    adapter, known = TypeAdapter(kind), [field.name for field in fields(kind)]
+    found = []
+    for number, row in enumerate(raw_rows(table, text), start=1):
+        where = f"row {number} ({next(iter(row.values()), 'empty')!s:.60})"
+        if strange := [name for name in row if name not in known]:
+            raise _error(table, f"{where} has a field {strange[0]}; the fields are {', '.join(known)}")
+        try:
+            found.append(adapter.validate_python(row))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "one of the fields"
+            raise _error(
+                table, f"{where}, field {place}: {first['msg'].removeprefix('Value error, ')}"
+            ) from None
+    return tuple(found)
+
+
+def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
+    """Parse the text of a table as TOML.
+
+    Raises:
+        TableError: The text is not TOML, or has something else than rows.
+    """
+    kind = table.removesuffix("s")
+    try:
+        data = tomllib.loads(text)
+    except ValueError as error:
+        raise _error(table, f"it is not TOML ({error})") from None
+    found = data.get(kind)
+    if set(data) != {kind} or not isinstance(found, list):
+        raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
+    return found
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A row as a list of all tables shows it."""
+
+    table: str
+    row: str
+    """The row's name, or the beginning of what it says."""
+    date: str
+    days: int
+    """Age of the date in days."""
+    source: str
+
+
+def facts(today: date) -> list[Fact]:
+    """Return the rows of all tables, in the order of `TABLES`.
+
+    Raises:
+        TableError: A table cannot be read.
+    """
+    found = []
+    for table in TABLES:
+        for number, row in enumerate(raw_rows(table, raw_text(table)), start=1):
+            written, name = row.get("date"), next((str(row[key]) for key in _NAMING if key in row), "")
+            if not isinstance(written, date):
+                raise _error(
+                    table, f"row {number} ({name:.60}), field date: it is not a date such as 2026-11-29"
+                )
+            if table in ("changes", "versions"):  # several engines have rows of the same name
+                name = f"{row['when'][0].get('engine')}: {name}"
+            short = name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1]}…"
+            found.append(Fact(table, short, str(written), (today - written).days, str(row.get("source", ""))))
+    return found
+
+
+_NAMING = ("name", "host", "what", "said", "versions", "pattern")
+"""Fields that name a row for people, the first that it has."""
+_NAME_CELLS = 60
+
+
+def _error(table: str, said: str) -> TableError:
+    return TableError(
+        f"serving/facts/{table}.toml: {said}; correct it there, or install m3agent again to get the original"
+    )
+
+
+Condition = dict[str, Any]
+"""A group of settings: for each, its value, a list of possible values, or a test such as `{ over = 4 }`.
+
+`versions` is special: a range of the version, such as `>=0.25,<0.27.1`.
+"""
+
+_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "not": lambda value, wanted: value not in (wanted if isinstance(wanted, list) else [wanted]),
+    "over": lambda value, wanted: value != "" and value > wanted,
+    "least": lambda value, wanted: value != "" and value >= wanted,
+    "most": lambda value, wanted: value != "" and value <= wanted,
+    "has": lambda value, wanted: wanted in value,
+}
+
+
+def check_condition(condition: Condition, settings: Collection[str]) -> Condition:
+    """Return a condition that can be evaluated.
+
+    Args:
+        condition: The condition.
+        settings: The settings that it may name.
+
+    Raises:
+        ValueError: It names a setting, a test or a version that does not exist.
+    """
+    for name, wanted in condition.items():
+        if name == "versions":
+            _bounds(str(wanted))
+        elif name not in settings:
+            raise ValueError(f"there is no setting {name}; the settings are {', '.join(settings)}")
+        elif name != "env" and isinstance(wanted, dict) and (strange := set(wanted) - set(_TESTS)):
+            raise ValueError(
+                f"there is no test {strange.pop()} for {name}; the tests are {', '.join(_TESTS)}"
+            )
+    return condition
+
+
+def holds(condition: Condition, settings: Mapping[str, Any]) -> bool:
+    """Return whether all settings of a condition have a wanted value. A setting that is None counts as an empty text."""
+    for name, wanted in condition.items():
+        if name == "versions":
+            if not within(settings["version"], wanted):
+                return False
+        elif not _fits(wanted, settings[name]):
+            return False
+    return True
+
+
+def _fits(wanted: Any, value: Any) -> bool:
+    if value is None:
+        value = ""
+    if isinstance(wanted, list):
+        return value in wanted
+    if not isinstance(wanted, dict):
+        return bool(value == wanted)
+    if isinstance(value, Mapping):
+        return all(_fits(one, value.get(name)) for name, one in wanted.items())
+    return all(_TESTS[name](value, limit) for name, limit in wanted.items())
+
+
+def within(version: str | None, versions: str) -> bool:
+    """Return whether a version is known and lies within a range, such as `>=0.25,<0.27.1`.
+
+    A pre-release comes before its release.
+    """
+    if version is None:
+        return False
+    known = Version(version)
+    return all(known >= bound if least else known < bound for least, bound in _bounds(versions))
+
+
+@cache
+def _bounds(versions: str) -> list[tuple[bool, Version]]:
+    """Parse a range of versions: whether each bound is the least one (`>=`) or lies above (`<`), and the bound.
+
+    Raises:
+        ValueError: The range has another form.
+    """
+    found = []
+    for part in versions.split(","):
+        sign = ">=" if part.startswith(">=") else "<"
+        try:
+            found.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
+        except InvalidVersion:
+            raise ValueError(f"{versions!r} is not a range of versions such as >=0.25,<0.27.1") from None
+    return found

@@ -1,0 +1,41 @@
+"""The engines, and how each of them calls what agents need (`serving/facts/engines.toml`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from m3agent.serving.facts.table import Row, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRow(Row):
+    """An engine. The texts say what to do if a running server lacks something; they are empty if nothing is known."""
+
+    name: str
+    title: str
+    """Name for people."""
+    package: str
+    """Python package that contains it."""
+    too_old: str
+    """What to install if it is too old: the first versions known to support M3."""
+    prefix_cache: str = ""
+    cached_tokens: str = ""
+    tokenizer: str = ""
+    reasoning_parser: str = ""
+    tool_parser: str = ""
+    fp8_cache: str = ""
+    chunked_prefill: str = ""
+    metrics: str = ""
+    metrics_series: tuple[str, ...] = ()
+    """Names of metrics: share of the KV cache in use, evicted sequences, tokens that the cache had, all prompt tokens."""
+
+
+ENGINES = {row.name: row for row in rows(EngineRow, "engines")}
+
+Lacking = Literal["prefix_cache", "cached_tokens", "tokenizer", "fp8_cache", "chunked_prefill", "metrics"]
+
+
+def remedy(engine: str, lacking: Lacking) -> str:
+    """Return what to do if a running server lacks something; empty if nothing is known."""
+    return str(getattr(ENGINES.get(engine), lacking, ""))
