@@ -9,11 +9,9 @@ from __future__ import annotations
 from packaging.version import InvalidVersion, Version
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import EngineState, engine_state
-from m3agent.serving.check.prompt_reader import BLOCK, Comparison, NotComparable, PromptReader
+from m3agent.serving.check.engine_state import EngineState
+from m3agent.serving.check.prompt_reader import BLOCK, Comparison, PromptReader, compared
 from m3agent.serving.client.endpoint import Endpoint
-from m3agent.serving.client.http import open_client
-from m3agent.serving.errors import ModelServerError
 
 NAME = "partial prefix"
 BLOCKS = 3
@@ -29,22 +27,8 @@ _FIX = "start it with --no-enable-prefix-caching until the engine is mended, and
 
 
 async def partial_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]:
-    """Check a running vLLM; never raise because of the server's answers.
-
-    Returns:
-        One check; none for other engines, which have no salt for their cache in the same form.
-    """
-    if endpoint.flavour != "vllm":
-        return []
-    state = await engine_state(endpoint, api_key=api_key)
-    async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
-        reader = PromptReader(client, endpoint, api_key, state.block_size or BLOCK)
-        try:
-            return [await _compare(reader, state)]
-        except NotComparable as error:
-            return [Check(NAME, None, f"not compared: {error}")]
-        except ModelServerError as error:
-            return [Check(NAME, None, f"not compared: {error}")]
+    """Check a running vLLM, as `compared` does."""
+    return await compared(NAME, _compare, endpoint, api_key=api_key, seconds=_SECONDS)
 
 
 async def _compare(reader: PromptReader, state: EngineState) -> Check:

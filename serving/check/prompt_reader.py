@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.engine_state import EngineState, engine_state
 from m3agent.serving.check.metrics import parse_metrics, total
 from m3agent.serving.check.prefix_probe import sample_text
 from m3agent.serving.client.endpoint import Endpoint, get, post
+from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import ModelServerError
 
@@ -161,6 +164,15 @@ class PromptReader:
         end = (len(ids) - 1) // self.block * self.block
         return [*ids[: end - self.block], *self._other, *ids[end:]]
 
+    async def reset_cache(self) -> bool:
+        """Evict all prompts from the GPUs' cache; return False where the server does not offer it (VLLM_SERVER_DEV_MODE=1)."""
+        try:
+            url = f"{self.endpoint.url.removesuffix('/v1')}/reset_prefix_cache"
+            await post(self._client, url, {}, self._api_key)
+        except ModelServerError:
+            return False
+        return True
+
     async def counter(self, name: str) -> float | None:
         """Return the total of a counter in the server's metrics; None without it."""
         try:
@@ -217,3 +229,34 @@ class Comparison:
         if self.scale < LEAST_SCALE:
             return f"a wrong block changes the next token's log probabilities by only {self.scale:.1g} nat"
         return ""
+
+
+async def compared(
+    name: str,
+    compare: Callable[[PromptReader, EngineState], Awaitable[Check]],
+    endpoint: Endpoint,
+    *,
+    api_key: str | None,
+    seconds: float,
+) -> list[Check]:
+    """Compare the prompts of a running vLLM; never raise because of the server's answers.
+
+    Args:
+        name: Name of the check.
+        compare: The comparison, which gets the reader and the state of the engine.
+        endpoint: The server.
+        api_key: Key of the server.
+        seconds: Longest time of one answer.
+
+    Returns:
+        One check; none for other engines, which have no salt for their cache in the same form.
+    """
+    if endpoint.flavour != "vllm":
+        return []
+    state = await engine_state(endpoint, api_key=api_key)
+    async with open_client(endpoint.url, api_key, connect=10.0, read=seconds) as client:
+        reader = PromptReader(client, endpoint, api_key, state.block_size or BLOCK)
+        try:
+            return [await compare(reader, state)]
+        except (NotComparable, ModelServerError) as error:
+            return [Check(name, None, f"not compared: {error}")]

@@ -6,11 +6,9 @@ This evicts the GPUs' cache, so other requests become slower for a while: it run
 from __future__ import annotations
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import EngineState, engine_state
-from m3agent.serving.check.prompt_reader import BLOCK, NotComparable, PromptReader
-from m3agent.serving.client.endpoint import Endpoint, post
-from m3agent.serving.client.http import open_client
-from m3agent.serving.errors import ModelServerError
+from m3agent.serving.check.engine_state import EngineState
+from m3agent.serving.check.prompt_reader import BLOCK, NotComparable, PromptReader, compared
+from m3agent.serving.client.endpoint import Endpoint
 
 NAME = "restored prefix"
 LENGTH = 4 * BLOCK + 70
@@ -22,57 +20,39 @@ _SECONDS = 300.0
 
 
 async def restored_prefix_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]:
-    """Evict a prompt from the GPUs of a running vLLM, and read it again; never raise because of its answers.
+    """Evict a prompt from the GPUs of a running vLLM, and read it again, as `compared` does."""
+    return await compared(NAME, _compare, endpoint, api_key=api_key, seconds=_SECONDS)
 
-    Returns:
-        One check; none for other engines.
-    """
-    if endpoint.flavour != "vllm":
-        return []
-    state = await engine_state(endpoint, api_key=api_key)
-    async with open_client(endpoint.url, api_key, connect=10.0, read=_SECONDS) as client:
-        reader = PromptReader(client, endpoint, api_key, state.block_size or BLOCK)
 
-        async def evict() -> None:
-            try:  # only with VLLM_SERVER_DEV_MODE=1
-                await post(client, f"{endpoint.url.removesuffix('/v1')}/reset_prefix_cache", {}, api_key)
-            except ModelServerError:
-                await _flood(reader, state)
-
-        try:
-            ids, salt = await reader.text(LENGTH), reader.salt()
-            await reader.read(ids, salt)
-            again = await reader.read(ids, salt)
-            if not again.cached:
-                raise NotComparable("the server does not find a prompt in its cache, or does not say so")
-            hits, queries = await reader.counter(_HITS), await reader.counter(_QUERIES)
-            await evict()
-            found = await reader.compare(ids, salt, again)
-            hits_now, queries_now = await reader.counter(_HITS), await reader.counter(_QUERIES)
-        except NotComparable as error:
-            return [Check(NAME, None, f"not compared: {error}")]
-        except ModelServerError as error:
-            return [Check(NAME, None, f"not compared: {error}")]
+async def _compare(reader: PromptReader, state: EngineState) -> Check:
+    ids, salt = await reader.text(LENGTH), reader.salt()
+    await reader.read(ids, salt)
+    again = await reader.read(ids, salt)
+    if not again.cached:
+        raise NotComparable("the server does not find a prompt in its cache, or does not say so")
+    hits, queries = await reader.counter(_HITS), await reader.counter(_QUERIES)
+    if not await reader.reset_cache():
+        await _flood(reader, state)
+    found = await reader.compare(ids, salt, again)
+    hits_now, queries_now = await reader.counter(_HITS), await reader.counter(_QUERIES)
     if hits is None or hits_now is None or queries == queries_now:
-        return [Check(NAME, None, "not compared: the server has no host cache (--host-cache)")]
+        return Check(NAME, None, "not compared: the server has no host cache (--host-cache)")
     if fault := found.fault:
         fix = "start it without --host-cache, and report the engine's version"
-        return [Check(NAME, False, f"a prefix that left the GPUs comes back wrong: {fault}", fix)]
+        return Check(NAME, False, f"a prefix that left the GPUs comes back wrong: {fault}", fix)
     if found.undecided:
-        return [Check(NAME, None, f"not compared: {found.undecided}")]
+        return Check(NAME, None, f"not compared: {found.undecided}")
     if hits_now == hits:
         if found.warm.cached:
-            return [Check(NAME, None, "not compared: the prefix did not leave the GPUs")]
+            return Check(NAME, None, "not compared: the prefix did not leave the GPUs")
         fix = "give --host-cache more GB than the GPUs' cache has, and with a draft use vLLM 0.30 or later"
-        return [
-            Check(
-                NAME, False, "a prefix that left the GPUs is computed again: the host cache had nothing", fix
-            )
-        ]
+        return Check(
+            NAME, False, "a prefix that left the GPUs is computed again: the host cache had nothing", fix
+        )
     detail = (
         f"{found.warm.cached or 0:,} of {LENGTH:,} tokens that left the GPUs came back, with the same answer"
     )
-    return [Check(NAME, True, detail)]
+    return Check(NAME, True, detail)
 
 
 async def _flood(reader: PromptReader, state: EngineState) -> None:
