@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
@@ -163,64 +163,65 @@ def _error(table: str, said: str) -> TableError:
     )
 
 
-Condition = dict[str, Any]
-"""A group of settings: for each, its value, a list of possible values, or a test such as `{ over = 4 }`.
+Test = Callable[[Any], bool]
 
-`versions` is special: a range of the version, such as `>=0.25,<0.27.1`.
-"""
-
-_TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "not": lambda value, wanted: value not in (wanted if isinstance(wanted, list) else [wanted]),
-    "over": lambda value, wanted: value != "" and value > wanted,
-    "least": lambda value, wanted: value != "" and value >= wanted,
-    "most": lambda value, wanted: value != "" and value <= wanted,
-    "has": lambda value, wanted: wanted in value,
+_TESTS: Mapping[str, Callable[[Any], Test]] = {
+    "not": lambda wanted: lambda value: value not in (wanted if isinstance(wanted, list) else [wanted]),
+    "over": lambda wanted: lambda value: value != "" and value > wanted,
+    "least": lambda wanted: lambda value: value != "" and value >= wanted,
+    "most": lambda wanted: lambda value: value != "" and value <= wanted,
+    "has": lambda wanted: lambda value: wanted in value,
 }
 
 
-def check_condition(condition: Condition, settings: Collection[str]) -> Condition:
-    """Return a condition that can be evaluated.
+class Condition:
+    """A group of settings: for each, its value, a list of possible values, or a test such as `{ over = 4 }`.
+
+    A setting that is None counts as an empty text. `versions` is a range of the setting `version`, such as `>=0.25,<0.27.1`,
+    and `env` has conditions on variables. Planning evaluates many conditions, so the tests are made once.
 
     Args:
-        condition: The condition.
-        settings: The settings that it may name.
+        wanted: The group, as a row has it.
+        settings: Names of the settings that it may have.
 
     Raises:
         ValueError: It names a setting, a test or a version that does not exist.
     """
-    for name, wanted in condition.items():
-        if name == "versions":
-            _bounds(str(wanted))
-        elif name not in settings:
-            raise ValueError(f"there is no setting {name}; the settings are {', '.join(settings)}")
-        elif name != "env" and isinstance(wanted, dict) and (strange := set(wanted) - set(_TESTS)):
-            raise ValueError(
-                f"there is no test {strange.pop()} for {name}; the tests are {', '.join(_TESTS)}"
-            )
-    return condition
 
+    def __init__(self, wanted: Mapping[str, Any], settings: Collection[str]) -> None:
+        self.tests: list[tuple[str, Test]] = []
+        for name, one in wanted.items():
+            if name == "versions":
+                _bounds(str(one))
+                self.tests.append(("version", partial(within, versions=one)))
+                continue
+            if name not in settings:
+                raise ValueError(f"there is no setting {name}; the settings are {', '.join(settings)}")
+            self.tests.append((name, _variables(one) if name == "env" else _test(name, one)))
 
-def holds(condition: Condition, settings: Mapping[str, Any]) -> bool:
-    """Return whether all settings of a condition have a wanted value. A setting that is None counts as an empty text."""
-    for name, wanted in condition.items():
-        if name == "versions":
-            if not within(settings["version"], wanted):
+    def holds(self, settings: Mapping[str, Any]) -> bool:
+        """Return whether all settings have a wanted value."""
+        for name, fits in self.tests:
+            value = settings[name]
+            if not fits("" if value is None else value):
                 return False
-        elif not _fits(wanted, settings[name]):
-            return False
-    return True
+        return True
 
 
-def _fits(wanted: Any, value: Any) -> bool:
-    if value is None:
-        value = ""
+def _test(name: str, wanted: Any) -> Test:
     if isinstance(wanted, list):
-        return value in wanted
+        return tuple(wanted).__contains__
     if not isinstance(wanted, dict):
-        return bool(value == wanted)
-    if isinstance(value, Mapping):
-        return all(_fits(one, value.get(name)) for name, one in wanted.items())
-    return all(_TESTS[name](value, limit) for name, limit in wanted.items())
+        return lambda value: bool(value == wanted)
+    if strange := set(wanted) - set(_TESTS):
+        raise ValueError(f"there is no test {strange.pop()} for {name}; the tests are {', '.join(_TESTS)}")
+    tests = [_TESTS[word](limit) for word, limit in wanted.items()]
+    return tests[0] if len(tests) == 1 else lambda value: all(fits(value) for fits in tests)
+
+
+def _variables(wanted: Mapping[str, Any]) -> Test:
+    tests = {name: _test(name, one) for name, one in wanted.items()}
+    return lambda env: all(fits(env.get(name, "")) for name, fits in tests.items())
 
 
 def within(version: str | None, versions: str) -> bool:
@@ -228,7 +229,7 @@ def within(version: str | None, versions: str) -> bool:
 
     A pre-release comes before its release.
     """
-    if version is None:
+    if not version:
         return False
     known = Version(version)
     return all(known >= bound if least else known < bound for least, bound in _bounds(versions))

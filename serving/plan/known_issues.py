@@ -12,9 +12,9 @@ from enum import StrEnum
 from functools import cache
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import PlainValidator
 
-from m3agent.serving.facts.table import Condition, Row, check_condition, holds, rows
+from m3agent.serving.facts.table import Condition, Row, rows
 from m3agent.serving.plan.gpus import Architecture, Vendor
 from m3agent.serving.plan.kinds import EngineKind, Precision
 from m3agent.serving.plan.memory_model import BLOCK
@@ -116,7 +116,7 @@ class Setup:
 
 
 _SETTINGS = tuple(one.name for one in fields(Setup))
-Wanted = Annotated[Condition, AfterValidator(lambda condition: check_condition(condition, _SETTINGS))]
+Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _SETTINGS))]
 """Settings that a `Setup` may have."""
 
 
@@ -139,10 +139,6 @@ class KnownIssue(Row):
         """What happens, what to do instead, and the source."""
         return f"{self.effect}; {self.remedy} ({self.source})"
 
-    def applies(self, setup: Setup) -> bool:
-        """Return whether the row applies to a setup."""
-        return applies(self.when, setup)
-
 
 @dataclass(frozen=True, kw_only=True)
 class VersionRow(Row):
@@ -157,7 +153,7 @@ class VersionRow(Row):
 def applies(when: Sequence[Condition], setup: Setup) -> bool:
     """Return whether a setup has all settings of one of the groups."""
     settings = vars(setup)
-    return any(holds(condition, settings) for condition in when)
+    return any(condition.holds(settings) for condition in when)
 
 
 VERSIONS = rows(VersionRow, "versions")
@@ -166,19 +162,27 @@ TRAPS = rows(KnownIssue, "issues")
 
 
 @cache
-def _of(severity: Severity | None, engine: EngineKind) -> list[KnownIssue]:
-    """Return the rows of a severity that may apply to an engine."""
-    return [
-        trap
-        for trap in TRAPS
-        if severity in (None, trap.severity)
-        and any(holds({"engine": one.get("engine", engine)}, {"engine": engine}) for one in trap.when)
-    ]
+def _of(severity: Severity | None, engine: EngineKind) -> list[tuple[KnownIssue, list[Condition]]]:
+    """Return the rows of a severity that may apply to an engine, each with its groups for it. Planning asks for them often."""
+    found = []
+    for trap in TRAPS:
+        groups = [
+            one for one in trap.when if all(fits(engine) for name, fits in one.tests if name == "engine")
+        ]
+        if groups and severity in (None, trap.severity):
+            found.append((trap, groups))
+    return found
 
 
 def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
     """Return the rows that apply to a setup, of one severity or (None) of both."""
-    return [trap for trap in _of(severity, setup.engine) if trap.applies(setup)]
+    settings, found = vars(setup), []
+    for trap, groups in _of(severity, setup.engine):
+        for condition in groups:
+            if condition.holds(settings):
+                found.append(trap)
+                break
+    return found
 
 
 def needed_versions(setup: Setup) -> str:

@@ -13,9 +13,9 @@ from string import Template
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import PlainValidator
 
-from m3agent.serving.facts.table import Condition, Row, check_condition, holds, rows
+from m3agent.serving.facts.table import Condition, Row, rows
 from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
@@ -38,7 +38,7 @@ Whoever starts the server fills it in, in an environment or a private file.
 
 _OF_A_PLAN = ("predicted", "precision", "index_dtype", "ep", "dp", "draft", "host_cache")
 _CONDITIONS = ("engine", "vendor", "context", "vision", "loopback", "kv_dtype", "msa", "planned", *_OF_A_PLAN)
-_Wanted = Annotated[Condition, AfterValidator(lambda condition: check_condition(condition, _CONDITIONS))]
+_Wanted = Annotated[Condition, PlainValidator(lambda wanted: Condition(wanted, _CONDITIONS))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ def overlay(
     found = [
         _change(row, recipe, command, values)
         for row in CHANGES
-        if any(holds(condition, settings) for condition in row.when)
+        if any(condition.holds(settings) for condition in row.when)
     ]
     return [change for change in found if change is not None]
 

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.serving.client.prices import PriceRow
 from m3agent.serving.errors import TableError
-from m3agent.serving.facts.table import TABLES, holds, parse_rows, raw_rows, raw_text, rows, within
+from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
 from m3agent.serving.launch.fault_rows import EndRow, FaultRow
 from m3agent.serving.launch.load_signs import Sign
 from m3agent.serving.plan.engines import EngineRow
@@ -126,15 +126,15 @@ def test_a_malformed_row_is_one_sentence_with_file_row_field_and_remedy(name: st
     ],
 )
 def test_conditions(wanted: object, fitting: object, other: object) -> None:
-    assert holds({"x": wanted}, {"x": fitting})
-    assert not holds({"x": wanted}, {"x": other})
+    assert Condition({"x": wanted}, ["x"]).holds({"x": fitting})
+    assert not Condition({"x": wanted}, ["x"]).holds({"x": other})
 
 
 def test_a_condition_on_variables_names_them() -> None:
-    condition = {"env": {"A": "1", "B": {"not": "2"}}}
-    assert holds(condition, {"env": {"A": "1"}})
-    assert not holds(condition, {"env": {"A": "1", "B": "2"}})
-    assert not holds(condition, {"env": {}})
+    condition = Condition({"env": {"A": "1", "B": {"not": "2"}}}, ["env"])
+    assert condition.holds({"env": {"A": "1"}})
+    assert not condition.holds({"env": {"A": "1", "B": "2"}})
+    assert not condition.holds({"env": {}})
 
 
 @pytest.mark.parametrize(
