@@ -123,4 +123,4 @@ bundle: python ## build one file that installs m3agent where nothing can be down
 
 clean: ## remove everything that set-up and builds made in this checkout
 	rm -rf .venv .setup dist build site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
-	find agent tools sandbox serving evals tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find agent cli tools sandbox serving evals util tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,5 +1,4 @@
-"""Fix issues with a language model, from the command line, from Python or from an editor.
+"""Fix issues with a language model, for the command line, for Python or for an editor.
 
-Contains the command line, the issue, the packed context, the loop, stall detection, the session and its log,
-verification, and reports.
+Contains the issue, the packed context, the loop, stall detection, the session and its log, verification, and reports.
 """

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, ServerFault, UsageError
 from m3agent.sandbox.errors import SandboxError
 from m3agent.serving.errors import ModelServerError, TableError, WrongModel
+from m3agent.util.errors import EnvironmentFault, M3AgentError, ServerFault, UsageError
 
 Failure = M3AgentError | SandboxError | ModelServerError | TableError
 FAILURES = (M3AgentError, SandboxError, ModelServerError, TableError)

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import find_tokenizer
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 
 # makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))

@@ -20,7 +20,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.errors import M3AgentError
 from m3agent.agent.settings.settings import state_dir
 from m3agent.evals.code.archive import extract_files
 from m3agent.evals.code.checkout import checkout
@@ -32,6 +31,7 @@ from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.sandbox.errors import PathEscapes, SandboxError
+from m3agent.util.errors import M3AgentError
 
 MOST_BYTES = 1 << 30
 """Largest work tree that is graded, in bytes."""

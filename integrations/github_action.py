@@ -18,14 +18,14 @@ from typing import Any, NoReturn
 
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.pr_text import fenced
-from m3agent.agent.errors import EXIT_CODES, M3AgentError, PermissionRefused, Status, UsageError
 from m3agent.agent.forge.address import Project
 from m3agent.agent.forge.api import Api, Token
 from m3agent.agent.forge.github import GitHub
 from m3agent.agent.session.catalog import session_folders
 from m3agent.agent.session.log_reader import LOG, read_ends, text
-from m3agent.agent.util.plain_file import read_first
-from m3agent.agent.util.sanitize import print_text, printable_line, quoted
+from m3agent.util.errors import EXIT_CODES, M3AgentError, PermissionRefused, Status, UsageError
+from m3agent.util.plain_file import read_first
+from m3agent.util.sanitize import print_text, printable_line, quoted
 
 VERDICTS = {"verified": 0, "unverified": 1, "failed": 2}
 FAIL_ON = {"failed": 2, "unverified": 1, "never": 3}

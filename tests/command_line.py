@@ -31,7 +31,7 @@ TIMEOUT = 150.0
 """Time limit in seconds for a command. Only a command that hangs reaches it."""
 Stream = int | IO[bytes]
 """`subprocess.PIPE`, `subprocess.DEVNULL`, a file descriptor, or a file."""
-MAIN = "m3agent.agent.__main__"
+MAIN = "m3agent.cli.__main__"
 AT_START = ("PYTHON", "LC_", "LANG", "TERM", "COLUMNS", "COVERAGE")
 """Prefixes of variables that Python or a library reads at start-up. The fork server started before they were set."""
 

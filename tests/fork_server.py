@@ -47,10 +47,6 @@ def preload() -> None:
     import typer.main
     import uvicorn.protocols.http.h11_impl
 
-    import m3agent.agent.cli.acp
-    import m3agent.agent.cli.app
-    import m3agent.agent.cli.doctor
-    import m3agent.agent.cli.eval.run
     import m3agent.agent.context.chunks
     import m3agent.agent.context.pack
     import m3agent.agent.delivery.pull_request
@@ -60,6 +56,10 @@ def preload() -> None:
     import m3agent.agent.loop.resume
     import m3agent.agent.session.catalog
     import m3agent.agent.ui.event_printer
+    import m3agent.cli.acp
+    import m3agent.cli.app
+    import m3agent.cli.doctor
+    import m3agent.cli.eval.run
     import m3agent.evals.run.evaluate
     import m3agent.evals.run.other_agent
     import m3agent.evals.run.own_agent
@@ -72,16 +72,16 @@ def preload() -> None:
     import m3agent.serving.launch.server
     import m3agent.serving.plan.planner
     import m3agent.tools.mcp.servers
-    from m3agent.sandbox.portable_source import portable_text
     from m3agent.sandbox.protocol import supervisor
     from m3agent.tools.in_sandbox import bootstrap, runner
     from m3agent.tools.run_tests import PARTS
+    from m3agent.util.portable_source import portable_text
 
     for source in (supervisor, runner, bootstrap, *PARTS):
         portable_text(source)
     # Typer builds its commands again for each call, which takes 0.05 s. The cache makes it build them once.
     typer.main.get_command = functools.cache(typer.main.get_command)
-    typer.main.get_command(m3agent.agent.cli.app.app)
+    typer.main.get_command(m3agent.cli.app.app)
     needed = (anyio, docker, git, httpcore2, mcp, openai, redact_secret, tenacity, uvicorn, m3agent)
     assert all(needed)
 

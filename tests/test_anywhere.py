@@ -265,7 +265,7 @@ def test_the_products_files_do_not_depend_on_the_locale() -> None:
     least = {"read_text": 1, "write_text": 2}  # arguments with which the encoding is given
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
-        for package in ("agent", "evals", "integrations", "sandbox", "serving", "tools")
+        for package in ("agent", "cli", "evals", "integrations", "sandbox", "serving", "tools", "util")
         for path in (ROOT / package).rglob("*.py")
         if re.search(r"\b(read|write)_text\(", source := path.read_text("utf-8"))
         for node in ast.walk(ast.parse(source))

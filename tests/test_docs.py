@@ -12,9 +12,9 @@ from typing import get_args
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.agent.errors import EXIT_CODES, Status
 from m3agent.agent.session import events
 from m3agent.serving.client.endpoint import Flavour
+from m3agent.util.errors import EXIT_CODES, Status
 from scripts.docs import commands_page, licences_page, rooms, rules_table, settings_page
 
 ROOT = Path(__file__).parent.parent

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from m3agent.agent.cli.app import app
+from m3agent.cli.app import app
 from tests.conftest import alone, docker_here
 from tests.documented.commands import ROOT, Command, mentioned, overlooked, to_run
 from tests.documented.world import NotArranged, World

@@ -145,7 +145,7 @@ from pathlib import Path
 def acp():
     sys.argv[1:] = ["acp"]
     with contextlib.redirect_stderr(sys.stdout):
-        from m3agent.agent.__main__ import main
+        from m3agent.cli.__main__ import main
         main()
 
 def verify():
@@ -171,7 +171,7 @@ def official():
 def outlines():
     sys.argv[1:] = ["context", "--stats", "--budget", "1000"]
     os.dup2(1, 2)
-    from m3agent.agent.__main__ import main
+    from m3agent.cli.__main__ import main
     main()
 
 def ray():

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 import m3agent
 from tests.installs import ROOT, build
 
-PACKAGES = ["agent", "evals", "integrations", "sandbox", "serving", "tools"]
+PACKAGES = ["agent", "cli", "evals", "integrations", "sandbox", "serving", "tools", "util"]
 # Packages that `m3agent --help` must not import. It may import typer, click and the standard library.
 HEAVY = [
     "docker",
@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_reporters_of_test_runners(wheel: Path) -> None:
 def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"m3agent-{m3agent.__version__}.dist-info/entry_points.txt").decode()
-    assert "m3agent = m3agent.agent.__main__:main" in entry_points
+    assert "m3agent = m3agent.cli.__main__:main" in entry_points
 
 
 def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:
@@ -136,7 +136,7 @@ def test_version_is_printed_once() -> None:
 @pytest.mark.integration
 def test_the_command_line_starts_light() -> None:
     """Protect the start time of `m3agent --help` without measuring it: it must not import heavy packages."""
-    program = f"import m3agent.agent.cli.app, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
+    program = f"import m3agent.cli.app, sys; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout.split() == []
 

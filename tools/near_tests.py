@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 MOST = 5
 """Most names that one answer suggests."""

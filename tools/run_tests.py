@@ -13,12 +13,12 @@ from types import ModuleType
 from typing import Any, Literal
 
 from m3agent.sandbox.backends.sandbox import ExecResult, Sandbox
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner, variants
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
 from m3agent.tools.test_report import TestReport, ids_by_outcome
+from m3agent.util.portable_source import portable_text
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds

@@ -42,11 +42,11 @@ from m3agent import __version__
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
-from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.mcp.config import from_editor
 from m3agent.agent.mcp.toolset import is_installed
 from m3agent.agent.settings.settings import state_dir
+from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from acp.interfaces import Client

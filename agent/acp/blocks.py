@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.images import KINDS, MAX_IMAGE_BYTES, IssueImage, image_of
 from m3agent.agent.issue.load import MAX_BYTES, Issue, title_of
+from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from acp.schema import (

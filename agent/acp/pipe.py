@@ -13,7 +13,7 @@ import stat
 import sys
 from typing import Any
 
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 
 MOST = 64 << 20
 """Most bytes of one message; messages may contain images."""

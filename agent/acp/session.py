@@ -24,7 +24,6 @@ from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.delivery.apply import apply_to_work_tree
-from m3agent.agent.errors import HANDED_OVER, EnvironmentFault, M3AgentError, Status, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
@@ -41,8 +40,9 @@ from m3agent.agent.session.log_reader import LOG, Line, SessionLog, read_log
 from m3agent.agent.session.session import Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.settings.loader import load_settings
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.tools.mcp.server import McpServer
+from m3agent.util.errors import HANDED_OVER, EnvironmentFault, M3AgentError, Status, UsageError
+from m3agent.util.sanitize import printable_line
 
 if TYPE_CHECKING:
     from acp.interfaces import Client

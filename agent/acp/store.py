@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.session.session import new_id, timestamp
-from m3agent.agent.util.append_only import AppendOnlyFile, fault
+from m3agent.util.append_only import AppendOnlyFile, fault
+from m3agent.util.errors import UsageError
 
 FOLDER, FILE = "acp", "session.jsonl"
 """Folder in the state folder, with one folder for each session of a client; and the record in each of them."""

@@ -34,11 +34,11 @@ from m3agent.agent.report.step import step_title
 from m3agent.agent.report.text import without_data
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.closing import MOST_TESTS, Facts, cost
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.registry import traits_of
+from m3agent.util.sanitize import printable_line
 
 Update = Any
 """One of the SDK's update models."""

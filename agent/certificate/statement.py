@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.plain_file import read_first
-from m3agent.agent.util.private_file import write_file
-from m3agent.agent.util.sanitize import quoted
 from m3agent.agent.verify.rules import Verdict
+from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.util.plain_file import read_first
+from m3agent.util.private_file import write_file
+from m3agent.util.sanitize import quoted
 
 VERSION = 1
 """Version of the predicate. Each change of its fields raises it, except a new field that is missing if it is empty."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from m3agent.agent.certificate.statement import Runs, Statement, TestRuns
-from m3agent.agent.util.counted import counted
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.agent.util.table import wrapped
 from m3agent.sandbox.backends.kinds import shown_status
+from m3agent.util.counted import counted
+from m3agent.util.sanitize import printable_line
+from m3agent.util.table import wrapped
 
 MOST_LISTED = 30
 """Most entries of a list that are shown."""

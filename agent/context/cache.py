@@ -12,7 +12,7 @@ import zlib
 from hashlib import sha256
 
 from m3agent.agent.context.chunk_format import REDACTED, STORED
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 KEY_BYTES = 16
 _MAGIC = b"m3ctx1"

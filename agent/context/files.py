@@ -15,7 +15,7 @@ from m3agent.agent.context.rules import (
 )
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
-from m3agent.agent.util.plain_file import open_plain
+from m3agent.util.plain_file import open_plain
 
 LIST = (
     *("ls-files", "-z", "-t", "--stage", "--modified", "--others", "--exclude-standard", "--full-name", ":/"),

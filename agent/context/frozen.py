@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from m3agent.agent.context.packer import Packing
 from m3agent.agent.context.types import Context, PackedFile
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 REBASE = 20
 """A new base begins when the appendix exceeds one part in this many of the base.

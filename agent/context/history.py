@@ -16,7 +16,7 @@ from math import exp, log, log1p
 
 from m3agent.agent.repo.git_spawn import GitProcess
 from m3agent.agent.repo.host_git import HostGit
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 TAU = 100.0
 """Number of commits after which the weight of a change falls to 1/e.

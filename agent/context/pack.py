@@ -80,7 +80,7 @@ def _arranged(packing: Packing) -> Context:
 
 
 def _needs_tree() -> Exception:
-    from m3agent.agent.errors import UsageError
+    from m3agent.util.errors import UsageError
 
     return UsageError(
         "--include and --exclude need a work tree, and this repository is bare: give the folder of a clone."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from m3agent.agent.context.types import Context
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.util.sanitize import printable_line
 
 _ROWS = 20
 PATH = 4096  # most characters of a path

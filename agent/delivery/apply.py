@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.plain_folder import is_plain_folder
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
 from m3agent.agent.repo.snapshot import scratch_folder
-from m3agent.agent.util.counted import first_of
-from m3agent.agent.util.plain_file import open_plain
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
+from m3agent.util.counted import first_of
+from m3agent.util.errors import PermissionRefused, UsageError
+from m3agent.util.plain_file import open_plain
 
 STAGED = "m3agent"
 """A folder in the git folder of the user's repository. Files are written here in full before they move into

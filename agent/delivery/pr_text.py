@@ -18,9 +18,9 @@ from m3agent.agent.context.output import redact_text
 from m3agent.agent.forge.address import Project
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.report.words import fresh_places
-from m3agent.agent.util.counted import counted
-from m3agent.agent.util.sanitize import replace_unprintable, without_breaks
 from m3agent.agent.verify.verify import Verification
+from m3agent.util.counted import counted
+from m3agent.util.sanitize import replace_unprintable, without_breaks
 
 TITLE_LENGTH = 100
 """The longest title, in characters. GitHub accepts 256 and shows about 70 in lists."""

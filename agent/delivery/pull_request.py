@@ -25,7 +25,6 @@ from m3agent.agent.delivery.apply import (
     refuse_taken,
 )
 from m3agent.agent.delivery.push import ORIGIN, has_commit, heads_of, push
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.forge.address import Project, place_of, project_of, web_of
 from m3agent.agent.forge.api import Token, find_token
 from m3agent.agent.forge.client import Proposal
@@ -33,7 +32,8 @@ from m3agent.agent.forge.connection import ask
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.repo.repository import Repository, origin_url
 from m3agent.sandbox.store.workspace import Patch, Workspace
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 
 FORK_TRIES, FORK_SECONDS = 30, 2.0
 """How often a new fork is looked for, and the seconds between. GitHub makes a fork in the background, mostly in seconds."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from m3agent.agent.errors import EnvironmentFault, PermissionRefused
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
-from m3agent.sandbox.start_process import start_process
+from m3agent.util.errors import EnvironmentFault, PermissionRefused
+from m3agent.util.start_process import start_process
 
 ORIGIN = "origin"
 """The name of the remote."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeAlias
 
 from m3agent.agent.endpoint.keys import key_for, withheld
-from m3agent.agent.errors import ServerFault, UsageError
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.launch.record import Phase, ServerRecord, key_of, live_servers
+from m3agent.util.errors import ServerFault, UsageError
 
 Source: TypeAlias = Literal["named", "running", "embedded"]
 """Where the server comes from: the settings, `m3agent serve`, or the command itself."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from m3agent.agent.errors import PermissionRefused
 from m3agent.serving.client.http import host_of, is_local
+from m3agent.util.errors import PermissionRefused
 
 
 def announce(url: str, state: Path, say: Callable[[str], None], what: str, *, key: str | None) -> None:

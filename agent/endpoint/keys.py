@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.client.http import host_of, is_local
+from m3agent.util.errors import UsageError
 
 
 def key_for(settings: Settings, url: str) -> str | None:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from m3agent.agent.endpoint.choice import choose_model_server
-from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.serving.client.endpoint import Endpoint, probe
 from m3agent.serving.launch.record import ServerRecord, live_servers
+from m3agent.util.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from m3agent.agent.certificate.statement import Environment
-from m3agent.agent.errors import UsageError
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.compared_runs import fresh_runs
@@ -47,6 +46,7 @@ from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Bytecode
+from m3agent.util.errors import UsageError
 
 NOTED_SECONDS = 2.0
 """Seconds of waiting for the base tree's tests after which people are told."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
@@ -22,6 +21,7 @@ from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import suites_of
 from m3agent.tools.test_report import TestReport, error_line
+from m3agent.util.private_file import read_file, write_file
 
 COLLECT_SECONDS = 60.0  # time limit of the collection
 MOST_ERRORS = 5  # number of different errors that people are told

@@ -9,9 +9,9 @@ from pathlib import Path
 from m3agent.agent.repo.host_git import read_regular
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.settings.settings import Settings
-from m3agent.agent.util.trust import Trust
 from m3agent.sandbox.declared.container import Container, MayBuild, read_containers
 from m3agent.sandbox.declared.types import MOST_TEXT, Files, ScanResult
+from m3agent.util.trust import Trust
 
 TRUSTED = "dockerfiles-trusted"
 """A folder in the state folder, for `Trust`."""

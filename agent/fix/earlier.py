@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from m3agent.agent.delivery.apply import HandOver
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.entry import opened
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.load import Issue
@@ -17,6 +16,7 @@ from m3agent.agent.mcp.config import configured
 from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.options import Flags
 from m3agent.agent.settings.settings import SETTINGS, Settings
+from m3agent.util.errors import UsageError
 
 
 def request_of(

@@ -26,8 +26,8 @@ from m3agent.agent.session.session import Session
 from m3agent.agent.settings.loader import load_settings
 from m3agent.agent.settings.settings import Settings, state_dir
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
-from m3agent.serving.client.daemon_thread import in_background
 from m3agent.serving.client.messages import Delta
+from m3agent.util.daemon_thread import in_background
 
 
 def read_issue(

@@ -17,7 +17,6 @@ from m3agent.agent.certificate.statement import Base, Source, write
 from m3agent.agent.delivery.apply import PullUpdate, apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.pr_text import Work, commit_message
 from m3agent.agent.delivery.pull_request import Offered, offer, push_further
-from m3agent.agent.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
 from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.loop.completion_gate import why_not_tested
@@ -29,6 +28,7 @@ from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.http import mask_key
+from m3agent.util.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
 
 
 @dataclass(frozen=True)

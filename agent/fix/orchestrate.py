@@ -13,7 +13,6 @@ from m3agent.agent.certificate.environment import described_environment
 from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
 from m3agent.agent.endpoint.choice import choose_endpoint, opened
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
@@ -33,18 +32,19 @@ from m3agent.agent.session import events
 from m3agent.agent.session.retention import at_work_on, trim
 from m3agent.agent.session.session import CALLS, Session
 from m3agent.agent.session.usage import Totals
-from m3agent.agent.util.append_only import fault
-from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.store.git import copy_store
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.sandbox.threads import uninterrupted
 from m3agent.serving.client.messages import Delta
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, described, suites_of
+from m3agent.util.append_only import fault
+from m3agent.util.concurrency import all_of
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.util.threads import uninterrupted
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.verify.verify import Verification
-from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.runners.suites import files_of_tests
+from m3agent.util.python_ast import parse
 
 VERDICTS = ("verified", "unverified", "failed")
 

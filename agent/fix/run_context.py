@@ -16,17 +16,17 @@ from m3agent.agent.context.tokenizer.source import chosen_tokenizer
 from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
 from m3agent.agent.endpoint.disclosure import announce
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.loop.compaction import conversation_room
 from m3agent.agent.session.events import EndpointProbed, Event
 from m3agent.agent.session.usage import prices_of
 from m3agent.agent.settings.settings import Settings
-from m3agent.agent.util.concurrency import all_of
 from m3agent.serving.check.prefix_probe import Findings, examine
 from m3agent.serving.client.endpoint import Endpoint, probe, unasked
 from m3agent.serving.client.prices import Prices
+from m3agent.util.concurrency import all_of
+from m3agent.util.errors import UsageError
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.dockerfiles import may_build
 from m3agent.agent.fix.suites import suites_of
 from m3agent.agent.repo.repository import Repository, last_tag
@@ -26,6 +25,7 @@ from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.errors import UsageError
 
 NOT_ISOLATED = (
     "no isolation: commands run in this container with your rights and its network; the verdict says so"

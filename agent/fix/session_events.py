@@ -11,7 +11,6 @@ from typing import Any, Literal
 from m3agent import __version__
 from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
-from m3agent.agent.errors import M3AgentError
 from m3agent.agent.fix.ranking import Rank
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.loop.resume import ResumePoint
@@ -24,6 +23,7 @@ from m3agent.agent.verify.verify import Verification
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.tools.test_report import TestReport
+from m3agent.util.errors import M3AgentError
 
 
 def session_started(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from m3agent.agent.repo.repository import Repository
-from m3agent.agent.util.plain_file import read_inside
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners import suites
 from m3agent.tools.runners.base import MOST_TEXT, Tree
+from m3agent.util.plain_file import read_inside
 
 NO_TESTS = (
     "no tests were found here, so nothing can verify a patch: add a test that shows the fault, or name the command that runs "

@@ -17,15 +17,6 @@ from typing import TypeVar
 from m3agent.agent.delivery.apply import HandOver, PullUpdate
 from m3agent.agent.delivery.pull_request import address_of
 from m3agent.agent.delivery.push import ORIGIN, fetch, heads_of
-from m3agent.agent.errors import (
-    EXIT_CODES,
-    HANDED_OVER,
-    EnvironmentFault,
-    M3AgentError,
-    PermissionRefused,
-    Status,
-    UsageError,
-)
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.follow import text
 from m3agent.agent.forge.address import Project, PullReference, parse_pull_request
@@ -43,7 +34,16 @@ from m3agent.agent.session.log_reader import LOG, Line, read_ends, read_log
 from m3agent.agent.session.session import Session
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import (
+    EXIT_CODES,
+    HANDED_OVER,
+    EnvironmentFault,
+    M3AgentError,
+    PermissionRefused,
+    Status,
+    UsageError,
+)
 
 LIMITED_SECONDS = 60.0
 """The wait in seconds if the server limits requests and does not say for how long. GitHub asks for a minute at least."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Self, TypeAlias
 from urllib.parse import SplitResult, quote, urlsplit
 
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.sanitize import quoted
 from m3agent.serving.client.http import is_local
+from m3agent.util.errors import UsageError
+from m3agent.util.sanitize import quoted
 
 GITHUB_API = "https://api.github.com"
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urljoin, urlsplit
 
 from m3agent import __version__
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.forge.address import Project, gitlab_host
-from m3agent.agent.util.sanitize import quoted, replace_unprintable
 from m3agent.serving.client.http import certificates_for, is_local, mask_key
 from m3agent.serving.client.retry import api_policy
+from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
+from m3agent.util.sanitize import quoted, replace_unprintable
 
 if TYPE_CHECKING:
     import httpx2

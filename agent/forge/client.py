@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.forge.address import GITHUB_API, IssueReference, Project, PullReference, project_of
 from m3agent.agent.forge.api import Api, TooLarge, part, words
-from m3agent.agent.util.sanitize import replace_unprintable
+from m3agent.util.errors import M3AgentError, UsageError
+from m3agent.util.sanitize import replace_unprintable
 
 MARK = "<!-- m3agent -->"
 """The first line of m3agent's own comments. Comments that begin with it are not read."""

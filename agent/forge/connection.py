@@ -11,7 +11,7 @@ from m3agent.agent.forge.api import API_SECONDS, Api, Token
 from m3agent.agent.forge.client import Client
 from m3agent.agent.forge.github import GitHub
 from m3agent.agent.forge.gitlab import GitLab
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
 
 CLIENTS: Mapping[ServerKind, type[Client]] = {"github": GitHub, "gitlab": GitLab}
 T = TypeVar("T")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.forge.address import Project, PullReference
 from m3agent.agent.forge.api import part, words
 from m3agent.agent.forge.client import (
@@ -21,6 +20,7 @@ from m3agent.agent.forge.client import (
     is_said,
     place_in,
 )
+from m3agent.util.errors import UsageError
 
 MEMBERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 """The values of `author_association` of people who belong to a project. GitHub sets them."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.forge.address import Project, PullReference
 from m3agent.agent.forge.api import Api, part, words
 from m3agent.agent.forge.client import (
@@ -21,6 +20,7 @@ from m3agent.agent.forge.client import (
     is_said,
     place_in,
 )
+from m3agent.util.errors import PermissionRefused, UsageError
 
 DEVELOPER = 30
 """GitLab's number for the least access with which a person may push."""

@@ -7,7 +7,6 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.issue.images import (
     KINDS,
     MAX_IMAGE_BYTES,
@@ -16,7 +15,8 @@ from m3agent.agent.issue.images import (
     IssueImage,
     image_of,
 )
-from m3agent.agent.util.sanitize import quoted
+from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.sanitize import quoted
 
 MAX_FRAMES = 8
 """The most frames taken from a video."""

@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from m3agent.agent.forge.address import IssueReference
 from m3agent.agent.forge.api import TooLarge, TooSlow, read_bounded
 from m3agent.agent.issue.images import KINDS, MAX_IMAGE_BYTES, MAX_IMAGES, IssueImage, image_of
-from m3agent.agent.util.sanitize import quoted
 from m3agent.sandbox.network.allow_list import is_public
+from m3agent.util.sanitize import quoted
 
 if TYPE_CHECKING:
     import httpx2

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.images import IssueImage, fitting
-from m3agent.agent.util.sanitize import quoted, replace_unprintable
+from m3agent.util.errors import UsageError
+from m3agent.util.sanitize import quoted, replace_unprintable
 
 if TYPE_CHECKING:
     from m3agent.agent.forge.address import IssueReference

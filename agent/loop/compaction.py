@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from m3agent.agent.context.chunk_format import estimate
 from m3agent.agent.session.messages import FIRST, Message
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.client.messages import Usage
+from m3agent.util.sanitize import printable_line
 
 MOST_CONVERSATION = 131_072
 """Most tokens kept free for the conversation when the repository is packed; a quarter of the window if that is less."""

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import Any
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.errors import Status, UsageError
 from m3agent.agent.loop import turn_events
 from m3agent.agent.loop.completion_gate import accepts, pinned_tests
 from m3agent.agent.loop.sampling import Variation
@@ -21,6 +20,7 @@ from m3agent.agent.session.usage import Totals
 from m3agent.agent.stall import StallDetector, as_seen
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.registry import traits_of
+from m3agent.util.errors import Status, UsageError
 
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
 """Statuses of sessions that can be resumed: the model had not said that it was done."""

@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.settings.settings import Settings, config_file
-from m3agent.agent.util.plain_file import read_first, read_inside
-from m3agent.agent.util.trust import Trust
 from m3agent.tools.mcp.server import CALL_SECONDS, McpServer
+from m3agent.util.errors import UsageError
+from m3agent.util.plain_file import read_first, read_inside
+from m3agent.util.trust import Trust
 
 USER_FILE, PROJECT_FILE = "mcp.json", ".mcp.json"
 """The first lies beside the user's settings file, the second at the top of a repository. Other agents use the

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from m3agent.agent.context.neutralise import harmless
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.tools.base import ToolResult, refusal
 from m3agent.tools.mcp.server import McpServer
+from m3agent.util.errors import UsageError
+from m3agent.util.sanitize import printable_line
 
 if TYPE_CHECKING:
     from m3agent.tools.mcp.servers import McpServers

@@ -17,19 +17,19 @@ from m3agent.agent.certificate.build import Change
 from m3agent.agent.certificate.statement import Base
 from m3agent.agent.certificate.statement import Source as Origin
 from m3agent.agent.delivery.push import fetch
-from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.forge.address import pull_of_origin
 from m3agent.agent.forge.api import find_token
 from m3agent.agent.forge.connection import ask
 from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
 from m3agent.agent.repo.snapshot import TREES, borrowing_store, workspace_of
-from m3agent.agent.util.counted import first_of
-from m3agent.agent.util.plain_file import read_first
-from m3agent.agent.util.sanitize import quoted
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.counted import first_of
+from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.util.plain_file import read_first
+from m3agent.util.sanitize import quoted
 
 MOST_PATCH = 64 << 20
 """Largest patch that is read, in bytes."""

@@ -20,7 +20,7 @@ from m3agent.agent.certificate.table import in_rows, runs_of
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source
 from m3agent.agent.repo.repository import GitCommandFailed, Repository
-from m3agent.agent.util.counted import first_of
+from m3agent.util.counted import first_of
 
 MOST_NAMED = 3
 """Most tests, packages or files that a difference names."""

@@ -19,7 +19,6 @@ from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.repo.snapshot import scratch_folder
 from m3agent.agent.settings.settings import Settings
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.agent.verify.verify import Verification, verify
@@ -29,6 +28,7 @@ from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import exception_line
+from m3agent.util.sanitize import printable_line
 
 MOST_RED = 3
 """Most red tests of which people read why they are red."""

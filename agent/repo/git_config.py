@@ -13,11 +13,11 @@ import shutil
 import subprocess
 import tempfile
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repo.host_git import FOLDER, LINKED, first_line, read_regular
-from m3agent.agent.util.private_file import write_file
-from m3agent.agent.util.xdg import state_path
 from m3agent.sandbox.store.git_command import for_no_repository, for_owner_question
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
+from m3agent.util.private_file import write_file
+from m3agent.util.xdg import state_path
 
 ALLOWED = (
     "core.autocrlf",

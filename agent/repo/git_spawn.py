@@ -124,7 +124,7 @@ def blocked_in(folders: Iterable[tuple[str, Iterable[str]]]) -> Exception | None
             except OSError:  # absent
                 continue
             if not plain:
-                from m3agent.agent.errors import EnvironmentFault
+                from m3agent.util.errors import EnvironmentFault
 
                 return EnvironmentFault(f"Git cannot read {path}, which is not a regular file: remove it.")
     return None

@@ -21,9 +21,9 @@ from __future__ import annotations
 import os
 from hashlib import sha256
 
-from m3agent.agent.util.plain_file import read_first
-from m3agent.agent.util.xdg import state_folder
 from m3agent.sandbox.store.git_command import GitCommand, for_repository
+from m3agent.util.plain_file import read_first
+from m3agent.util.xdg import state_folder
 
 FOLDER = "git"
 """A folder in the state folder. It holds one common folder for each repository."""

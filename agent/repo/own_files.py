@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from m3agent.agent.util.plain_file import read_first
+from m3agent.util.plain_file import read_first
 
 _HEAD = 2000
 """Bytes at the beginning of a file that show whether m3agent wrote it."""

@@ -11,10 +11,10 @@ import os
 import shutil
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.agent.repo.host_git import HostGit, find
 from m3agent.agent.repo.repository import Repository, git, open_repository
 from m3agent.sandbox.store.git_command import for_no_repository
+from m3agent.util.errors import EnvironmentFault
 
 FOLDER = "plain-folders"
 """Folder in the state for the git folders."""

@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repo import git_spawn
 from m3agent.agent.repo.git_config import no_git
 from m3agent.agent.repo.host_git import HostGit, find
 from m3agent.agent.repo.own_files import own_files
 from m3agent.sandbox.store.git_command import for_no_repository, subcommand
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
 
 MIN_GIT = (2, 30)
 """The oldest accepted version of git: the one in Debian 11."""

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.agent.repo.git_spawn import blocked_in
 from m3agent.agent.repo.host_git import read_regular
 from m3agent.agent.repo.repository import Repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.errors import EnvironmentFault
 
 TREES = "trees.git"
 """A folder in a session's folder. It holds the states of the session's work tree."""

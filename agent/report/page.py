@@ -13,12 +13,12 @@ from typing import Any
 from jinja2 import Template
 from markupsafe import Markup
 
-from m3agent.agent.errors import Status
 from m3agent.agent.report.model import SessionReport
 from m3agent.agent.report.plot import legend, plot
 from m3agent.agent.report.template import page_environment
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import LOG
+from m3agent.util.errors import Status
 
 _LINK = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/#?=&%+-]*")
 

@@ -27,7 +27,7 @@ from m3agent.agent.session.log_reader import (
 )
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
 from m3agent.agent.session.session import PATCH
-from m3agent.agent.util.counted import counted
+from m3agent.util.counted import counted
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""

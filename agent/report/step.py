@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from m3agent.agent.session.log_reader import Line, items, mapping, text
-from m3agent.agent.util.counted import counted
-from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.tools.registry import traits_of
+from m3agent.util.counted import counted
+from m3agent.util.sanitize import last_line, printable_line
 
 MOST_TITLE = 120  # characters
 MOST_OUTCOME = 100  # characters

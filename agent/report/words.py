@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
-from m3agent.agent.util.counted import counted, first_of
+from m3agent.util.counted import counted, first_of
 
 LEAST_SHARE = 0.001  # of the window that is shown as a number
 MOST_NAMES = 20  # most names of test suites

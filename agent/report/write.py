@@ -5,8 +5,8 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.atomic_write import write_whole
+from m3agent.util.atomic_write import write_whole
+from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
 
 
 def written(path: Path, page: bytes, beside: str = "") -> str:

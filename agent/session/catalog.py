@@ -10,12 +10,12 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.errors import UsageError, reason_of
 from m3agent.agent.repo.host_git import find as find_repository
 from m3agent.agent.session.events import SessionForked
 from m3agent.agent.session.log_reader import LOG, Line, items, number, read_ends, read_last, text, whole
 from m3agent.agent.session.record import SessionRecord, read_session, record_of
 from m3agent.agent.session.session import PATCH
+from m3agent.util.errors import UsageError, reason_of
 
 NOT_FINISHED = "not finished"
 """Status of a session whose log has no end: it is still running or was killed. The log does not show which."""

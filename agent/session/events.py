@@ -416,7 +416,7 @@ class SessionFinished(Event):
     """The session ended; its last event. Usage fields cover the whole session and are None if unknown."""
 
     type = "session.finished"
-    status: str  # a `m3agent.agent.errors.Status`
+    status: str  # a `m3agent.util.errors.Status`
     exit: int
     reason: str
     patch: str | None

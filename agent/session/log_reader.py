@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import UsageError, reason_of
 from m3agent.agent.session.events import VERSION
+from m3agent.util.errors import UsageError, reason_of
 
 LOG = "events.jsonl"
 Line = dict[str, Any]

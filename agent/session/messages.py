@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.append_only import AppendOnlyFile
+from m3agent.util.append_only import AppendOnlyFile
+from m3agent.util.errors import UsageError
 
 Message = dict[str, Any]
 FILE = "messages.jsonl"

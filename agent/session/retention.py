@@ -13,7 +13,7 @@ from m3agent.agent.session.catalog import disk_use, repository_of, session_folde
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.messages import FILE as MESSAGES
 from m3agent.agent.session.session import CALLS
-from m3agent.agent.util.append_only import is_locked
+from m3agent.util.append_only import is_locked
 
 MOST_BYTES = 4 << 30
 """The most bytes for all sessions together. Above it, the oldest sessions lose the files that only resuming

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.session.events import (
     VERSION,
     CallFinished,
@@ -21,8 +20,9 @@ from m3agent.agent.session.events import (
     SessionStarted,
 )
 from m3agent.agent.session.log_reader import LOG, Line, read_log
-from m3agent.agent.util.append_only import AppendOnlyFile, fault
-from m3agent.agent.util.atomic_write import remove_unfinished, write_whole
+from m3agent.util.append_only import AppendOnlyFile, fault
+from m3agent.util.atomic_write import remove_unfinished, write_whole
+from m3agent.util.errors import UsageError
 
 SYNCED = (SessionStarted, SessionResumed, CallStarted, CallFinished, SessionFinished)
 """Events that are synced to the disk before the session continues."""

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.util.append_only import AppendOnlyFile
 from m3agent.serving.client.messages import TurnTokens
+from m3agent.util.append_only import AppendOnlyFile
 
 FILE = "tokens.jsonl"
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.server_key import OPENAI, ServerKey
 from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
-from m3agent.agent.util.plain_file import read_first, read_inside
-from m3agent.agent.util.sanitize import printable_line, printable_text
-from m3agent.agent.util.table import wrapped
 from m3agent.sandbox.declared.toml_text import parse_toml
+from m3agent.util.errors import UsageError
+from m3agent.util.plain_file import read_first, read_inside
+from m3agent.util.sanitize import printable_line, printable_text
+from m3agent.util.table import wrapped
 
 _PREFIX = "M3AGENT_"
 OTHER_VARIABLES = frozenset({"M3AGENT_STATE", "M3AGENT_EQUIPPED", "M3AGENT_BUNDLE"})

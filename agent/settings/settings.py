@@ -16,9 +16,9 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from m3agent.agent.util.token_count import token_count
-from m3agent.agent.util.xdg import config_path, state_path
 from m3agent.sandbox.backends.kinds import Backend
+from m3agent.util.token_count import token_count
+from m3agent.util.xdg import config_path, state_path
 
 if TYPE_CHECKING:
     from m3agent.agent.settings.server_key import ServerKey

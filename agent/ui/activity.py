@@ -11,7 +11,7 @@ from rich.text import Text
 from m3agent.agent.report.text import duration
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import FRAMES, note
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.util.sanitize import printable_line
 
 MOST_SAID = 1000  # characters of a note
 

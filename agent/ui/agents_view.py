@@ -20,10 +20,10 @@ from m3agent.agent.ui.plan_view import (
     paragraph,
     speed,
 )
-from m3agent.agent.util.counted import counted
 from m3agent.serving.plan.agents import CONVERSATION, OUTPUT_TOKENS, TOOL_SECONDS, TURNS, Activity
 from m3agent.serving.plan.recipe import LICENCE
 from m3agent.serving.plan.speed import at_speed_of
+from m3agent.util.counted import counted
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.agents import Segment, Simulation, TeamPlan

@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.text import Text
 
-from m3agent.agent.errors import HANDED_OVER, Status
 from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
-from m3agent.agent.util.as_typed import as_typed
-from m3agent.agent.util.counted import counted, first_of
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
+from m3agent.util.as_typed import as_typed
+from m3agent.util.counted import counted, first_of
+from m3agent.util.errors import HANDED_OVER, Status
+from m3agent.util.sanitize import printable_line
 
 LABEL = 10  # cells of the longest label
 MOST_TESTS = 5  # most tests shown of each kind

@@ -24,7 +24,7 @@ from rich.segment import ControlType, Segment
 from rich.text import Text
 
 from m3agent.agent.ui.layout import Block, in_ascii, shows_unicode
-from m3agent.agent.util.sanitize import UNPRINTABLE
+from m3agent.util.sanitize import UNPRINTABLE
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -15,7 +15,6 @@ from typing import Self
 
 from rich.text import Text
 
-from m3agent.agent.errors import HANDED_OVER
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report import text, words
 from m3agent.agent.report.step import step_outcome, step_title
@@ -25,11 +24,12 @@ from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import Block, beside, one_row
 from m3agent.agent.ui.patch_view import change
 from m3agent.agent.ui.status_row import StatusRow, area, still
-from m3agent.agent.util.counted import counted
-from m3agent.agent.util.sanitize import printable_line, printable_text
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
+from m3agent.util.counted import counted
+from m3agent.util.errors import HANDED_OVER
+from m3agent.util.sanitize import printable_line, printable_text
 
 MOST_TOLD = 20  # most different network requests that are shown
 SAID = 300  # most characters of what the model says between two calls

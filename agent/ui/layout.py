@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.spinner import Spinner
 from rich.text import Text
 
-from m3agent.agent.util.table import wrapped
+from m3agent.util.table import wrapped
 
 Block = Callable[[int | None], Sequence[Text]]
 """Returns lines that stay. Argument: the width of the terminal in cells; None for a pipe or a file. The thread that

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from m3agent.agent.report.patch import FilePatch, Kind, PatchLine, parse_patch
 from m3agent.agent.ui.layout import Block
-from m3agent.agent.util.sanitize import printable_line
+from m3agent.util.sanitize import printable_line
 
 MOST_LINES = 12
 """Most lines of one change that are shown when it happens."""

@@ -10,10 +10,10 @@ from rich.text import Text
 
 from m3agent.agent.report import text
 from m3agent.agent.ui.layout import Block, beside, in_order
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.agent.util.table import columns
 from m3agent.serving.plan.memory_model import GIB, gib
 from m3agent.serving.plan.recipe import LICENCE
+from m3agent.util.sanitize import printable_line
+from m3agent.util.table import columns
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Memory, Plan

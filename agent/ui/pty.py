@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 
 from m3agent.agent.ui.stdio import Output
 from m3agent.sandbox.backends.sandbox import Sandbox
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
 
 SHELL = '"$(command -v bash || command -v sh)"'
 FOREVER = 7 * 86400.0

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.text import Text
 
-from m3agent.agent.errors import Status
 from m3agent.agent.ui.closing import MARKS, OTHER_MARK
 from m3agent.agent.ui.layout import in_ascii, shows_unicode
-from m3agent.agent.util.sanitize import print_text, printable_text
+from m3agent.util.errors import Status
+from m3agent.util.sanitize import print_text, printable_text
 
 LABEL = "bold cyan"
 HEAD = "bold"

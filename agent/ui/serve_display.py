@@ -11,10 +11,10 @@ from rich.text import Text
 from m3agent.agent.report import text
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import note
-from m3agent.agent.util.sanitize import has_terminal, printable_line
 from m3agent.serving.check.check import Check
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import Phase, ServerRecord
+from m3agent.util.sanitize import has_terminal, printable_line
 
 BAR = 24  # cells
 LABEL = 22  # cells

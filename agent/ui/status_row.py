@@ -20,8 +20,8 @@ from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.ui.closing import Facts
 from m3agent.agent.ui.layout import ATTEMPT, FRAMES
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.serving.client.messages import Delta
+from m3agent.util.sanitize import printable_line
 
 NEAR = 2 / 3  # share of a limit from which the limit is shown beside the usage
 SILENT = 5  # seconds without a delta in the middle of an answer after which the silence is shown

@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
-from m3agent.agent.errors import EnvironmentFault
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import EnvironmentFault
 
 T = TypeVar("T")
 CHUNK = 1 << 16  # bytes of standard input read at once

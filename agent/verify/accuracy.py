@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent import __version__
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 FOLDER = "verdicts"
 """The folder in the state folder."""

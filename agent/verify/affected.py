@@ -19,7 +19,7 @@ from pathlib import PurePosixPath
 
 from m3agent.agent.verify.patched_files import Contents
 from m3agent.agent.verify.python_file import Definition, Function, imports_in
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 PROSE_FOLDERS = frozenset({"doc", "docs", "newsfragments", "changelog", "changelog.d", "changes", "news"})
 PROSE_NAMES = frozenset(

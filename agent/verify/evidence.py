@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from m3agent.agent.util.sanitize import last_line
 from m3agent.agent.verify.flaky import containers, members, without
 from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.review import Finding
@@ -15,6 +14,7 @@ from m3agent.agent.verify.stability import NO_REPEATS, Repeats
 from m3agent.agent.verify.tree_runs import MadeRun
 from m3agent.tools.runners.suites import file_of, is_named, without_suite
 from m3agent.tools.test_report import EMPTY, TestReport
+from m3agent.util.sanitize import last_line
 
 NOT_RUN = EMPTY, EMPTY
 """The reports of tests that did not run on the two trees."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.util.counted import first_of
 from m3agent.agent.verify.verify import Verification
 from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, without_suite
 from m3agent.tools.test_runner import first_error
+from m3agent.util.counted import first_of
 
 FeedbackKind = Literal[
     "broken",

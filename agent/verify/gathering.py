@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.changed_tests import changed_tests
 from m3agent.agent.verify.evidence import NOT_RUN, Evidence
 from m3agent.agent.verify.expectations import changed_expectations
@@ -54,6 +53,7 @@ from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, of_suites, suite_of, suites_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
+from m3agent.util.concurrency import all_of
 
 KNOWN_SECONDS = 0.1
 """Seconds in which a result of the base tree's tests that is known arrives."""

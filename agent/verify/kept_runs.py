@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 
 class Run(Protocol):

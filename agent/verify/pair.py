@@ -6,12 +6,12 @@ import functools
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
+from m3agent.util.concurrency import all_of
 
 FREE_SECONDS = 30.0
 """Seconds that reruns may always take. Beyond that they stop once they took longer than the first run of all tests."""

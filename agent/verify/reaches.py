@@ -29,7 +29,7 @@ from m3agent.agent.verify.python_file import (
     parsed,
 )
 from m3agent.agent.verify.syntax import Syntax, member
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 MOST_SOURCE = 4 << 20
 """Largest source file that is read, in bytes. Parsing takes about a second and 300 MiB of memory per MiB."""

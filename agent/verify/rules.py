@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from m3agent.agent.util.counted import counted, first_of
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.stability import COMPARED_RUNS
 from m3agent.tools.runners.suites import file_of
+from m3agent.util.counted import counted, first_of
 
 Verdict = Literal["verified", "unverified", "failed"]
 Part = Literal["further runs", "delivered", "issue"]

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from m3agent.agent.util.concurrency import all_of
 from m3agent.agent.verify.flaky import without
 from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import files_of_tests_near
@@ -20,6 +19,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
+from m3agent.util.concurrency import all_of
 
 REST = 0.5
 """Share of the time of a large suite until which tests start that need not run; the remaining time is for reruns."""

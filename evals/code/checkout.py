@@ -13,7 +13,6 @@ import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository
 from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.evals.code.archive import unpack
@@ -24,6 +23,7 @@ from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.sandbox.images.indexes import indexes_here
 from m3agent.sandbox.store.git import RAW_ATTRIBUTES, UNFINISHED, GitFailed, TreeStore, run_git
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOT_THERE = ("couldn't find remote ref", "not our ref")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.code.checkout import checkout
 from m3agent.evals.code.code_image import code_image
 from m3agent.evals.code.leak_proof import LeakProof
 from m3agent.evals.data.instance import DataError, Task
+from m3agent.util.errors import EnvironmentFault
 
 WORK, PROOF = "work", "proof.json"
 CODE = Path("evals", "code")

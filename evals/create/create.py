@@ -13,7 +13,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.folder import CreatedFolder, ValidatedCandidate, instance_id, pack, row_of
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.history import CommitHistory
@@ -24,6 +23,7 @@ from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.swebench import read_row
 from m3agent.sandbox.images.debian import BASES
+from m3agent.util.sanitize import printable_line
 
 WINDOW = 200
 """Number of commits to examine before the likeliest fixes among them are validated."""

@@ -25,11 +25,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.report.write import write_page
 from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.mine import MinedCommit
 from m3agent.sandbox.store.git import TreeStore
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
 SEEN = (

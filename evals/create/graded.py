@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from m3agent.agent.util.sanitize import last_line
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import GREEN, Grader, InvalidInstance
 from m3agent.evals.grade.strict import MOST_LINE, TestRun
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.util.sanitize import last_line
 
 RUNS = 2
 """Number of runs with the fix. A test counts only if it passes in each of them."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
 from m3agent.agent.repo.snapshot import borrowing_store
 from m3agent.sandbox.store.git import DIFF_OPTIONS, GitFailed, TreeStore
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 SUBMODULE = 0o160000
 ABSENT = 0

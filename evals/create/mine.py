@@ -18,10 +18,10 @@ from pathlib import PurePosixPath
 
 from m3agent.evals.create.history import ABSENT, SUBMODULE, Commit, CommitChange, CommitHistory
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.python_ast import parse
 from m3agent.sandbox.store.git import GitFailed
 from m3agent.sandbox.store.workspace import refuse_git_files
 from m3agent.tools.runners.python import is_test_file
+from m3agent.util.python_ast import parse
 
 MOST_PATCH = 1 << 20
 """Limit for both patches together, in bytes. Larger patches mostly contain binary fixtures."""

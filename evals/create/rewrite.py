@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.create.mine import MinedCommit
 from m3agent.evals.create.statement import GIVEN_AWAY, TERSE
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.client import Client
 from m3agent.serving.client.messages import Turn
 from m3agent.serving.wire import ThinkingMode
+from m3agent.util.sanitize import printable_line
 
 TRIES = 2
 SECONDS = 900.0

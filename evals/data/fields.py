@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError
+from m3agent.util.sanitize import printable_line
 
 
 class Fields:

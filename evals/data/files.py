@@ -6,10 +6,10 @@ import os
 import stat
 from pathlib import Path
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import INSTANCE_ID, DataError
 from m3agent.sandbox.store.git import TreeStore, run_git
 from m3agent.sandbox.store.workspace import inside_git
+from m3agent.util.sanitize import printable_line
 
 BASE = "refs/heads/base"
 """The ref that points to a stored folder's latest commit."""

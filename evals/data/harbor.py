@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.files import files_in, id_of, unreadable, within
 from m3agent.evals.data.instance import (
@@ -34,6 +33,7 @@ from m3agent.evals.data.instance import (
 )
 from m3agent.evals.data.recipe import FOLDER
 from m3agent.sandbox.declared.dockerfile import Stage, read_instructions, read_stages
+from m3agent.util.sanitize import printable_line
 
 TASK, INSTRUCTION, DOCKERFILE = "task.toml", "instruction.md", "Dockerfile"
 ENVIRONMENT, TESTS, SOLUTION = "environment", "tests", "solution"

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.files import id_of
 from m3agent.evals.data.harbor import TASK, read_task, task_folders
@@ -20,6 +19,7 @@ from m3agent.evals.data.instance import TESTBED, DataError, Instance
 from m3agent.evals.data.programs import PROGRAMS, program_names, read_program
 from m3agent.evals.data.rows import read_hub, read_json, read_jsonl, read_parquet
 from m3agent.evals.data.swebench import read_id, read_row
+from m3agent.util.sanitize import printable_line
 
 ROWS = "instances.jsonl"
 """Name of the rows' file in the folder of a data set."""

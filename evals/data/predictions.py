@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 
 REFERENCE = "gold"
 """Name that stands for the instances' own reference patches."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.data.files import commit_folder, id_of, unreadable, within
 from m3agent.evals.data.instance import Answer, DataError, Environment, Instance, Source, Task
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
+from m3agent.util.errors import EnvironmentFault
 
 PROGRAMS, GOLD, STATEMENT = "programs", "gold", "ISSUE.md"
 

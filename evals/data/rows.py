@@ -10,9 +10,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import DataError
+from m3agent.util.sanitize import printable_line
 
 MOST_ROW = 256 << 20
 """Limit for one line of a .jsonl file, in bytes: a thousand times the largest row of SWE-bench."""

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
-from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
+from m3agent.util.atomic_write import write_whole
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 RUN, ATTEMPTS, RESULT, PATCH, LOCK = "run.json", "attempts", "result.json", "patch.diff", "lock"
 LEFTOVERS_SECONDS = 90.0

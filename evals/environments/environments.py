@@ -12,7 +12,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
-from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.code.code_image import code_image
 from m3agent.evals.code.codebase import CODE, codebase
 from m3agent.evals.data.files import files_in
@@ -38,9 +37,10 @@ from m3agent.sandbox.images.kept import REPOSITORY, folder, one_at_a_time, touch
 from m3agent.sandbox.images.prune import make_room
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.sandbox.threads import stoppable
 from m3agent.tools.runners.python import Pytest
 from m3agent.tools.runners.suites import find_suites, needs_of, tree_files
+from m3agent.util.atomic_write import write_whole
+from m3agent.util.threads import stoppable
 
 RECIPE = 1  # part of every hash: raise it if the same data should give another image
 DISK_BUDGET = 60 << 30

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
 from m3agent.agent.report.write import write_page
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.data.dialects import BENCHMARKS
@@ -26,6 +25,7 @@ from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import apply, grading_trees, open_store
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.tools.runners.python import PYTEST
+from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
 
 OWN = {"repo_archive", "repo_ref", "environment", *(benchmark.signs[0] for benchmark in BENCHMARKS)}
 """Fields that only m3agent reads, whose paths belong to another folder, and those by which it recognises benchmarks."""

@@ -9,13 +9,13 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from m3agent.agent.exit_codes import FAILURES
-from m3agent.agent.util.concurrency import some_at_a_time
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import Validations
 from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.util.concurrency import some_at_a_time
 
 
 class Graded(BaseModel):

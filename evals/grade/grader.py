@@ -13,7 +13,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from m3agent import __version__
-from m3agent.agent.util.atomic_write import write_whole
 from m3agent.agent.verify.kept_runs import KeptRuns
 from m3agent.agent.verify.review import Finding, changed_registrations, findings_at
 from m3agent.evals.code.codebase import codebase
@@ -30,6 +29,7 @@ from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import version
 from m3agent.tools.tampering import ORDINARY, Signs
+from m3agent.util.atomic_write import write_whole
 
 LIMITS = SandboxLimits(pids=512)
 GREEN = frozenset({"passed", "xfailed"})

@@ -13,8 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.tools.runners.suites import without_suite
+from m3agent.util.sanitize import printable_line
 
 PARAMETER = re.compile(r"(.*?)\[(.*)\]", re.DOTALL)
 JUNK = re.compile(r"\[?\d*%?\]?")

@@ -23,7 +23,7 @@ from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import run_in_container
 from m3agent.evals.grade.own_rules import grade_by_own_rules
 from m3agent.evals.grade.rewards import grade_by_reward, grade_solution
-from m3agent.sandbox.threads import stoppable
+from m3agent.util.threads import stoppable
 
 PACKAGE = "swebench"
 NEEDED = ("eval_script", "log_parser")

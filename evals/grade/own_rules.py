@@ -14,16 +14,16 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.instance import Instance, OwnRules
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade import log_reader
 from m3agent.evals.grade.container import run_in_container
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.sandbox.threads import stoppable
+from m3agent.util.portable_source import portable_text
+from m3agent.util.sanitize import last_line, printable_line
+from m3agent.util.threads import stoppable
 
 GRADING = "/m3agent-grading"
 PARSER_SECONDS = 300.0

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.files import files_in, unreadable
 from m3agent.evals.data.harbor import SOLUTION, SOLVE, TEST, TESTS
 from m3agent.evals.data.instance import Instance, RewardRules
 from m3agent.evals.data.results import OfficialGrade
 from m3agent.evals.grade.container import ContainerRun, run_in_container
-from m3agent.sandbox.threads import stoppable
+from m3agent.util.sanitize import last_line, printable_line
+from m3agent.util.threads import stoppable
 
 GRADING = "/m3agent-grading"
 SCRIPT, OUT, DONE, PACKED = (f"{GRADING}/{name}" for name in ("script.sh", "out", "done", "artifacts.tar"))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.agent.verify.comparisons import may_change_comparisons
 from m3agent.agent.verify.inverted_runs import SECONDS, copies_of, run_copies
 from m3agent.agent.verify.tree_runs import changes_while_running
@@ -37,6 +36,7 @@ from m3agent.tools.tampering import NO_SIGNS, Signs
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import exception_line
 from m3agent.tools.test_runs import run_tests
+from m3agent.util.sanitize import last_line, printable_line
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0
 """Time limit of one test: a share of the whole limit, and its bounds in seconds.

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from m3agent.agent.errors import EnvironmentFault, UsageError, reason_of
-from m3agent.agent.util.concurrency import some_at_a_time
 from m3agent.evals.data.instance import Answer, DataError, Instance
 from m3agent.evals.data.load import digest
 from m3agent.evals.data.results import Grade, OfficialGrade, Verdict
@@ -26,6 +24,8 @@ from m3agent.evals.grade.official import can_grade, official_grade, official_gra
 from m3agent.evals.grade.strict import judge
 from m3agent.evals.grade.trees import DoesNotApply
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
+from m3agent.util.concurrency import some_at_a_time
+from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
 
 PHASES = {"environment": "code and image", "tests": "running its tests"}
 """The phases of a validation by their names, in order, with what happens in them."""

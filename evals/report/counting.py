@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.data.instance import INSTANCE_ID
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RUN, RunFolder
+from m3agent.util.errors import UsageError
 
 ORDER = (
     Verdict.ERROR,

@@ -15,7 +15,6 @@ from urllib.parse import quote
 from jinja2 import Template
 from markupsafe import Markup, escape
 
-from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.report.axis import LEFT, RIGHT, WIDTH, Axis, round_step
 from m3agent.agent.report.page import render as render_session
 from m3agent.agent.report.patch import FilePatch, parse_patch
@@ -31,6 +30,7 @@ from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.counting import Attempt
 from m3agent.evals.report.model import RunReport
 from m3agent.evals.report.usage import seconds_of, tokens_of
+from m3agent.util.errors import M3AgentError, UsageError
 
 MOST_PATCH = 6_000
 """Largest number of characters of a patch on the page; only the beginning of a longer one is shown."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from m3agent.agent.report.text import UNKNOWN, count, duration, price, share
-from m3agent.agent.util.counted import counted, first_of
-from m3agent.agent.util.sanitize import printable_line
-from m3agent.agent.util.table import fitting, wrapped, wrapping
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.report import wording
 from m3agent.evals.report.compare import RunComparison
 from m3agent.evals.report.model import RunReport, Score
 from m3agent.evals.report.usage import Amount, UsageSummary
+from m3agent.util.counted import counted, first_of
+from m3agent.util.sanitize import printable_line
+from m3agent.util.table import fitting, wrapped, wrapping
 
 MOST_FAILURES = 200
 """Most unresolved attempts that are listed below the numbers."""

@@ -14,13 +14,13 @@ from pathlib import Path
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.repo.snapshot import TREES
 from m3agent.agent.report.text import duration
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Grade, OfficialGrade, Seconds, Verdict
 from m3agent.evals.run.other_agent import STORE
 from m3agent.evals.run.own_agent import NO_CONFIG, STATE
 from m3agent.evals.run.parts import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.sandbox.errors import EnvironmentBuildFailed
+from m3agent.util.sanitize import printable_line
 
 CHECKOUT, LEAK_PROOF, GRADING = "repo", "leak-proof.json", "grading"
 """In an attempt's folder: the repository while the agent works, the leak proof, and the grader's logs."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from m3agent.agent.util.sanitize import last_line
 from m3agent.serving.launch.supervised import start_kept
+from m3agent.util.sanitize import last_line
 
 OUTPUT, ERRORS = "agent.out", "agent.err"
 """Files in an attempt's folder for the agent's standard output and standard error."""

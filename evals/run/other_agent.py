@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.plain_file import read_inside
 from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.counting_proxy import CountingProxy
@@ -25,6 +23,8 @@ from m3agent.evals.run.own_agent import ISSUE
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.prices import Prices
+from m3agent.util.errors import UsageError
+from m3agent.util.plain_file import read_inside
 
 ENDPOINT = "endpoint"
 PLACEHOLDERS = ("repo", "issue", "image", "output", "usage", ENDPOINT)

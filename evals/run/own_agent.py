@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, ModelServer
-from m3agent.agent.errors import EnvironmentFault, ServerFault, Status, UsageError
 from m3agent.agent.forge.address import SERVERS
 from m3agent.agent.session.catalog import session_folders
 from m3agent.agent.session.log_reader import LOG, text
@@ -21,6 +20,7 @@ from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.serving.client.http import host_of
+from m3agent.util.errors import EnvironmentFault, ServerFault, Status, UsageError
 
 STATE, ISSUE, NO_CONFIG = "state", "issue.md", "config"
 """In an attempt's folder: the agent's state folder, its issue, and a folder without a settings file."""

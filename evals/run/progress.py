@@ -15,9 +15,9 @@ from rich.text import Text
 from m3agent.agent.report.text import duration, price
 from m3agent.agent.ui.display import LiveView
 from m3agent.agent.ui.layout import beside
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.grade.validate import PHASES, Validation
+from m3agent.util.sanitize import printable_line
 
 VERDICTS: Mapping[str, str] = {
     **dict.fromkeys(map(str, Verdict), "yellow"),

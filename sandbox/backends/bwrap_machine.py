@@ -24,7 +24,7 @@ from m3agent.sandbox.backends.image import ETC, host_folders, host_python_usable
 from m3agent.sandbox.backends.sandbox import ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
-from m3agent.sandbox.start_process import start_process, wait_killed
+from m3agent.util.start_process import start_process, wait_killed
 
 FIRST_USER = 0x70000000
 """First of the user ids that no Linux system assigns (systemd's "Users, Groups, UIDs and GIDs").

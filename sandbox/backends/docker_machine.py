@@ -25,7 +25,7 @@ from m3agent.sandbox.backends.reaper import start_reaper
 from m3agent.sandbox.backends.sandbox import FEW_INODES, ROOT, TEMPORARY, TOOLBOX, Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, ImageMissing, OutOfMemory, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, ON_CPYTHON, Channel
-from m3agent.sandbox.threads import uninterrupted
+from m3agent.util.threads import uninterrupted
 
 LABEL = "m3agent"
 USER = "1000:1000"

@@ -25,9 +25,9 @@ from m3agent.sandbox.backends.sandbox import Folders, SandboxLimits
 from m3agent.sandbox.errors import EngineUnavailable, SandboxDied, SandboxError
 from m3agent.sandbox.protocol.channel import BOOT, Channel
 from m3agent.sandbox.protocol.supervisor import parent_of, remove, set_dumpable
-from m3agent.sandbox.start_process import start_process, wait_killed
 from m3agent.sandbox.store.git import SKIP_FOLDERS
-from m3agent.sandbox.threads import uninterrupted
+from m3agent.util.start_process import start_process, wait_killed
+from m3agent.util.threads import uninterrupted
 
 PREFIX = "m3agent-here-"
 """Start of the names of the sandboxes' folders."""

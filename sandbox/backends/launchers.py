@@ -13,7 +13,7 @@ import functools
 from collections.abc import Iterable
 
 from m3agent.sandbox.backends import pip_launcher
-from m3agent.sandbox.portable_source import portable_text
+from m3agent.util.portable_source import portable_text
 
 FOLDER = "bin"
 """Folder in the toolbox for the commands.

@@ -12,7 +12,7 @@ from typing import Any
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
 from m3agent.sandbox.declared.requirements import read_named_file
 from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 CFG, PY, TOX = "setup.cfg", "setup.py", "tox.ini"
 FACTOR = re.compile(r"[!\w{},.-]+:\s")

@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.toml_text import parse_toml
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 PYPROJECT = "pyproject.toml"
 TEST_GROUPS = frozenset({"test", "tests", "testing"})

@@ -46,7 +46,7 @@ from m3agent.sandbox.images.toolchains import (
     with_toolchains,
 )
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.sandbox.threads import stoppable
+from m3agent.util.threads import stoppable
 
 
 async def find_environment(

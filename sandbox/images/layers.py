@@ -32,7 +32,7 @@ from m3agent.sandbox.images.image_build import (
 )
 from m3agent.sandbox.images.indexes import Indexes, indexes_here
 from m3agent.sandbox.images.kept import REPOSITORY, Say, folder, one_at_a_time, touch
-from m3agent.sandbox.portable_source import portable_files
+from m3agent.util.portable_source import portable_files
 
 WORK = "/opt/m3agent-build"
 """Folder of a step's program and files in its container. The program empties it."""

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from m3agent.sandbox.errors import SandboxDied, SandboxError, SandboxTimeout
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.sandbox.protocol import supervisor
 from m3agent.sandbox.protocol.supervisor import FRAME, LEASE, MAX_PAYLOAD, VERSIONS
+from m3agent.util.portable_source import portable_text
 
 Header = dict[str, Any]
 DOCKER_STREAM = struct.Struct(">BxxxI")  # header in Docker's stream of an attached container

@@ -1,7 +1,7 @@
 """Process 1 of every sandbox: runs commands, transfers files, kills whole process trees.
 
 It is one file, for CPython 3.5 and later, with the standard library only. The host sends its source as the first
-data on the stream, without annotations (`m3agent.sandbox.portable_source`; see `BOOT` in `m3agent.sandbox.protocol.channel`).
+data on the stream, without annotations (`m3agent.util.portable_source`; see `BOOT` in `m3agent.sandbox.protocol.channel`).
 So the image needs only an interpreter, and the sandbox contains no file that could be tampered with.
 
 A frame of the protocol is the same in both directions, on standard input and output: the lengths of header

@@ -14,8 +14,8 @@ from typing import Any
 import typer.main
 from typer.core import TyperGroup
 
-from m3agent.agent.cli.app import app
-from m3agent.agent.cli.help import row_of
+from m3agent.cli.app import app
+from m3agent.cli.help import row_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 HEAD = """\

@@ -19,7 +19,7 @@ from scripts.docs.settings_page import renewed
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = ("integrations", "agent", "evals", "tools", "sandbox", "serving")
+PACKAGES = ("integrations", "cli", "evals", "agent", "tools", "sandbox", "serving", "util")
 """The packages, from the top layer to the bottom one."""
 
 

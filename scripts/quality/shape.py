@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-PRODUCT = ("agent", "tools", "sandbox", "serving", "evals")
+PRODUCT = ("agent", "cli", "tools", "sandbox", "serving", "evals", "util")
 TESTS = ("tests",)
 TABLES = (".toml", ".json")
 """Data that code evaluates; its lines do not count as code."""

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from m3agent.sandbox.python_ast import parse
 from m3agent.serving.embedded.operators import (
     arithmetic,
     calls,
@@ -32,6 +31,7 @@ from m3agent.serving.embedded.source import (
     last_line,
     splice,
 )
+from m3agent.util.python_ast import parse
 
 ON_EXPRESSIONS: tuple[Expression, ...] = (
     logic.comparisons,

@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.client.daemon_thread import in_background
 from m3agent.serving.embedded.http_app import served
 from m3agent.serving.embedded.policy import respond
 from m3agent.serving.embedded.repair import Budget
 from m3agent.serving.wire import CallFinished, ReasoningDelta, StreamParser, TextDelta, WireEvent, write
+from m3agent.util.daemon_thread import in_background
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

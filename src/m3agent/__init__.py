@@ -7,14 +7,14 @@ TYPE_CHECKING = False  # type checkers take it for true; `typing` would take lon
 if TYPE_CHECKING:
     from typing import Any
 
-    from m3agent.agent.errors import EnvironmentFault as EnvironmentFault
+    from m3agent.util.errors import EnvironmentFault as EnvironmentFault
     from m3agent.agent.fix.finalize import FixResult as FixResult
     from m3agent.agent.api import FixSettings as FixSettings
-    from m3agent.agent.errors import M3AgentError as M3AgentError
-    from m3agent.agent.errors import PermissionRefused as PermissionRefused
-    from m3agent.agent.errors import ServerFault as ServerFault
-    from m3agent.agent.errors import Status as Status
-    from m3agent.agent.errors import UsageError as UsageError
+    from m3agent.util.errors import M3AgentError as M3AgentError
+    from m3agent.util.errors import PermissionRefused as PermissionRefused
+    from m3agent.util.errors import ServerFault as ServerFault
+    from m3agent.util.errors import Status as Status
+    from m3agent.util.errors import UsageError as UsageError
     from m3agent.agent.api import fix as fix
     from m3agent.agent.api import fix_async as fix_async
 

@@ -1,6 +1,6 @@
 """`python -m m3agent` is the command line."""
 
-from m3agent.agent.__main__ import main
+from m3agent.cli.__main__ import main
 
 if __name__ == "__main__":
     main()

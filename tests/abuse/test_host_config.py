@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import Checkout, quick_checkout
 from m3agent.agent.context.packer import PackOptions
-from m3agent.agent.errors import M3AgentError, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, open_repository, origin_url
+from m3agent.cli import context as command
+from m3agent.util.errors import M3AgentError, UsageError
 from tests.abuse.test_host_git import CONFIG
 from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.conftest import later

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.context.checkout import quick_checkout
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.host_git import find
 from m3agent.agent.repo.repository import Repository, open_repository
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.abuse.test_host_config import Hostile
 from tests.abuse.test_host_git import CONFIG
 from tests.conftest import git, write_files

@@ -18,21 +18,21 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.cli import context as command
 from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.delivery.apply import apply_to_work_tree, commit_to_branch
 from m3agent.agent.delivery.push import RemoteBranches, has_commit, heads_of, push
-from m3agent.agent.errors import M3AgentError
 from m3agent.agent.repo.git_config import ALLOWED
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.repo.repository import Repository, last_tag, open_repository, origin_url
 from m3agent.agent.repo.snapshot import workspace_of
+from m3agent.cli import context as command
 from m3agent.evals.code.checkout import checkout
 from m3agent.evals.create.folder import pack
 from m3agent.evals.create.history import open_history
 from m3agent.evals.data.instance import Source, Task
 from m3agent.sandbox.store.git_command import SUBCOMMANDS, GitCommand, for_owner_question, subcommand
+from m3agent.util.errors import M3AgentError
 from tests.abuse.test_host_config import MORE, Hostile, configured
 from tests.abuse.test_host_git import CONFIG
 from tests.agent.delivery.test_apply import REGULAR

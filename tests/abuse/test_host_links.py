@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import PermissionRefused
+from m3agent.util.errors import PermissionRefused
 from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.conftest import git, write_files
 

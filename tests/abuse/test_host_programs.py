@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.serve.manage import detached
+from m3agent.cli.serve.manage import detached
 from m3agent.serving.launch.installed import installed_version
 from tests.conftest import git, later
 

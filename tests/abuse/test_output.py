@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.registry import Toolset
+from m3agent.util.sanitize import printable_line
 from tests.abuse.box import Box
 from tests.conftest import others_later
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from m3agent.agent.__main__ import main
+from m3agent.cli.__main__ import main
 from m3agent.serving.client import retry
 
 if __name__ == "__main__":

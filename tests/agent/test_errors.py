@@ -2,7 +2,10 @@
 
 import pytest
 
-from m3agent.agent.errors import (
+from m3agent.agent.exit_codes import FAILURES, Failure, exit_code_of
+from m3agent.sandbox.errors import DiskFull, SandboxError
+from m3agent.serving.errors import DeadlineExceeded, ModelServerError
+from m3agent.util.errors import (
     EXIT_CODES,
     EnvironmentFault,
     M3AgentError,
@@ -11,9 +14,6 @@ from m3agent.agent.errors import (
     Status,
     UsageError,
 )
-from m3agent.agent.exit_codes import FAILURES, Failure, exit_code_of
-from m3agent.sandbox.errors import DiskFull, SandboxError
-from m3agent.serving.errors import DeadlineExceeded, ModelServerError
 
 
 def test_exit_codes_are_those_of_the_contract() -> None:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from m3agent.agent.cli import app as cli
 from m3agent.agent.session.log_reader import LOG
-from tests.agent.cli.test_hostile_output import names
+from m3agent.cli import app as cli
 from tests.agent.scripted import FIX, ISSUE, NOT_TESTED, UNTESTED, MakeRepo, events
 from tests.agent.session.hostile_events import SESSION, hostile_lines
+from tests.cli.test_hostile_output import names
 from tests.command_line import Process, command, run
 from tests.conftest import later
 from tests.servers.misbehaving import MisbehavingServer
@@ -122,7 +122,7 @@ class Finder:
     def find_spec(self, name, *_):
         if name == at:
             os.kill(os.getpid(), signal.SIGINT)
-from m3agent.agent.__main__ import main
+from m3agent.cli.__main__ import main
 sys.meta_path.insert(0, Finder())
 if at == "the end":
     import atexit
@@ -136,7 +136,7 @@ main()
     [
         "m3agent.sandbox.store.git_command",
         later("typer"),
-        later("m3agent.agent.cli.app"),
+        later("m3agent.cli.app"),
         later("m3agent.agent.settings.loader"),
         later("pydantic"),
         "the end",
@@ -167,8 +167,8 @@ def test_a_parent_that_ignores_ctrl_c_is_obeyed(tmp_path: Path) -> None:
 
 FAULTY = """
 import sys
-from m3agent.agent.__main__ import main
-from m3agent.agent.cli import app
+from m3agent.cli.__main__ import main
+from m3agent.cli import app
 def broken():
     raise ValueError("so\\nbroken")
 app.main = broken

@@ -23,7 +23,7 @@ from m3agent.serving.check.reasoning_check import reasoning_check
 from m3agent.serving.check.script import expression
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.wire import Call, write
-from tests.agent.cli.test_serve import Machine
+from tests.cli.test_serve import Machine
 from tests.servers.forced import ForcedServer
 from tests.servers.loopback import LoopbackServer, QuietHandler
 from tests.servers.prefixes import PrefixServer

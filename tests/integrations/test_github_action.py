@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.agent.errors import M3AgentError, PermissionRefused, UsageError
 from m3agent.integrations.github_action import Action, NothingToDo, asked, may_approve, number_of, verify
+from m3agent.util.errors import M3AgentError, PermissionRefused, UsageError
 from tests.agent.delivery.test_pull_request import TOKEN, GitHub
 from tests.agent.scripted import BUGGY, DONE, FIX, TEST, calls
 from tests.conftest import git, one_kind

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from m3agent.agent.certificate import environment
 from m3agent.sandbox.backends import pip_launcher, pytest_bundle
-from m3agent.sandbox.portable_source import portable, portable_file
 from m3agent.sandbox.protocol import channel, supervisor
 from m3agent.serving.embedded import probe
+from m3agent.util.portable_source import portable, portable_file
 
 ROOT = Path(__file__).parents[2]
 OLDEST = (3, 5)

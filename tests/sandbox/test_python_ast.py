@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 SOURCE = "\n".join(
     f"def f{number}(a, *b, c=(1, [2, {{3: 4}}])):\n    return a + b[c]" for number in range(200)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.sandbox.start_process import start_process
+from m3agent.util.start_process import start_process
 
 pytestmark = pytest.mark.integration
 PIPES: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.in_sandbox import bootstrap
+from m3agent.util.portable_source import portable_text
 from tests.fakes.machine import Command
 
 KEY = b"k" * 32

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.tools.execution_map import ExecutionMap, Recording
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
 from m3agent.tools.run_tests import run_in_sandbox, standard_input
 from m3agent.tools.test_report import TestReport
+from m3agent.util.portable_source import portable_text
 from tests.conftest import write_files
 from tests.tools.bench import Bench
 from tests.tools.report_lines import KEY

@@ -19,8 +19,8 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
-from m3agent.sandbox.start_process import start_process
 from m3agent.tools.mcp.server import McpServer
+from m3agent.util.start_process import start_process
 
 MOST_LINE = 16 << 20
 """Largest message, in bytes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from m3agent.sandbox.python_ast import parse
+from m3agent.util.python_ast import parse
 
 EXAMPLE = ">>>"
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from m3agent.sandbox.portable_source import portable_file
 from m3agent.tools import in_sandbox
 from m3agent.tools.runners.base import Command, Job, Output, Reading, Runner, Unit
 from m3agent.tools.runners.records import read_records
+from m3agent.util.portable_source import portable_file
 
 
 def sandbox_file(name: str) -> bytes:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from m3agent.agent.context.tokenizer.files import prepare
 from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from kitoken import Kitoken

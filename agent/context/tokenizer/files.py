@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from m3agent.agent.context.tokenizer.source import TokenizerSource, identity, read_tokenizer
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.errors import UsageError
+from m3agent.util.private_file import read_file, write_file
 
 _MAGIC = b"m3agent tokenizer 2\n"
 _DIGEST_BYTES = 32

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from m3agent.agent.context.tokenizer.check import adds_up
 from m3agent.agent.context.tokenizer.source import TokenizerSource
-from m3agent.agent.errors import UsageError
-from m3agent.agent.util.private_file import read_file, write_file
 from m3agent.serving.client.http import host_of
 from m3agent.serving.client.tokenize import CONNECTIONS, TokenizeClient, page_urls
 from m3agent.serving.errors import EndpointRefused
+from m3agent.util.errors import UsageError
+from m3agent.util.private_file import read_file, write_file
 
 # Enough words, scripts, numbers, white space and symbols to distinguish two tokenizers of the same model
 # family.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from hashlib import sha256
 
 from m3agent.agent.context.cache import folder_of_all
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 TYPE_CHECKING = False  # type checkers take this for true; typing itself is slow to import
 if TYPE_CHECKING:
@@ -234,6 +234,6 @@ def _unreadable(path: str, error: Exception) -> Exception:
 
 
 def _fault(text: str) -> Exception:
-    from m3agent.agent.errors import UsageError
+    from m3agent.util.errors import UsageError
 
     return UsageError(text)

@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 from m3agent import __version__
 from m3agent.agent.settings.settings import state_dir
-from m3agent.agent.util.atomic_write import write_whole
 from m3agent.evals.code.archive import MOST_BYTES, TAKEN, extract_files
 from m3agent.evals.code.codebase import codebase
 from m3agent.evals.code.leak_proof import BRANCH
@@ -33,6 +32,7 @@ from m3agent.evals.run.parts import AttemptListener, PartsOf
 from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.image_build import files_as_tar
+from m3agent.util.atomic_write import write_whole
 
 AWAY, LOCK = Path("evals", "away"), "lock"
 """Folder of running attempts, below a node's state folder.

@@ -19,9 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent import __version__
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError, reason_of
 from m3agent.agent.settings.settings import state_dir
-from m3agent.agent.util.sanitize import last_line, printable_line
 from m3agent.evals.data.instance import DataError, Instance
 from m3agent.evals.data.results import AttemptRecord, Verdict
 from m3agent.evals.run.attempt import not_made
@@ -38,6 +36,8 @@ from m3agent.evals.run.cluster.node import (
 )
 from m3agent.evals.run.parts import AttemptListener, Make, PartsOf
 from m3agent.serving.client.retry import api_policy
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError, reason_of
+from m3agent.util.sanitize import last_line, printable_line
 
 SCHEME = "ray"
 KNOCK_SECONDS = 10.0

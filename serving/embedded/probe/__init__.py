@@ -9,7 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from m3agent.sandbox.portable_source import portable
+from m3agent.util.portable_source import portable
 
 MARK = "M3-REPAIR "
 """Start of the program's only result line; JSON follows."""

@@ -27,7 +27,7 @@ from acp.schema import EnvVariable, McpServerStdio
 
 from m3agent.agent.acp.blocks import read_prompt
 from m3agent.agent.acp.store import Mode, all_sessions, new_session, open_session
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 from tests.agent.acp.acp_client import COMMAND, BarePipes, Client, connected
 from tests.agent.scripted import (
     BUGGY,

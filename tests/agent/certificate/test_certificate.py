@@ -25,15 +25,15 @@ from m3agent.agent.certificate.statement import (
     write,
 )
 from m3agent.agent.certificate.table import MOST_LISTED, table
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.settings.settings import Settings
-from m3agent.agent.util.sanitize import UNPRINTABLE
 from m3agent.agent.verify.review import Finding
 from m3agent.agent.verify.tree_runs import MadeRun
 from m3agent.agent.verify.verify import Verification
 from m3agent.serving.embedded.server import MODEL
 from m3agent.tools.test_report import EMPTY
+from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.sanitize import UNPRINTABLE
 from scripts.docs.certificate_schema import SCHEMA, schema
 from tests.fakes.trees import memory_workspace
 

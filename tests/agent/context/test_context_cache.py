@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from m3agent.agent.context.cache import KEY_BYTES, Cache, Entry, key
 from m3agent.agent.context.chunk_format import PLAIN, REDACTED, STORED
-from m3agent.agent.util.private_file import read_file, write_file
+from m3agent.util.private_file import read_file, write_file
 
 keys = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 entries = st.dictionaries(keys, st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255)), max_size=20)

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from m3agent.agent.context.tokenizer.counter import open_counter, oracle_count
 from m3agent.agent.context.tokenizer.source import TokenizerSource, find_tokenizer
-from m3agent.agent.errors import UsageError
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
+from m3agent.util.errors import UsageError
 from tests.agent.repositories import NewRepo
 from tests.agent.small_tokenizer import GPT_4, description
 from tests.command_line import run

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.tokenizer.counter import Counter, open_counter, oracle_count
 from m3agent.agent.context.tokenizer.source import KITOKEN, TokenizerSource, find_tokenizer
-from m3agent.agent.errors import UsageError
+from m3agent.util.errors import UsageError
 from tests.agent.small_tokenizer import GPT_4, SPECIAL, description, write_tokenizer
 
 pytestmark = pytest.mark.integration

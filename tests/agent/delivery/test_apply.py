@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.delivery.apply import HandOver, apply_to_work_tree, check_branch, commit_to_branch
-from m3agent.agent.errors import PermissionRefused, UsageError
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.util.errors import PermissionRefused, UsageError
 from tests.conftest import git
 
 pytestmark = pytest.mark.integration  # each test starts git many times

@@ -24,10 +24,10 @@ from m3agent.agent.delivery import pull_request as offering
 from m3agent.agent.delivery import push as pushing
 from m3agent.agent.delivery.pr_text import Work
 from m3agent.agent.delivery.pull_request import Destination, Offered, destination, offer
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.repo.repository import open_repository
 from m3agent.agent.verify.verify import Verification
+from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused
 from tests.agent.delivery.test_apply import REGULAR, Made
 from tests.agent.delivery.test_pr_text import evidence
 from tests.agent.scripted import (

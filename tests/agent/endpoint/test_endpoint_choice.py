@@ -18,12 +18,12 @@ from m3agent.agent.endpoint.choice import (
     choose_model_server,
     opened,
 )
-from m3agent.agent.errors import ServerFault, UsageError
 from m3agent.agent.loop.resume import used_embedded_engine
 from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.client.endpoint import probe
 from m3agent.serving.launch.record import KEY, Phase, ServerRecord, new_folder, write_record
+from m3agent.util.errors import ServerFault, UsageError
 from tests.agent.scripted import (
     BUGGY,
     DONE,

@@ -14,12 +14,12 @@ import pytest
 
 from m3agent import fix
 from m3agent.agent.endpoint.choice import ModelServer, choose_endpoint
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import run_context
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.errors import EndpointUnreachable
+from m3agent.util.errors import UsageError
 from tests.agent.repositories import NewRepo
 from tests.agent.scripted import BUGGY, DONE, FIX, ISSUE, TEST, MakeRepo
 from tests.command_line import run

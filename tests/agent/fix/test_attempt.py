@@ -11,7 +11,6 @@ from typing import Literal
 import pytest
 
 from m3agent.agent.context.types import Context, PackedFile
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import attempt as attempt_module
 from m3agent.agent.fix.attempt import Attempt
 from m3agent.agent.fix.run_context import RunContext
@@ -36,6 +35,7 @@ from m3agent.serving.client.client import RetryNote
 from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall
 from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.errors import StreamCut
+from m3agent.util.errors import UsageError
 from tests.agent.core import ADD, BUGGY, DONE, FIX, READ, TEST
 from tests.agent.fix.attempt_parts import ISSUE, RUN_CONTEXT, SPEC, World, no_baseline
 from tests.fakes.client import ENDPOINT, HOST, call, says

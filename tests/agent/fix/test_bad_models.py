@@ -123,7 +123,7 @@ def test_a_model_that_answers_in_another_language(fixes: Fixes) -> None:
     assert "الجمع" in fixes.of_type("call.finished")[0]["content"]
 
 
-@pytest.mark.slow  # quick: tests/agent/cli/test_apply_command.py
+@pytest.mark.slow  # quick: tests/cli/test_apply_command.py
 @pytest.mark.parametrize(
     ("answers", "status", "left"),
     [([FIX, TEST, DONE], "verified", "a + b"), ([says("It works for me.")], "empty", "a - b")],

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from m3agent.agent.delivery.apply import HandOver
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix.earlier import request_of
 from m3agent.agent.loop.resume import ResumePoint
 from m3agent.agent.settings.settings import Settings
+from m3agent.util.errors import UsageError
 from tests.agent.scripted import BUGGY, MakeRepo
 
 FOUND = {"url": "http://127.0.0.1:8000/v1", "source": "record", "description": "vllm"}

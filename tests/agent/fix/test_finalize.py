@@ -15,14 +15,6 @@ from m3agent.agent.certificate.provenance import maker_of
 from m3agent.agent.certificate.statement import read
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.delivery.pull_request import Offered
-from m3agent.agent.errors import (
-    EnvironmentFault,
-    M3AgentError,
-    PermissionRefused,
-    ServerFault,
-    Status,
-    UsageError,
-)
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import finalize as ending
 from m3agent.agent.fix.attempt import Attempt
@@ -36,6 +28,14 @@ from m3agent.sandbox.store.workspace import Patch
 from m3agent.serving.client.messages import Usage
 from m3agent.serving.errors import StreamCut
 from m3agent.tools.test_report import TestReport
+from m3agent.util.errors import (
+    EnvironmentFault,
+    M3AgentError,
+    PermissionRefused,
+    ServerFault,
+    Status,
+    UsageError,
+)
 from tests.agent.certificate.test_certificate import ENVIRONMENT
 from tests.agent.core import BUGGY, core
 from tests.agent.fix.attempt_parts import World

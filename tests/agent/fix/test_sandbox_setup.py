@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.fix import sandbox_setup
 from m3agent.agent.fix.sandbox_setup import NOT_ISOLATED, chosen_sandbox, with_environment
 from m3agent.agent.settings.settings import Settings
@@ -17,6 +16,7 @@ from m3agent.sandbox.backends.kinds import IMAGELESS
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.network.allow_list import AllowList
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.errors import UsageError
 from tests.fakes.runner import use_own_runner
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]

@@ -12,7 +12,6 @@ import pytest
 
 from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.delivery.pull_request import Offered, push_further
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, Status, UsageError
 from m3agent.agent.fix.finalize import FixResult
 from m3agent.agent.follow.follow import Followed, FollowRequest, follow, session_of
 from m3agent.agent.forge.address import PullReference, pull_of_origin
@@ -25,6 +24,7 @@ from m3agent.agent.session.messages import FILE, as_line
 from m3agent.agent.session.session import Session
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, Status, UsageError
 from tests.agent.delivery.test_apply import REGULAR
 from tests.agent.delivery.test_pull_request import TOKEN, GitHub
 from tests.agent.session.an_event import an_event

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.forge.address import GITHUB_API, IssueReference, parse_reference, web_of
+from m3agent.util.errors import UsageError
 
 ENTERPRISE = "https://ghe.example.com/api/v3"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.issue.attachments import MAX_FRAMES, load_attachments
 from m3agent.agent.issue.images import MAX_IMAGE_BYTES, MAX_IMAGES
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
 from tests.servers.tracker import PNG
 
 JPEG = b"\xff\xd8\xff\xe0" + bytes(16)

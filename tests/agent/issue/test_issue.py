@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.issue.load import MAX_BYTES, Issue, load_issue
+from m3agent.util.errors import UsageError
 
 
 def refused(spec: str, stdin: io.BytesIO | io.StringIO | None = None) -> str:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.loop.resume import ResumePoint, resume_point
 from m3agent.agent.loop.tool_executor import INTERRUPTED
 from m3agent.agent.session import events
 from m3agent.agent.session.events import Event
+from m3agent.util.errors import UsageError
 from tests.agent.report.test_report_model import finished, started, suite, turn_finished, turn_started
 from tests.agent.session.test_session_record import FORKED, RESUMED, asks, begins, lines
 

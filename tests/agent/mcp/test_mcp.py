@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.mcp.config import read
 from m3agent.agent.settings.settings import Settings
 from m3agent.evals.run.own_agent import FIXED, relevant_settings
 from m3agent.tools.registry import TOOLS
+from m3agent.util.errors import UsageError
 from tests.agent.scripted import (
     BUGGY,
     DONE,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.certificate.build import Change
-from m3agent.agent.errors import UsageError
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.util.errors import UsageError
 from tests.conftest import git
 
 MakeRepo = Callable[..., Path]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.certificate.build import Change
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import open_repository
+from m3agent.util.errors import EnvironmentFault, M3AgentError, PermissionRefused, UsageError
 from tests.conftest import git
 from tests.servers.tracker import Page, TrackerServer
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.host_git import LINKED, find
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.store.git_command import for_no_repository
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.agent.repositories import NewRepo, found, run_git, write_files
 
 

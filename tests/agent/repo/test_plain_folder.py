@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from m3agent.agent.delivery.apply import HandOver
-from m3agent.agent.errors import UsageError
 from m3agent.agent.repo.plain_folder import is_plain_folder, open_folder
 from m3agent.agent.repo.repository import open_repository
+from m3agent.util.errors import UsageError
 from tests.conftest import git, write_files
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault, M3AgentError, UsageError
 from m3agent.agent.repo.repository import GitCommandFailed, git, last_tag, open_repository
+from m3agent.util.errors import EnvironmentFault, M3AgentError, UsageError
 from tests.agent.repositories import NewRepo, found, no_repository, run_git, write_files
 
 

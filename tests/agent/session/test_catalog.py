@@ -14,9 +14,6 @@ import pytest
 from rich.text import Text
 from typer.testing import CliRunner, Result
 
-from m3agent.agent.cli import sessions
-from m3agent.agent.cli.app import app
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.repo.host_git import HostGit
 from m3agent.agent.report.write import write_page
 from m3agent.agent.session import catalog, events
@@ -25,6 +22,9 @@ from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import LOG
 from m3agent.agent.session.session import Session
 from m3agent.agent.ui import result as results
+from m3agent.cli import sessions
+from m3agent.cli.app import app
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
 from tests.agent.scripted import MakeRepo
 from tests.conftest import git

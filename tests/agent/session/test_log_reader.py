@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import (
     LOG,
@@ -24,6 +23,7 @@ from m3agent.agent.session.log_reader import (
     whole,
 )
 from m3agent.agent.session.session import Session
+from m3agent.util.errors import UsageError
 
 ODD = "line\nend \u2028 \x00 \x1b[31m \ud83d ü \U0001f600"
 

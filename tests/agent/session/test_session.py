@@ -10,10 +10,10 @@ from typing import IO, Any
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.session import events
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.tools.small_disk import fill, small_disk
 
 

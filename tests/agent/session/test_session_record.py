@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.session import events
 from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.record import SessionRecord, read_session, record_of
 from m3agent.agent.session.session import Session
+from m3agent.util.errors import UsageError
 from tests.agent.report.test_report_model import (
     a_fix,
     call_finished,

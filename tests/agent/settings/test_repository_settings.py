@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.agent.settings.loader import LARGEST, LoadedSettings, load_settings
 from m3agent.agent.settings.settings import LONGEST_NAME, SETTINGS, DeclaredSetting, Settings
+from m3agent.util.errors import UsageError
 from tests.conftest import others_later
 
 FILES = (".m3agent.toml", "pyproject.toml")

@@ -15,12 +15,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from m3agent.agent.cli import app as cli
-from m3agent.agent.errors import UsageError
 from m3agent.agent.settings import loader as settings_loader
 from m3agent.agent.settings.loader import load_settings, settings_of
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 from m3agent.agent.settings.settings import SETTINGS, Setting, Settings, declared
+from m3agent.cli import app as cli
+from m3agent.util.errors import UsageError
 from scripts.docs import settings_page
 
 

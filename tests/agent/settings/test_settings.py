@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.errors import EnvironmentFault, UsageError
 from m3agent.agent.settings.loader import LoadedSettings, load_settings
 from m3agent.agent.settings.settings import SETTINGS, Settings, config_file, state_dir
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.agent.repositories import NewRepo
 from tests.command_line import run
 

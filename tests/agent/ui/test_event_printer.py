@@ -18,8 +18,8 @@ from m3agent.agent.session.events import Event
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
 from m3agent.agent.ui.event_printer import Detail, Screen
-from m3agent.agent.util.sanitize import printable_line
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
+from m3agent.util.sanitize import printable_line
 from tests.agent.session.an_event import an_event
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] :smile:\r\nnext\x9b \u202e\udcff end"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from m3agent.agent.util.counted import counted
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.inverted_runs import CopiesSeen
 from m3agent.agent.verify.review import Finding
@@ -17,6 +16,7 @@ from m3agent.agent.verify.stability import Repeats
 from m3agent.tools.runners.suites import file_of
 from m3agent.tools.tampering import Signs
 from m3agent.tools.test_report import TestReport
+from m3agent.util.counted import counted
 
 
 def report(

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.code.checkout import checkout
 from m3agent.evals.code.leak_proof import prove
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.evals.data.load import load
+from m3agent.util.errors import EnvironmentFault
 from tests.conftest import git, write_files
 from tests.evals.data_rows import SHARED
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.code.archive import MOST_BYTES, extract_files
 from m3agent.evals.create.folder import (
     CreatedFolder,
@@ -28,6 +27,7 @@ from m3agent.evals.create.recipe import recipe_of
 from m3agent.evals.data.fields import Fields
 from m3agent.evals.data.instance import INSTANCE_ID
 from m3agent.evals.data.swebench import read_row
+from m3agent.util.errors import UsageError
 from tests.evals.create.history_of import FIRST, FIX, MORE_TEST, Repo, candidate
 
 TRIED = ValidatedCandidate(verdict="valid", reason="1", instance_id="x", title="t", score=1, seconds=1.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.create.history import open_history
 from m3agent.evals.create.mine import Bounds, MinedCommit, changed_lines, examine, score
+from m3agent.util.errors import UsageError
 from tests.evals.create.history_of import (
     FIRST,
     FIX,

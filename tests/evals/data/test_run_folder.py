@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.data.results import AttemptRecord, RunConfig, Verdict
 from m3agent.evals.data.run_folder import RunFolder, config_hash
+from m3agent.util.errors import UsageError
 
 
 def config(**settings: str) -> RunConfig:

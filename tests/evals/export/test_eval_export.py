@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from m3agent.agent.cli.app import app
-from m3agent.agent.errors import UsageError
+from m3agent.cli.app import app
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.load import load
 from m3agent.evals.environments.environments import Environments
@@ -29,6 +28,7 @@ from m3agent.evals.grade.trees import grading_trees
 from m3agent.sandbox.errors import DiskFull, EngineUnavailable
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.errors import UsageError
 from tests.conftest import git, others_later, write_files
 from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, small_instance
 from tests.evals.data_rows import a_row, write_rows

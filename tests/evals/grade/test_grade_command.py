@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.data.predictions import read_predictions
+from m3agent.util.errors import UsageError
 from tests.command_line import run
 from tests.conftest import write_files
 from tests.evals.bases import needs_docker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.eval import grade
+from m3agent.cli.eval import grade
 from m3agent.evals.data.instance import Instance, Task
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments.environments import Environments

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
-from m3agent.agent.cli.app import app
+from m3agent.cli.app import app
 from m3agent.evals.data.run_folder import RunFolder
 from tests.agent.report.test_report_model import Write, a_fix, write
 from tests.agent.report.test_report_page import Page

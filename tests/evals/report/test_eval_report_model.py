@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.data.results import AttemptRecord, AttemptUsage, Grade, TestCount, Verdict
 from m3agent.evals.report import wording
 from m3agent.evals.report.compare import compare
@@ -18,6 +17,7 @@ from m3agent.evals.report.exports import as_json, junit, official_report
 from m3agent.evals.report.model import report_of
 from m3agent.evals.report.page import render, rows
 from m3agent.evals.report.table import table
+from m3agent.util.errors import UsageError
 from tests.evals.report.made import config, official, repo_of, result, run_folder
 
 VERDICTS = st.sampled_from(list(Verdict))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.errors import UsageError
 from m3agent.evals.data.instance import Task
 from m3agent.evals.data.results import Verdict
 from m3agent.evals.run.child import run_child
@@ -19,6 +18,7 @@ from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_variables
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.util.errors import UsageError
 from tests.conftest import git, write_files
 from tests.evals.small import checkout, instance, write_programs
 

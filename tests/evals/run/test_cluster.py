@@ -15,12 +15,12 @@ from typing import cast
 
 import pytest
 
-from m3agent.agent.errors import EnvironmentFault
 from m3agent.evals.data.load import load
 from m3agent.evals.data.run_folder import RunFolder
 from m3agent.evals.run.cluster import ray_cluster
 from m3agent.evals.run.cluster.node import AWAY, RECEIVED, arrived, packed, parcel, unpack
 from m3agent.evals.run.parts import AttemptParts
+from m3agent.util.errors import EnvironmentFault
 from tests.conftest import alone, docker_here, later
 from tests.evals.run.test_run import outcomes
 from tests.evals.small import PROGRAMS

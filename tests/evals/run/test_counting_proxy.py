@@ -12,8 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from m3agent.agent.cli.eval import run as eval_run
-from m3agent.agent.errors import UsageError
+from m3agent.cli.eval import run as eval_run
 from m3agent.evals.data.instance import Task
 from m3agent.evals.data.results import AttemptUsage
 from m3agent.evals.run import counting_proxy
@@ -21,6 +20,7 @@ from m3agent.evals.run.counting_proxy import CountingProxy
 from m3agent.evals.run.other_agent import CountedEndpoint, OtherAgent, parse_variables
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.serving.client.prices import Prices
+from m3agent.util.errors import UsageError
 from tests.command_line import run
 from tests.evals.small import checkout, instance, write_programs
 from tests.servers.misbehaving import MisbehavingServer, Reply, Stall, Stream, delta, finish, usage

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.eval import run as eval_run_command
 from m3agent.agent.endpoint.choice import choose_endpoint
-from m3agent.agent.errors import Status
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH, Session
 from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.cli.eval import run as eval_run_command
 from m3agent.evals.code.leak_proof import LeakProof
 from m3agent.evals.data.instance import DataError, Task
 from m3agent.evals.data.results import AttemptRecord, Verdict
@@ -24,6 +23,7 @@ from m3agent.evals.run.other_agent import OUTPUT, STORE, OtherAgent
 from m3agent.evals.run.own_agent import STATE, OwnAgent, delivery_of
 from m3agent.evals.run.parts import Assignment, AttemptListener, AttemptParts, Delivery
 from m3agent.serving.launch.record import KEY, ServerRecord, new_folder, write_record
+from m3agent.util.errors import Status
 from tests.agent.scripted import calls, says
 from tests.evals.small import CLEAN, NO_ENGINE, UNBUILDABLE, checkout, instance, parts_with, write_programs
 from tests.servers.misbehaving import MisbehavingServer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli.eval.run import conclude
+from m3agent.cli.eval.run import conclude
 from tests.evals.report.made import result, run_folder
 
 

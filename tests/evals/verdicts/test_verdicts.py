@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.agent.cli.eval.verdicts import _table
 from m3agent.agent.verify.accuracy import Accuracy, Measured, Trial, known_accuracy, path_of, read, write
+from m3agent.cli.eval.verdicts import _table
 from m3agent.evals.create.history import open_history
 from m3agent.evals.create.mine import Bounds
 from m3agent.evals.verdicts.fixes import Fix, fixes_of

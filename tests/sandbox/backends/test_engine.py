@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.cli import doctor
 from m3agent.agent.settings.loader import settings_of
 from m3agent.agent.settings.settings import Settings
+from m3agent.cli import doctor
 from m3agent.sandbox.backends import engine
 from m3agent.sandbox.backends.engine import connect, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, allowed_backends, choose_backend

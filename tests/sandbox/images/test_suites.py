@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from m3agent.agent.cli.sandbox import _build
+from m3agent.cli.sandbox import _build
 from m3agent.sandbox.backends.image import DEFAULT_PATH
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.errors import DiskFull, EnvironmentBuildFailed

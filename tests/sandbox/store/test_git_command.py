@@ -139,7 +139,7 @@ STARTS = {
     *("check_output", "run", "system", "popen", "getoutput", "getstatusoutput", "which"),
     *("posix_spawn", "posix_spawnp", "execv", "execve", "execvp", "execvpe", "execl", "execlp", "spawnvp"),
 }
-HOST_FOLDERS = ("agent", "evals", "integrations", "sandbox", "serving", "tools")
+HOST_FOLDERS = ("agent", "cli", "evals", "integrations", "sandbox", "serving", "tools", "util")
 
 
 def _last_name(function: ast.expr) -> str:

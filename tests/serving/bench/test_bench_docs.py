@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from m3agent.agent.cli.serve.bench import bench
+from m3agent.cli.serve.bench import bench
 from m3agent.serving.bench.result import from_json
 
 TEXT = (Path(__file__).parents[3] / "docs" / "serving-bench.md").read_text()

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from m3agent.agent.errors import UsageError
-from m3agent.serving.client.daemon_thread import in_background
+from m3agent.util.daemon_thread import in_background
+from m3agent.util.errors import UsageError
 
 
 async def test_its_result_and_its_failure() -> None:

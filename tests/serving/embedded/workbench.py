@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from m3agent.sandbox.portable_source import portable_text
 from m3agent.serving.embedded.languages import Python
 from m3agent.serving.embedded.policy import Reply, respond
 from m3agent.serving.embedded.probe import MARK, bundle
@@ -20,6 +19,7 @@ from m3agent.serving.embedded.repair import Budget
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
 from m3agent.tools.run_tests import standard_input
+from m3agent.util.portable_source import portable_text
 from tests.tools.report_lines import KEY
 
 PARAMETERS: dict[str, dict[str, str]] = {

@@ -1,9 +1,0 @@
-"""The commands of `m3agent eval`; each module adds its commands to `eval_app`.
-
-The work itself is in `m3agent.evals`.
-"""
-
-from m3agent.agent.cli.eval import create, export, grade, report, run, verdicts
-from m3agent.agent.cli.eval.app import eval_app
-
-__all__ = ["create", "eval_app", "export", "grade", "report", "run", "verdicts"]

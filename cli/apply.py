@@ -1,0 +1,80 @@
+"""`m3agent apply`: write the patch of an earlier fix into the work tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from m3agent.cli.common import Repo, argument, say, session_names, sessions_here, state_folder
+
+if TYPE_CHECKING:
+    from m3agent.agent.session.catalog import Summary
+
+
+def apply(
+    session: Annotated[
+        str,
+        argument(
+            "The session's id, the beginning of the id, or 'last'.", "[SESSION]", autocompletion=session_names
+        ),
+    ] = "last",
+    repo: Repo = Path(),
+) -> None:
+    """Write the patch of a fix into the work tree, as `fix --apply` does.
+
+    The patch must be verified or unverified. Uncommitted changes are never overwritten, and a file that changed since the
+    fix started is refused: then nothing is written.
+    """
+    from m3agent.agent.delivery.apply import apply_to_work_tree
+    from m3agent.agent.fix.entry import opened
+    from m3agent.agent.repo.snapshot import TREES
+    from m3agent.agent.session.catalog import summary_of
+    from m3agent.agent.session.record import read_session
+    from m3agent.agent.settings.loader import settings_of
+    from m3agent.sandbox.store.git import TreeStore
+    from m3agent.sandbox.store.workspace import Workspace
+    from m3agent.util.errors import PermissionRefused, UsageError
+
+    state = state_folder()
+    folder = sessions_here(repo).find(session)
+    summary = summary_of(folder)
+    root = Path(summary.repository)
+    path = _patch_of(summary)
+    if not (folder / TREES).is_dir():
+        raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
+    started = read_session(folder).started
+    settings = settings_of({"sandbox": started["sandbox"]["backend"]})
+    repository = opened(root, settings, state, again=True)
+    store = TreeStore(folder / TREES)
+    workspace = Workspace(store, started["tree"])
+    patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
+    try:
+        written = apply_to_work_tree(repository, workspace, patch)
+    except PermissionRefused as error:
+        raise PermissionRefused(
+            f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
+        ) from None
+    if written:
+        say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
+    else:
+        say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
+
+
+def _patch_of(summary: Summary) -> Path:
+    """Return the path of a session's patch. Raises UsageError or PermissionRefused if it cannot be applied."""
+    from m3agent.util.errors import HANDED_OVER, PermissionRefused, UsageError
+
+    if summary.problem:
+        raise UsageError(summary.problem)
+    if summary.patch is None:
+        raise UsageError(
+            f"session {summary.id} has no patch (status {summary.status}); `m3agent sessions list` shows the others"
+        )
+    if summary.status not in HANDED_OVER:
+        raise PermissionRefused(
+            f"the status of session {summary.id} is {summary.status}, and only verified and unverified patches are applied: "
+            f"read it, then use 'git apply {summary.patch}'"
+        )
+    if not summary.repository:
+        raise UsageError("a bare repository has no work tree to apply a patch to: use 'git apply' elsewhere")
+    return Path(summary.patch)

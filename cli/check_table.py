@@ -1,0 +1,47 @@
+"""Format checks as a table for people and as JSON for programs."""
+
+import json
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from m3agent.agent.ui.result import LABEL
+from m3agent.serving.check.check import Check
+from m3agent.util.sanitize import printable_line, printable_text
+from m3agent.util.table import wrapped
+
+MARK = 9
+"""Characters of a mark."""
+MOST = 500
+"""The longest detail, in characters. It may contain a model's or a server's own words."""
+
+
+def table(checks: Sequence[Check], *, failed: str = "missing", width: int = 0) -> Text:
+    """Return the checks for people, one on each line.
+
+    Args:
+        checks: The checks.
+        failed: The word for a failed check, at most 7 characters.
+        width: Columns of the terminal, where long lines wrap below their beginning; 0 for no terminal.
+    """
+    marks = {True: ("✓ ok", "green"), False: (f"✗ {failed}", "red"), None: ("-", "yellow")}
+    names = max(len(check.name) for check in checks)
+    indent = MARK + 2 + names + 2
+    made = Text()
+    for check in checks:
+        mark, style = marks[check.ok]
+        detail, *below = wrapped(printable_line(check.detail, MOST), width - indent)
+        made.append(f"{mark:<{MARK}}  ", style).append(f"{check.name:<{names}}  ", LABEL).append(
+            f"{detail}\n"
+        )
+        made.append("".join(f"{'':<{indent}}{line}\n" for line in below))
+        if check.fix:
+            fix = wrapped(f"to fix: {printable_text(check.fix)}", width - indent)
+            made.append("".join(f"{'':<{indent}}{line}\n" for line in fix), "yellow")
+    return made
+
+
+def as_json(checks: Sequence[Check]) -> str:
+    """Return the checks as a JSON list."""
+    fields = ("name", "ok", "detail", "fix")
+    return json.dumps([{name: getattr(check, name) for name in fields} for check in checks], indent=2) + "\n"

@@ -1,0 +1,280 @@
+"""`m3agent eval validate` and `m3agent eval grade`: check that instances can be graded, and grade patches."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
+from m3agent.cli.eval.app import Ids, Rows, Validation, counter, eval_app, load_rows, parts
+from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
+from m3agent.util.table import fitting_wrapped, wrapped
+
+if TYPE_CHECKING:
+    from m3agent.evals.grade.grade_all import Graded
+    from m3agent.evals.grade.validate import Validation as Validated
+
+Workers = Annotated[
+    int | None, option("Instances at a time; by default the number of processors.", "N", min=1, max=256)
+]
+Official = Annotated[
+    bool, option("--official/--no-official", "Also grade by the official package's rules, in a separate run.")
+]
+_short = partial(printable_line, limit=70)
+"""Returns a reason as a table has it."""
+
+
+@eval_app.command("validate")
+def eval_validate(
+    rows: Rows,
+    output: Annotated[
+        Path | None,
+        option(
+            "--output",
+            "-o",
+            "Write the findings to this file; those that it has already are used again.",
+            "FILE",
+        ),
+    ] = None,
+    ids: Ids = None,
+    runs: Annotated[int, option("Runs of the reference patch.", "N", min=1, max=50)] = 2,
+    workers: Workers = None,
+    official: Official = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check that instances can be graded: the reference patch always resolves them; an empty or harmless patch never does.
+
+    Exit codes: 0 all are valid; 1 some are not; 2 wrong use; 3 sandbox or environment; 130 interrupted (with -o, the same
+    command continues).
+    """
+    from m3agent.evals.grade.validate import Validations, validate_all
+    from m3agent.evals.run.progress import ValidationProgress
+
+    instances = load_rows(rows, ids)
+    _check_output(output)
+    known = Validations.read(output).found if output is not None and output.exists() else {}
+    progress = ValidationProgress(len(instances), _workers(workers))
+    environments, grader = parts(progress.say)
+
+    def keep(one: Validated) -> None:
+        was_known = known.get(one.instance_id) is one
+        if not was_known:
+            known[one.instance_id] = one
+            if output is not None:
+                _write(output, Validations.text(known.values()))
+        progress.finished(one, known=was_known)
+
+    with progress:
+        found = run(
+            validate_all(
+                instances,
+                environments,
+                grader,
+                workers=_workers(workers),
+                runs=runs,
+                official=official,
+                known=dict(known),
+                on_phase=progress.phase,
+                on_done=keep,
+            )
+        )
+    if as_json:
+        print_bytes(Validations.text(found).encode())
+    else:
+        print_text(_validation_table(found, columns_of(sys.stdout)), end="")
+        if any(one.valid for one in found):
+            kept = [] if output is None else ["--validation", str(output)]
+            say(f"next: {shlex.join(['m3agent', 'eval', 'run', rows, '-o', 'RUN', *kept])} --endpoint URL")
+    if any(one.machine_failed for one in found):
+        raise typer.Exit(3)
+    raise typer.Exit(0 if all(one.valid for one in found) else 1)
+
+
+@eval_app.command("grade")
+def eval_grade(
+    rows: Rows,
+    predictions: Annotated[
+        str, argument("The patches: preds.json, JSON lines, or 'gold' for the reference.", "PREDICTIONS")
+    ],
+    ids: Ids = None,
+    validation: Validation = None,
+    logs: Annotated[Path | None, option("Keep the logs of the tests in this folder.", "FOLDER")] = None,
+    workers: Workers = None,
+    official: Official = True,
+    as_json: AsJson = False,
+) -> None:
+    """Grade patches by m3agent's rules and by the official rules, and list where the verdicts differ.
+
+    Exit codes: 0 all are graded; 2 wrong use; 3 sandbox or environment; 130 interrupted.
+    """
+    from m3agent.evals.data.predictions import REFERENCE, read_predictions
+    from m3agent.evals.data.results import Verdict
+    from m3agent.evals.grade.grade_all import grade_all
+    from m3agent.evals.grade.validate import Validations
+
+    instances = load_rows(rows, ids)
+    if predictions == REFERENCE:
+        if any(not i.answer.patch for i in instances):
+            raise UsageError(
+                "Tasks of Harbor have a script as their reference: `m3agent eval validate` runs it."
+            )
+        patches = {i.id: i.answer.patch.encode(errors="surrogateescape") for i in instances}
+    else:
+        patches = read_predictions(Path(predictions))
+    there = {instance.id for instance in instances}
+    if ids is None and (unknown := sorted(set(patches) - there)):
+        raise UsageError(f"{predictions} has a patch for {unknown[0]}, which is not in {rows}.")
+    wanted = [instance for instance in instances if instance.id in patches]
+    if not wanted:
+        raise UsageError(f"{predictions} has no patch for any of the instances.")
+    for instance in instances:
+        if instance.id not in patches:
+            say(f"there is no patch for {instance.id}")
+    environments, grader = parts(print_note, official=official)
+    found = run(
+        grade_all(
+            wanted,
+            patches,
+            environments,
+            grader,
+            workers=_workers(workers),
+            validations=None if validation is None else Validations.read(validation),
+            folder=logs,
+            on_done=_teller(len(wanted), lambda g: (g.instance_id, g.strict.verdict, g.strict.reason)),
+        )
+    )
+    if as_json:
+        print_bytes(_grades_json(found))
+    else:
+        print_text(_grade_table(found, columns_of(sys.stdout)), end="")
+    raise typer.Exit(3 if any(one.strict.verdict is Verdict.INFRA for one in found) else 0)
+
+
+def _workers(given: int | None) -> int:
+    return given or os.cpu_count() or 1
+
+
+def _check_output(output: Path | None) -> None:
+    if output is not None and not output.absolute().parent.is_dir():
+        raise UsageError(f"There is no folder {output.absolute().parent} for {output.name}.")
+
+
+def _write(path: Path, text: str) -> None:
+    from m3agent.util.atomic_write import write_whole
+
+    try:
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise EnvironmentFault(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def _teller(total: int, row: Callable[[Any], tuple[str, str, str]]) -> Callable[[Any], None]:
+    """Return a callback that prints the result of each instance."""
+    count = counter(total)
+
+    def tell(one: Any) -> None:
+        ident, verdict, reason = row(one)
+        count(f"{ident}: {verdict}{f' ({reason})' if reason else ''}")
+
+    return tell
+
+
+_MEANINGS = {
+    "RED BEFORE": "tests that fail without the reference patch, of those that must",
+    "REFERENCE": "runs with the reference patch that resolve the instance, of all",
+}
+"""What the columns of the table of `validate` count."""
+
+
+def _validation_table(found: list[Validated], width: int) -> str:
+    head = ("INSTANCE", "VALID", "RED BEFORE", "REFERENCE", "HARMLESS", "FLAKY", "SECONDS", "REASON")
+    rows = [
+        (
+            one.instance_id,
+            "?" if one.machine_failed else "yes" if one.valid else "no",
+            f"{one.before}/{len(one.fail_to_pass)}",
+            f"{sum(v == 'resolved' for v in one.reference)}/{len(one.reference)}",
+            one.harmless or "-",
+            str(len(one.flaky)),
+            f"{one.seconds:.1f}",
+            _short(one.reason or (f"only by its own rules: {one.not_strict}" if one.not_strict else "")),
+        )
+        for one in found
+    ]
+    valid = sum(one.valid for one in found)
+    dropped = ("SECONDS", "FLAKY", "HARMLESS", "RED BEFORE", "REFERENCE")
+    table, left_out = _fitted([head, *rows], width, dropped)
+    said = [f"{valid} of {len(found)} instances are valid"]
+    said += [f"{name}: {meaning}" for name, meaning in _MEANINGS.items() if name not in left_out]
+    return table + "".join(f"{part}\n" for line in said for part in wrapped(line, width))
+
+
+def _fitted(rows: list[tuple[str, ...]], width: int, dropped: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Return a table that fits, with a line that names the columns that have no room, and the heads of these columns."""
+    table, left_out = fitting_wrapped(rows, width, dropped)
+    if left_out:
+        said = f"too narrow for {', '.join(left_out)}: --json has them"
+        table += "".join(f"{part}\n" for part in wrapped(said, width))
+    return table, left_out
+
+
+def _grade_table(found: list[Graded], width: int) -> str:
+    head = ("INSTANCE", "STRICT", "OFFICIAL", "FIXED", "KEPT", "SECONDS", "REASON")
+    rows = [
+        (
+            one.instance_id,
+            one.strict.verdict,
+            _official(one),
+            f"{one.strict.fail_to_pass.passed}/{one.strict.fail_to_pass.total}",
+            f"{one.strict.pass_to_pass.passed}/{one.strict.pass_to_pass.total}",
+            f"{one.strict.seconds:.1f}",
+            _short(one.strict.reason),
+        )
+        for one in found
+    ]
+    resolved = sum(one.strict.verdict == "resolved" for one in found)
+    said = [f"{resolved} of {len(found)} resolved by m3agent's rules"]
+    asked = [one for one in found if one.official is not None and one.official.resolved is not None]
+    if asked:
+        said[0] += (
+            f", {sum(bool(o.official and o.official.resolved) for o in asked)} of {len(asked)} by the official ones"
+        )
+    said += [
+        f"they differ on {one.instance_id}: {one.strict.verdict} ({_short(one.strict.reason) or 'all tests passed'}) "
+        f"against {_official(one)}"
+        for one in found
+        if one.differs and one.official is not None
+    ]
+    if why := [o.official.reason for o in found if o.official is not None and o.official.resolved is None]:
+        said.append(f"no official verdict on {len(why)} of {len(found)}: {min(why)}")
+    limits = Counter(one.strict.blind for one in found if one.strict.blind)
+    said += [
+        f"m3agent's rules saw less on {number} of {len(found)}: {blind}" for blind, number in limits.items()
+    ]
+    table, _ = _fitted([head, *rows], width, ("SECONDS", "KEPT", "FIXED", "OFFICIAL"))
+    return table + "".join(f"{line}\n" for each in said for line in wrapped(each, width))
+
+
+def _official(one: Graded) -> str:
+    if one.official is None or one.official.resolved is None:
+        return "-"
+    return "resolved" if one.official.resolved else "unresolved"
+
+
+def _grades_json(found: list[Graded]) -> bytes:
+    value = {
+        "v": 1,
+        "instances": [one.model_dump(mode="json") for one in found],
+        "differences": [one.instance_id for one in found if one.differs],
+    }
+    return json.dumps(value, indent=2).encode() + b"\n"

@@ -1,0 +1,499 @@
+"""`m3agent plan`: list the ways to serve M3 on given GPUs, best first, or say why it cannot be served there."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.cli.common import AsJson, Typical, faults, print_bytes, say
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
+from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.token_count import some_tokens
+
+if TYPE_CHECKING:
+    from m3agent.agent.ui.layout import Block
+    from m3agent.serving.plan.gpus import Fleet, UnknownGpu
+    from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, Refusal
+
+SHOWN = 8
+"""Number of plans in the table; `--json` prints all."""
+ORDER = (
+    "Plans that hold all sequences asked for come first. Then count, in this order: a memory reserve, vLLM, one machine, the "
+    "weights that suit the GPUs best, a 16-bit cache, fewer separate caches (DP), more GPUs."
+)
+"""Why the first plan is the best; docs/serving.md has the reasons."""
+OTHER_PLANS = (
+    "Give --engine, --precision, --gpus or a higher --concurrency: the plans that suit come first. `m3agent serve` takes the "
+    "same options."
+)
+"""How to get another plan than the first."""
+NEAREST = 4
+"""Number of kinds of GPUs that a refusal names."""
+
+
+Concurrency = Annotated[
+    int, typer.Option(help="Sequences that the KV cache has to hold at a time.", min=1, max=4096, metavar="N")
+]
+WeightPrecision = Annotated[Precision | None, typer.Option(help="Number format of the weights.")]
+Drafting = Annotated[
+    DraftUse,
+    typer.Option(
+        "--draft",
+        help="A small model proposes tokens and M3 verifies them; auto uses one that is on this machine, on downloads it.",
+    ),
+]
+HostCacheGb = Annotated[
+    int,
+    typer.Option(
+        "--host-cache",
+        help="Keep KV cache that leaves the GPUs in this many GB of each machine's memory; 0 for none.",
+        min=0,
+        max=100_000,
+        metavar="GB",
+    ),
+]
+Vision = Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")]
+
+
+def plan(
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; by default this machine's.",
+            metavar="SPEC",
+        ),
+    ] = None,
+    gpu_memory: Annotated[
+        int | None,
+        typer.Option(
+            help="Memory of each GPU, for GPUs that m3agent does not know.",
+            min=1,
+            max=10_000,
+            metavar="GB",
+        ),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            help="Plan for a team: this many agents at once, on the repository that --repository-tokens measures.",
+            min=1,
+            max=1024,
+            metavar="N",
+        ),
+    ] = None,
+    repository_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the repository in a prompt, as `m3agent context --stats` counts them.",
+            parser=some_tokens,
+            metavar="T",
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default M3's own 524,288.",
+            parser=some_tokens,
+            metavar="N",
+        ),
+    ] = None,
+    concurrency: Concurrency = 1,
+    typical: Typical = None,
+    precision: WeightPrecision = None,
+    engine: Annotated[EngineKind | None, typer.Option(help="Only plans for this engine.")] = None,
+    vision: Vision = False,
+    draft: Drafting = DraftUse.AUTO,
+    host_cache: HostCacheGb = 0,
+    gpu_price: Annotated[
+        float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
+    ] = None,
+    throughput: Annotated[
+        float | None,
+        typer.Option(help="Output tokens a second of the whole server, if known.", min=0, metavar="T"),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Print a documented command and m3agent's changes to it; `list` prints all names.",
+            metavar="NAME|list",
+        ),
+    ] = None,
+    facts: Annotated[
+        bool,
+        typer.Option("--facts", help="Print the rows of m3agent's tables, their age, and their sources."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan how to serve M3 on given GPUs: checkpoint, parallelism, memory, cost, and known problems.
+
+    Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
+    """
+    with faults():
+        if facts:
+            _print_facts(as_json=as_json)
+            return
+        if recipe is not None:
+            _print_recipe(recipe, context, vision=vision, as_json=as_json)
+            return
+        from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
+        from m3agent.serving.plan.host_cache import GIGABYTE
+        from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+        from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
+
+        try:
+            if (agents is None) != (repository_tokens is None):
+                raise UsageError(
+                    "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
+                )
+            if agents is not None and not (context is None and typical is None and concurrency == 1):
+                raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
+            if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
+                raise UsageError(
+                    "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
+                    "GB200: leave out --engine"
+                )
+            if gpus is None and gpu_memory is not None:
+                raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
+            wish = PlanRequest(
+                context=NATIVE_CONTEXT if context is None else context,
+                concurrency=concurrency,
+                typical=typical,
+                precision=precision,
+                engine=engine,
+                vision=vision,
+                draft_use=draft,
+                host_cache=host_cache * GIGABYTE,
+            )
+            prices = HardwarePrices(gpu_price, throughput)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        try:
+            fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
+        except UnknownGpu as error:
+            raise UsageError(unknown_gpu(error, wish)) from None
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        if agents is not None and repository_tokens is not None:
+            raise typer.Exit(
+                _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
+            )
+        raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
+
+
+def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:
+    from m3agent.serving.plan.planner import plans, refusals
+
+    found = plans(fleet, wish, prices)
+    refused = [] if found and not as_json else refusals(fleet, wish)
+    if as_json:
+        _print_json(fleet, wish, found, refused)
+    elif found:
+        known = _serve_knows(fleet, local=local)
+        _show(fleet, wish, found, serve_options(str(fleet), wish, local=local) if known else None)
+    if found:
+        return 0
+    fault = EnvironmentFault if local else UsageError
+    raise fault(refusal(fleet, wish, refused))
+
+
+def _team(
+    fleet: Fleet,
+    wish: PlanRequest,
+    prices: HardwarePrices,
+    agents: int,
+    repository: int,
+    *,
+    local: bool,
+    as_json: bool,
+) -> int:
+    """Answer for a team: how many agents at once, how fast, at what cost, and what to add."""
+    from m3agent.serving.plan.agents import session_tokens, team_plan
+
+    try:
+        wish = dataclasses.replace(wish, context=session_tokens(repository), concurrency=agents)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    answer = team_plan(fleet, wish, agents, repository, prices)
+    if answer is None:
+        fault = EnvironmentFault if local else UsageError
+        raise fault(team_refusal(fleet, wish, repository))
+    if as_json:
+        import json
+
+        from m3agent.serving.plan.recipe import LICENCE
+
+        print_bytes(
+            json.dumps({"gpus": str(fleet), "licence": LICENCE, **answer.json()}, indent=2).encode() + b"\n"
+        )
+        return 0
+    from m3agent.agent.ui.agents_view import team_block
+    from m3agent.agent.ui.layout import in_order
+    from m3agent.agent.ui.plan_view import labelled
+
+    added = answer.additions[0].options if answer.additions else ()
+    served = dataclasses.replace(wish, host_cache=0 if added else wish.host_cache)
+    next_steps: list[Block] = []
+    if _serve_knows(fleet, local=local):
+        options = serve_options(str(fleet), served, local=local)
+        next_steps.append(labelled("next", shlex.join(["m3agent", "serve", *options, *added])))
+        if answer.fewer:
+            options = serve_options(answer.fewer, served, local=False)
+            next_steps.append(labelled("fewer GPUs", shlex.join(["m3agent", "serve", *options])))
+    else:
+        next_steps.append(labelled("next", _by_recipe(answer.plan)))
+    print_block(in_order(team_block(str(fleet), answer), *next_steps))
+    return 0
+
+
+def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str] | None) -> None:
+    from rich.text import Text
+
+    from m3agent.agent.ui.layout import in_order
+    from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
+
+    if options is None:
+        step = _by_recipe(found[0])
+    else:
+        step = f"{shlex.join(['m3agent', 'serve', *options])}\nWith --dry-run it only shows what it starts."
+    several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
+    if len(found) > SHOWN:
+        several = f"the best {SHOWN} of {len(found)} plans (--json prints all)"
+    at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
+    said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
+    print_block(
+        in_order(
+            paragraph(Text(said, "bold")),
+            paragraph(Text()),
+            overview(found[:SHOWN]),
+            paragraph(Text()),
+            paragraph(Text("Plan 1", "bold")),
+            described(found[0]),
+            *([labelled("order", ORDER)] if len(found) > 1 else []),
+            *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
+            labelled("next", step),
+        )
+    )
+
+
+def _by_recipe(plan: Plan) -> str:
+    """Return the next step for GPUs that `serve` does not know."""
+    return f"m3agent plan --recipe {plan.recipe}\nAdapt the command that it prints: `m3agent serve` has no --gpu-memory."
+
+
+def _serve_knows(fleet: Fleet, *, local: bool) -> bool:
+    """Return whether `serve` would plan with the same memory: it has no --gpu-memory."""
+    from m3agent.serving.plan.gpus import GPUS
+
+    return local or GPUS.get(fleet.gpu.name) == fleet.gpu
+
+
+def serve_options(gpus: str, wish: PlanRequest, *, local: bool) -> list[str]:
+    """Return the options of `m3agent serve` that ask for the same plan."""
+    from m3agent.serving.plan.host_cache import GIGABYTE
+    from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+
+    given = {
+        "--gpus": None if local else gpus,
+        "--context": None if wish.context == NATIVE_CONTEXT else wish.context,
+        "--concurrency": None if wish.concurrency == 1 else wish.concurrency,
+        "--typical": wish.typical,
+        "--precision": wish.precision,
+        "--engine": wish.engine,
+        "--draft": None if wish.draft_use is DraftUse.AUTO else wish.draft_use,
+        "--host-cache": wish.host_cache // GIGABYTE or None,
+    }
+    options = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    return [*options, *(["--vision"] if wish.vision else [])]
+
+
+def print_block(block: Block) -> None:
+    """Print lines to standard output: in colours and as wide as a terminal, or plain to a file or a pipe."""
+    from rich.console import Console
+
+    from m3agent.agent.ui.layout import in_ascii, shows_unicode
+    from m3agent.util.sanitize import columns_of, print_text
+
+    terminal = columns_of(sys.stdout)
+    lines = block(max(1, terminal - 1) if terminal else None)
+    for line in lines:
+        line.rstrip()
+    if not shows_unicode(getattr(sys.stdout, "encoding", None) or ""):
+        for line in lines:
+            line.plain = in_ascii(line.plain)
+    if not terminal:
+        print_text("".join(f"{line.plain}\n" for line in lines), end="")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line)
+
+
+def _here() -> Fleet:
+    from m3agent.serving.plan.detect import DetectionError, detect
+
+    try:
+        detected = detect(os.environ)
+    except DetectionError as error:
+        raise EnvironmentFault(str(error)) from None
+    say(f"this machine has {detected.fleet}")
+    for note in detected.notes:
+        say(note)
+    return detected.fleet
+
+
+def plan_details(plan: Plan) -> str:
+    """Describe a plan, why it is the first, and its pitfalls: one label and its text on each line."""
+    from m3agent.agent.ui.plan_view import facts
+
+    return "".join(f"{name:<12} {said}\n" for name, said in facts(plan))
+
+
+def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
+    """Say why no plan fits, and what would fit."""
+    from m3agent.serving.plan.planner import longest_context, nearest, smallest
+
+    longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
+    advice = [
+        *([f"lower --context to {longest:,}"] if longest else []),
+        *_other_ways(fleet, wish),
+    ]
+    if enough is not None and (enough.count > fleet.count or enough.nodes > fleet.nodes):
+        advice.append(f"take {enough}")
+    reasons = [_reason(refusal) for refusal in refused]
+    if not reasons:
+        reasons = [f"no way to serve it with {wish.engine} and these options on {fleet} is known"]
+        if enough is None and (kinds := nearest(wish)[:NEAREST]):
+            advice.append(f"take {' or '.join(map(str, kinds))}")
+    lacking = not all(refusal.trap for refusal in refused)
+    said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
+    listed = ", ".join([*advice[:-1], f"or {advice[-1]}"]) if len(advice) > 2 else " or ".join(advice)
+    first = f"{said}: {listed}" if advice else said
+    return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
+
+
+def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
+    """Return the options to add or to leave out, so that these GPUs serve M3 although the engine named does not."""
+    from m3agent.serving.plan.planner import plans
+
+    if wish.engine is None:
+        return []
+    ways: list[str] = []
+    for precision in Precision if wish.precision is None else ():
+        if found := plans(fleet, dataclasses.replace(wish, precision=precision)):
+            ways.append(f"add --precision {precision} (the recipe {found[0].recipe})")
+    open_wish = dataclasses.replace(wish, engine=None)
+    if found := plans(fleet, open_wish):
+        ways.append(f"leave out --engine ({found[0].engine} serves it on {fleet})")
+    elif wish.precision and (found := plans(fleet, dataclasses.replace(open_wish, precision=None))):
+        ways.append(
+            f"leave out --engine and --precision ({found[0].engine} serves it on {fleet} with {found[0].precision})"
+        )
+    return ways
+
+
+def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
+    """Say why these GPUs serve not even one agent of a team, and what serves all of them."""
+    from m3agent.serving.plan.planner import nearest, refusals, smallest
+
+    agents = f"{wish.concurrency} agents" if wish.concurrency > 1 else "an agent"
+    enough = smallest(fleet, wish)
+    found = [enough] if enough is not None else nearest(wish)[:NEAREST]
+    if found:
+        advice = f"take {' or '.join(map(str, found))}, enough for {agents}"
+    elif some := smallest(fleet, dataclasses.replace(wish, concurrency=1)):
+        advice = (
+            f"no 16 GPUs of a kind keep the sessions of {agents}; `m3agent plan --gpus {some} --agents {wish.concurrency} "
+            f"--repository-tokens {repository}` says what to add"
+        )
+    else:
+        advice = needed(wish)
+    said = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
+    return ". ".join([said, *(_reason(refusal) for refusal in refusals(fleet, wish))])
+
+
+def _reason(refusal: Refusal) -> str:
+    return f"{refusal.precision.upper()}: {refusal.reason}"
+
+
+def unknown_gpu(error: UnknownGpu, wish: PlanRequest) -> str:
+    """Say what to give instead of a GPU that is not a known one; and what M3 needs, unless it is a slip of the pen."""
+    given = "For another GPU, give its memory in GB with --gpu-memory"
+    return f"{error} {given}" if error.near else f"{error}. {given}. {needed(wish)}"
+
+
+def needed(wish: PlanRequest) -> str:
+    """Say what M3 needs at least, the GPUs with the least memory that have it, and the way without GPUs."""
+    from m3agent.serving.plan.memory_model import GIB
+    from m3agent.serving.plan.planner import nearest
+
+    hosted = "a hosted API (`m3agent fix --endpoint URL`)"
+    fleets = nearest(wish)
+    if not fleets:
+        return f"No known GPUs serve this, not even 16 of a kind: lower --context, or use {hosted}"
+    named = [f"{fleet} ({fleet.memory / GIB:,.0f} GiB)" for fleet in fleets[:NEAREST]]
+    held = (
+        f"{wish.context:,} tokens of context"
+        if wish.concurrency == 1
+        else f"{wish.concurrency} sequences of {wish.sequence:,} tokens"
+    )
+    return (
+        f"M3 needs at least {fleets[0].memory / GIB:,.0f} GiB of GPU memory for {held}; nearest "
+        f"that fits: {', '.join(named)}; or {hosted}"
+    )
+
+
+def _print_facts(*, as_json: bool) -> None:
+    """Print the rows of the tables of facts."""
+    import json
+    from datetime import UTC, datetime
+
+    from m3agent.serving.facts.table import facts
+    from m3agent.util.table import columns
+
+    found = facts(datetime.now(UTC).date())
+    if as_json:
+        print_bytes(json.dumps([dataclasses.asdict(fact) for fact in found], indent=2).encode() + b"\n")
+        return
+    table = [("TABLE", "ROW", "DATE", "DAYS", "SOURCE")]
+    table += [(one.table, one.row, one.date, str(one.days), one.source) for one in found]
+    print_bytes(columns(table).encode())
+
+
+def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:
+    """Print a documented recipe with the changes for agent work, or the names of all recipes."""
+    import json
+
+    from m3agent.serving.plan.recipe_json import recipe_json, recipe_list, recipe_text
+
+    try:
+        if name == "list":
+            names = recipe_list()
+            text = json.dumps(names, indent=2) if as_json else "\n".join(names)
+        elif as_json:
+            text = json.dumps(recipe_json(name, context=context, vision=vision), indent=2)
+        else:
+            text = recipe_text(name, context=context, vision=vision).rstrip("\n")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    print_bytes(f"{text}\n".encode())
+
+
+def _print_json(fleet: Fleet, wish: PlanRequest, found: list[Plan], refused: list[Refusal]) -> None:
+    import json
+
+    from m3agent.serving.plan.recipe import LICENCE
+
+    value = {
+        "gpus": str(fleet),
+        "licence": LICENCE,
+        "wish": dataclasses.asdict(wish),
+        "plans": [plan.json() for plan in found],
+        "refusals": [dataclasses.asdict(refusal) for refusal in refused],
+    }
+    print_bytes(json.dumps(value, indent=2).encode() + b"\n")

@@ -1,0 +1,338 @@
+"""`m3agent serve`: plan a model server for this machine, start it and keep it running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from m3agent.cli.common import Typical, faults, print_bytes, run
+from m3agent.cli.plan import Concurrency, Drafting, HostCacheGb, Vision, WeightPrecision
+from m3agent.cli.serve.app import ENGINE_OPTIONS, serve_app
+from m3agent.serving.plan.kinds import DraftUse
+from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.sanitize import columns_of, print_note
+from m3agent.util.token_count import some_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from m3agent.cli.serve.options import ServeRequest
+
+_LAUNCH = "Launching M3"
+_EMBEDDED = "The embedded engine"
+
+
+class ServeEngine(StrEnum):
+    """The engines that can be served."""
+
+    vllm = "vllm"
+    sglang = "sglang"
+    trtllm = "trtllm"
+    dynamo = "dynamo"
+    embedded = "embedded"
+
+
+class RouterName(StrEnum):
+    """Routers that keep a session with its server."""
+
+    vllm_router = "vllm-router"
+    dynamo = "dynamo"
+    llm_d = "llm-d"
+
+
+@serve_app.callback(invoke_without_command=True)
+def serve(
+    context: typer.Context,
+    engine: Annotated[
+        ServeEngine | None,
+        typer.Option(help="Engine to start; by default the best for these GPUs, and embedded without GPUs."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The checkpoint: a folder, or a name on Hugging Face.",
+            metavar="PATH|NAME",
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="GPUs to use, like 4xH200; by default all visible ones.", metavar="SPEC"),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--context",
+            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default 524,288, or what fits.",
+            parser=some_tokens,
+            metavar="N",
+        ),
+    ] = None,
+    concurrency: Concurrency = 1,
+    typical: Typical = None,
+    precision: WeightPrecision = None,
+    vision: Vision = False,
+    draft: Drafting = DraftUse.AUTO,
+    host_cache: HostCacheGb = 0,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            help="The draft: a folder, or a name on Hugging Face.",
+            metavar="PATH|NAME",
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Use a documented command (`m3agent plan --recipe list`) instead of a plan.", metavar="NAME"
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. If other machines can reach it, the server asks for a key.",
+            metavar="ADDRESS",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="Port; 0 takes a free port.", min=0, max=65535, metavar="N")
+    ] = 8000,
+    load_minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Give up if the server does not answer within this many minutes.", min=0.1, metavar="M"
+        ),
+    ] = None,
+    container: Annotated[
+        bool,
+        typer.Option(
+            "--container", help="Run the engine in a Docker container of an image that may serve the plan."
+        ),
+    ] = False,
+    image: Annotated[
+        str | None, typer.Option(help="Run the engine in a container of this image.", metavar="NAME")
+    ] = None,
+    pull: Annotated[
+        bool, typer.Option("--pull", help="Pull the image if it is not on this machine.")
+    ] = False,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Run the engine as a Slurm job, on the GPUs that --gpus names.")
+    ] = False,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option for sbatch, like --sbatch=--partition=gpu; repeatable.", metavar="OPTION"
+        ),
+    ] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of this node, if the engine runs on several nodes; the first is 0.",
+            min=0,
+            metavar="R",
+        ),
+    ] = None,
+    master: Annotated[
+        str | None, typer.Option(help="Address of node 0; needed with --node-rank.", metavar="HOST[:PORT]")
+    ] = None,
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Several servers behind a router: their number on this machine, or their machines, like gpu1,gpu2.",
+            metavar="N|HOSTS",
+        ),
+    ] = None,
+    router: Annotated[RouterName, typer.Option(help="The router of --servers.")] = RouterName.vllm_router,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Write the scripts of --servers into this new folder.", metavar="FOLDER"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the server is ready; `m3agent serve stop` ends it.")
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of the embedded engine's search; by default 0.", min=0, metavar="N"),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Limit of changes that the embedded engine tries, however long that takes.",
+            min=1,
+            metavar="N",
+        ),
+    ] = None,
+) -> None:
+    """Serve M3 on this machine's GPUs until interrupted; `fix` finds it.
+
+    Options after -- go to the engine unchanged and replace those that m3agent would set. Exit codes: 2 wrong use or no
+    plan for it; 3 no GPU, port taken, no engine installed; 4 the engine does not start, or ends.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with faults():
+        from m3agent.agent.settings.settings import state_dir
+        from m3agent.cli.serve import options as serve_choice
+
+        options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
+        asked = serve_choice.ServeRequest(
+            engine=None if engine is None else engine.value,
+            model=model,
+            gpus=gpus,
+            context=window,
+            concurrency=concurrency,
+            typical=typical,
+            precision=None if precision is None else precision.value,
+            vision=vision,
+            draft=draft.value,
+            host_cache=host_cache,
+            draft_model=draft_model,
+            recipe=recipe,
+            host=host,
+            port=port,
+            load_minutes=load_minutes,
+            options=tuple(options),
+            container=container or image is not None,
+            image=image,
+            pull=pull,
+            slurm=slurm,
+            sbatch=tuple(sbatch or ()),
+            node_rank=node_rank,
+            master=master,
+            servers=servers,
+            router=router.value,
+        )
+        why = serve_choice.why_embedded(asked, os.environ)
+        if why is None:
+            refuse_search_options(seed, candidates)
+        if servers is not None or write is not None:
+            _server_set(asked, write, dry_run=dry_run)
+            return
+        state = state_dir(os.environ)
+        if detach and not dry_run:
+            from m3agent.cli.serve.manage import detached
+
+            raise typer.Exit(detached(sys.argv, state))
+        if why is not None:
+            _refuse_other_machines(host)
+            if dry_run:
+                given = {"--seed": seed, "--candidates": candidates}
+                from m3agent.cli.serve.dry_run import dry_run_embedded
+
+                _print_script(dry_run_embedded(asked, why, given))
+                return
+            run(_embedded(host, port, candidates, seed or 0, state))
+        elif dry_run:
+            from m3agent.cli.serve.dry_run import dry_run as script_of
+
+            _print_script(script_of(asked, os.environ))
+        else:
+            run(_serve(asked, state))
+
+
+def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> None:
+    """Print the scripts of several servers behind a router, or write them into a folder."""
+    from m3agent.cli.serve import options as serve_choice
+    from m3agent.serving.launch.server_set import FIRST_PORT, how_to_start
+
+    if asked.servers is None:
+        raise UsageError("--write is for the scripts of --servers: give both")
+    if dry_run or write is None:
+        if not dry_run:
+            raise UsageError(
+                "m3agent does not start several servers itself: --dry-run prints their scripts, --write FOLDER writes them"
+            )
+        from m3agent.cli.serve.dry_run import dry_run_set
+
+        _print_script(dry_run_set(asked, os.environ))
+        return
+    _, files = serve_choice.server_files(asked, os.environ)
+    try:
+        write.mkdir(parents=True)
+        for name, text in files.items():
+            (write / name).write_text(text, "utf-8")
+    except FileExistsError:
+        raise UsageError(f"{write} exists: name a new folder for --write") from None
+    except OSError as error:
+        raise EnvironmentFault(f"{write} cannot be written: {error.strerror}; name another folder") from None
+    print_note(f"m3agent: wrote {', '.join(files)} into {write}")
+    print_note(f"m3agent: {how_to_start(files, write, asked.port or FIRST_PORT)}")
+
+
+async def _serve(asked: ServeRequest, state: Path) -> None:
+    from m3agent.agent.ui.serve_display import ServeView
+    from m3agent.cli.serve.launch import launch
+    from m3agent.serving.launch.server import LaunchFailed, Server
+
+    with ServeView() as view:
+        server, record = launch(asked, state, os.environ, view.say)
+        try:
+            await Server(server, record, os.environ, view).run()
+        except LaunchFailed as error:
+            raise ServerFault(str(error)) from None
+
+
+def refuse_search_options(seed: int | None, candidates: int | None) -> None:
+    """Refuse the embedded engine's options, where another engine is served.
+
+    Raises:
+        UsageError: One of them was given.
+    """
+    if seed is not None:
+        raise UsageError(
+            f"--seed is for the embedded engine's search: leave it out, or pass it to the engine with `-- --seed {seed}`"
+        )
+    if candidates is not None:
+        raise UsageError("--candidates is for the embedded engine's search: leave it out")
+
+
+def _refuse_other_machines(host: str) -> None:
+    from m3agent.serving.client.http import is_loopback
+
+    if not is_loopback(host):
+        raise UsageError(
+            f"{host} is not a loopback address: the embedded engine has no key and serves only this machine"
+        )
+
+
+async def _embedded(host: str, port: int, candidates: int | None, seed: int, state: Path) -> None:
+    import asyncio
+
+    from m3agent.agent.ui.serve_display import how_to_end
+    from m3agent.serving.embedded.server import embedded_server
+    from m3agent.serving.launch.record import ServerRecord, born, new_folder, remove_record, write_record
+
+    try:
+        async with embedded_server(host=host, port=port, candidates=candidates, seed=seed) as url:
+            folder = new_folder(state)
+            pid = os.getpid()
+            write_record(folder, ServerRecord(url=url, engine="embedded", pid=pid, born=born(pid)))
+            try:
+                print_note(
+                    f"serving the embedded engine, a search for small repairs and not M3, at {url}; "
+                    f"`m3agent fix ISSUE` in a repository then finds it ({how_to_end()})"
+                )
+                await asyncio.Event().wait()
+            finally:
+                remove_record(folder)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+        ) from None
+
+
+def _print_script(script: str) -> None:
+    """Print a script: as it is to files and pipes, with wrapped comments to a terminal."""
+    from m3agent.cli.serve.comments import wrapped
+
+    columns = columns_of(sys.stdout)
+    print_bytes((wrapped(script, columns) if columns else script).encode())

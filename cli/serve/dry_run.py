@@ -1,0 +1,134 @@
+"""Print what `m3agent serve` would start, as a script for a shell. Nothing is started or written."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from m3agent.cli.serve.options import Choice, ServeRequest, choose, image_of, reachable, server_files
+from m3agent.serving.launch.container import container_command, without_chosen_gpus
+from m3agent.serving.launch.job import EngineJob
+from m3agent.serving.launch.nodes import as_node, node_commands
+from m3agent.serving.launch.slurm import slurm_command
+from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
+from m3agent.util.errors import UsageError
+
+_NAME = "m3agent-server"
+_HERE = Path("$PWD")
+"""The folder in which the user runs the script; the shell puts it in."""
+
+
+def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object]) -> str:
+    """Return the command that serves the embedded engine, for a shell; everything else is in comments.
+
+    Args:
+        asked: The options.
+        why: The reason for using the embedded engine.
+        options: The options of the search, by flag. None means that the option was not given.
+    """
+    port = asked.port or "PORT"
+    argv = ["m3agent", "serve", "--engine", "embedded", "--host", asked.host, "--port", str(asked.port)]
+    for flag, value in options.items():
+        argv += [] if value is None else [flag, str(value)]
+    host = f"[{asked.host}]" if ":" in asked.host else asked.host
+    lines = [
+        "m3agent: the embedded engine, a search for small repairs; it needs no GPU and is not M3",
+        f"why: {why}",
+        f"address: http://{host}:{port}/v1, for this machine only"
+        + ("" if asked.port else "; PORT is a free port, printed at start"),
+        "next: start it with the command below; 'm3agent fix ISSUE' in a repository then finds it",
+        "or: 'm3agent fix ISSUE --engine embedded' starts it for one fix",
+    ]
+    return "".join(f"# {line}\n" for line in lines) + shlex.join(argv) + "\n"
+
+
+def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
+    """Return the command, for a shell; the plan and its reasons are in comments."""
+    from m3agent.cli.plan import plan_details
+    from m3agent.serving.plan.command import command_line
+
+    asked = reachable(asked)
+    choice = choose(asked, environ, key=None, local=False)
+    job = choice.prepared.job
+    if asked.node_rank is not None:
+        try:
+            job = as_node(job, asked.node_rank, asked.master or "")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+    lines = [*(f"m3agent: {note}" for note in choice.notes)]
+    if choice.plan is not None:
+        lines += plan_details(choice.plan).strip("\n").splitlines()
+    else:
+        lines.append(f"{'GPUs':<12} {choice.prepared.recipe.gpus}")
+    if not choice.prepared.recipe.verified:
+        lines.append(UNVERIFIED)
+    if asked.container:
+        image = image_of(asked, choice.prepared)
+        first = "--pull fetches it" if asked.pull else f"pull it first: docker pull {image}"
+        lines.append(f"{'image':<12} {image} ({first})")
+    no_server = choice.prepared.recipe.no_server
+    if no_server is not None:
+        lines.append(f"{'next':<12} {no_server}")
+    elif job.nodes == 1 or asked.slurm:
+        where = "on a login node of Slurm" if asked.slurm else "on a machine with these GPUs"
+        lines.append(
+            f"{'next':<12} leave out --dry-run {where}: it starts the server, and `m3agent fix ISSUE` finds it"
+        )
+    lines = [f"# {line}" for line in lines]
+    changed = "changed for agent work and this plan" if choice.prepared.changes else "as it is documented"
+    lines += ["#", f"# {choice.prepared.recipe.name}, {changed}:"]
+    lines += changes_text(choice.prepared.changes)
+    argv, env, files = _started(asked, choice, job, environ)
+    for name, text in files.items():
+        lines += ["#", f"# {name}:", *(f"#   {line}".rstrip() for line in text.splitlines())]
+    lines += [f"# install with the engine: {package}" for package in choice.prepared.packages]
+    if files and (asked.container or asked.slurm):
+        lines += ["#", f"# Write {', '.join(files)} into the current folder before the command:"]
+    if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
+        lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
+        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
+        for one in node_commands(job, nodes):
+            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
+        return "\n".join(lines) + "\n"
+    return "\n".join([*lines, command_line(argv, env)]) + "\n"
+
+
+def _started(
+    asked: ServeRequest, choice: Choice, job: EngineJob, environ: Mapping[str, str]
+) -> tuple[Sequence[str], Mapping[str, str], Mapping[str, str]]:
+    """Return the command that starts the job: directly, in a container or through Slurm; its variables; its files.
+
+    Raises:
+        UsageError: The job cannot be started this way.
+    """
+    try:
+        if asked.slurm:
+            sbatch, scripts = slurm_command(job, name=_NAME, folder=_HERE, extra=asked.sbatch)
+            return sbatch, job.env, {**job.files, **scripts}
+        if asked.container:
+            start = container_command(
+                job,
+                image=image_of(asked, choice.prepared),
+                name=_NAME,
+                folder=_HERE,
+                environ=environ if asked.gpus is None else without_chosen_gpus(environ),
+                vendor=choice.prepared.recipe.vendor,
+                pull=asked.pull,
+            )
+            return start.argv, start.env, job.files
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return job.argv, job.env, job.files
+
+
+def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
+    """Return the files of several servers behind a router; the plan of each server is in comments."""
+    from m3agent.cli.plan import plan_details
+
+    choice, files = server_files(asked, environ)
+    lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
+    lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
+    lines.append(f"{'next':<12} --write FOLDER in place of --dry-run writes these files")
+    text = "".join(f"# {line}\n" for line in lines)
+    return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())

@@ -1,0 +1,467 @@
+"""Turn the options of `m3agent serve` into what to start: checkpoint, GPUs, plan and command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from packaging.version import InvalidVersion, Version
+
+from m3agent.serving.client.http import is_loopback
+from m3agent.serving.launch.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    is_here,
+    lacking_download,
+    read_checkpoint,
+    read_draft,
+)
+from m3agent.serving.launch.installed import installed_version
+from m3agent.serving.launch.prepare import (
+    LaunchRequest,
+    OptionsError,
+    PreparedJob,
+    prepare,
+    random_weights,
+    why_barred,
+)
+from m3agent.serving.launch.server_set import NAMED, Router, local_places, named_places, needs_key, set_files
+from m3agent.serving.plan.command import flag_of
+from m3agent.serving.plan.detect import Detected, DetectionError, detect
+from m3agent.serving.plan.draft import GQA_DRAFT
+from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
+from m3agent.serving.plan.host_cache import GIGABYTE
+from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
+from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
+from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
+from m3agent.serving.plan.recipe import Recipe, recipe
+from m3agent.serving.plan.recipe_fit import misfit
+from m3agent.util.errors import EnvironmentFault, UsageError
+
+SMALLEST = LayerCounts(dense=1, sparse=1)
+"""The shape for planning a checkpoint with other widths than M3. Nothing is known of its memory."""
+DYNAMO_RECIPE = "dynamo-vllm-agg"
+_SPECULATIVE = ("--speculative-config", "--speculative_config", "-sc", "--speculative-algorithm")
+
+
+@dataclass(frozen=True)
+class ServeRequest(LaunchRequest):
+    """The options of `m3agent serve`.
+
+    Most fields have the meaning of the option with their name. `options` are passed on to the engine,
+    `sbatch` to Slurm.
+    """
+
+    engine: str | None = None
+    gpus: str | None = None
+    concurrency: int = 1
+    typical: int | None = None
+    precision: str | None = None
+    draft: str = "auto"
+    draft_model: str | None = None
+    host_cache: int = 0
+    recipe: str | None = None
+    load_minutes: float | None = None
+    container: bool = False
+    image: str | None = None
+    pull: bool = False
+    slurm: bool = False
+    sbatch: tuple[str, ...] = ()
+    node_rank: int | None = None
+    master: str | None = None
+    servers: str | None = None
+    router: Router = "vllm-router"
+
+    @property
+    def here(self) -> bool:
+        """Whether the server runs on this machine's GPUs."""
+        return not self.slurm
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to start, and where.
+
+    Attributes:
+        prepared: The job.
+        plan: The plan; None for a recipe that is used as documented.
+        fleet: The GPUs that the plan is for; None without a plan.
+        detected: The GPUs of this machine, if it was searched for them.
+        checkpoint: The checkpoint, if it is known.
+        notes: Sentences to show to the user.
+    """
+
+    prepared: PreparedJob
+    plan: Plan | None
+    fleet: Fleet | None
+    detected: Detected | None
+    checkpoint: Checkpoint | None
+    notes: tuple[str, ...]
+
+
+def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
+    """Return the reason for using the embedded engine, or None if it is not used.
+
+    It is used if `--engine` names it. It is also used if no option but host and port is given and this
+    machine has no GPU.
+    """
+    if asked.engine is not None or asked != replace(ServeRequest(), host=asked.host, port=asked.port):
+        return "--engine names it" if asked.engine == "embedded" else None
+    try:
+        detect(environ)
+    except DetectionError as error:
+        return str(error) if error.none else None
+    return None
+
+
+def image_of(asked: ServeRequest, prepared: PreparedJob) -> str:
+    """Return the name of the image for a container.
+
+    Raises:
+        UsageError: None is known.
+    """
+    image = asked.image or prepared.job.image
+    if image is None:
+        raise UsageError(f"no image is known for {prepared.recipe.name}: name one with --image")
+    return image
+
+
+def reachable(asked: ServeRequest) -> ServeRequest:
+    """Return the options with an address that other machines reach, if the server runs on another one; it asks for a key."""
+    if asked.slurm and is_loopback(asked.host):
+        return replace(asked, host="0.0.0.0")  # noqa: S104  # with a key
+    return asked
+
+
+def _named(gpus: str) -> Fleet:
+    """Return the GPUs that the user names.
+
+    Raises:
+        ValueError: With a sentence for the user.
+    """
+    try:
+        return parse_gpus(gpus)
+    except UnknownGpu as error:
+        raise ValueError(
+            f"{error}; for another GPU, m3agent plan --gpu-memory GB prints a command to adapt"
+        ) from None
+
+
+def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
+    """Plan several servers behind a router; `asked.gpus` are those of all servers here, or of each machine.
+
+    Returns:
+        What each server starts, and the files of the set by name.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options are unusable.
+    """
+    assert asked.servers is not None, "asked for where none are named"
+    if asked.recipe or asked.container or asked.slurm or asked.node_rank is not None:
+        raise UsageError(
+            "--servers takes a plan and starts processes: leave out --recipe, --container, --slurm and --node-rank"
+        )
+    if asked.engine not in (None, "vllm"):
+        raise UsageError(f"--servers is for vLLM, and --engine names {asked.engine}: leave out --engine")
+    try:
+        given = fleet = _named(asked.gpus) if asked.gpus is not None else detect(environ).fleet
+        if not asked.servers.strip().isdecimal():
+            places = named_places(asked.servers)
+        elif given.nodes > 1:
+            raise UsageError(
+                f"{given} are {given.nodes} machines, and a number of servers is for one machine: {NAMED}"
+            )
+        else:
+            places = local_places(int(asked.servers), given.per_node, asked.port or 8000)
+            fleet = replace(given, per_node=given.per_node // len(places))
+    except DetectionError as error:
+        raise EnvironmentFault(str(error)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    each = replace(
+        asked,
+        engine="vllm",
+        gpus=str(fleet),
+        concurrency=-(-asked.concurrency // len(places)),
+        host="0.0.0.0" if needs_key(places, asked.host) else "127.0.0.1",  # noqa: S104  # other machines reach it, with a key
+    )
+    try:
+        choice = choose(each, environ, key=None, local=False)
+    except UsageError as error:
+        if fleet == given:
+            raise
+        raise UsageError(
+            f"{len(places)} servers divide {given}, so each has {fleet}; for each server: {error}"
+        ) from None
+    if choice.plan is None or not choice.plan.is_one_rank_of(fleet):
+        raise UsageError(
+            f"each server would be {fleet}, and its best plan does not use them as one rank: name more servers with fewer "
+            "GPUs each, or lower --concurrency"
+        )
+    visible = "HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES"
+    try:
+        files = set_files(
+            choice.prepared.job,
+            places,
+            asked.router,
+            host=asked.host,
+            port=asked.port or 8000,
+            visible=visible,
+            versions=choice.plan.versions,
+            packages=choice.prepared.packages,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return choice, files
+
+
+def _recipe_choice(
+    documented: Recipe,
+    asked: ServeRequest,
+    wanted: LaunchRequest,
+    checkpoint: Checkpoint | None,
+    environ: Mapping[str, str],
+    *,
+    local: bool,
+) -> Choice:
+    """Prepare a recipe as it is documented, without a plan.
+
+    Raises:
+        DetectionError, EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError, ValueError: The recipe does not suit the options or the GPUs.
+    """
+    of_a_plan = {
+        "--draft on": asked.draft == "on",
+        "--draft-model": asked.draft_model,
+        "--host-cache": asked.host_cache,
+        "--concurrency": asked.concurrency != 1,
+        "--typical": asked.typical,
+        "--precision": asked.precision,
+    }
+    if given := [option for option, value in of_a_plan.items() if value]:
+        use = f"--recipe {documented.name}" if asked.recipe else f"--engine {asked.engine}"
+        raise UsageError(
+            f"{' and '.join(given)} {'are' if len(given) > 1 else 'is'} for a plan, and {use} uses a documented command: leave "
+            "out one, or give the engine's own option after --"
+        )
+    if asked.engine not in (None, documented.engine):
+        raise UsageError(f"{documented.name} starts {documented.engine}: leave out --engine {asked.engine}")
+    if asked.slurm and documented.engine == "dynamo":
+        raise UsageError(
+            f"--slurm runs {documented.name} where other machines reach it, and Dynamo's frontend asks for no key: leave out --slurm"
+        )
+    if local and documented.no_server is not None:
+        raise UsageError(documented.no_server)
+    prepared = prepare(documented, wanted)
+    here = detect(environ) if local and prepared.job.argv[0] != "srun" else None
+    notes = here.notes if here else ()
+    if asked.gpus is not None or here is not None:
+        fleet = _fleet(asked, here)
+        own = None if checkpoint is None else checkpoint.precision
+        if why := misfit(documented, fleet, prepared.job.argv, prepared.job.env, own):
+            raise UsageError(why)
+        if unused := fleet.count - documented.gpus:
+            notes = (
+                *notes,
+                f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}",
+            )
+    return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
+
+
+def _left_out(prepared: PreparedJob) -> list[str]:
+    """Return sentences about what the engine's image lacks."""
+    sentences = []
+    for change in prepared.left_out:
+        variables = [f"set {name}={value}" for name, value in change.env.items()]
+        options = [f"give {' '.join(option)} after --" for option in change.added]
+        sentences.append(
+            f"{change.what} left out: the engine's images lack {' and '.join(change.packages)}; for an image of your own that has "
+            f"it, {' and '.join(variables + options)}"
+        )
+    return sentences
+
+
+def _go_together(asked: ServeRequest) -> None:
+    """Refuse an option that would have no effect without another one, or beside it.
+
+    Raises:
+        UsageError: There is such an option.
+    """
+    if asked.master is not None and asked.node_rank is None:
+        raise UsageError("--master is for --node-rank: give both, or leave out --master")
+    if asked.slurm and asked.container:
+        raise UsageError(
+            "--slurm starts no container of m3agent's: leave out --slurm, or --container and --image"
+        )
+    if asked.sbatch and not asked.slurm:
+        raise UsageError("--sbatch is for --slurm: give both, or leave out --sbatch")
+    if asked.pull and not asked.container:
+        raise UsageError("--pull is for --container: give both, or leave out --pull")
+
+
+def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, local: bool) -> Choice:
+    """Plan and prepare the server.
+
+    Args:
+        asked: The options.
+        environ: The environment variables.
+        key: The API key that the server will ask for, or None.
+        local: The named GPUs must exist on this machine.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options, the checkpoint or the named GPUs are unusable.
+    """
+    _go_together(asked)
+    in_image = asked.container or (asked.servers is not None and asked.router == "llm-d")
+    wanted = replace(asked, key=key, environ=environ, in_image=in_image)
+    try:
+        checkpoint = (
+            None
+            if asked.model is None
+            else read_checkpoint(asked.model, environ, weights=not random_weights(asked.options))
+        )
+        if checkpoint is not None:
+            wanted = replace(wanted, model=checkpoint.name)
+        if asked.slurm and asked.gpus is None and asked.recipe is None:
+            raise UsageError(
+                "--slurm runs it on other machines: name their GPUs with --gpus, like 8xH200 or 2x8xH100"
+            )
+        named = asked.recipe or (DYNAMO_RECIPE if asked.engine == "dynamo" else None)
+        if named is not None:
+            return _recipe_choice(recipe(named), asked, wanted, checkpoint, environ, local=local)
+        detected: Detected | None = None
+        notes: tuple[str, ...] = ()
+        if asked.gpus is None or local:
+            detected = detect(environ)
+            notes = detected.notes
+        fleet = _fleet(asked, detected)
+        version = _installed(asked, environ) if local or asked.gpus is None else None
+        plan, more = _plan(asked, fleet, checkpoint, version, environ, local=asked.gpus is None)
+        prepared = prepare(recipe(plan.recipe), wanted, plan)
+        notes = (*notes, *_left_out(prepared))
+    except DetectionError as error:
+        if error.none and asked.gpus is not None:
+            raise EnvironmentFault(
+                f"this machine cannot serve on {asked.gpus}: neither nvidia-smi nor amd-smi nor rocm-smi lists a GPU; "
+                "--dry-run prints the command for a machine that has them"
+            ) from None
+        raise EnvironmentFault(str(error)) from None
+    except (CheckpointError, OptionsError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    if checkpoint is None:
+        checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
+    return Choice(prepared, plan, fleet, detected, checkpoint, (*notes, *more))
+
+
+def _fleet(asked: ServeRequest, detected: Detected | None) -> Fleet:
+    """Return the GPUs to plan for. Named GPUs must be present if this machine's GPUs are known."""
+    if asked.gpus is None:
+        assert detected is not None, "asked for where none are named"
+        return detected.fleet
+    fleet = _named(asked.gpus)
+    if detected is None:
+        return fleet
+    here = detected.fleet
+    if fleet.nodes > 1 and asked.node_rank is None:
+        return fleet  # the GPUs of several nodes cannot be checked here
+    if fleet.gpu.name != here.gpu.name or fleet.per_node > here.count:
+        raise EnvironmentFault(
+            f"this machine has {here}, not {fleet}: leave --gpus out to use what is here, or add --dry-run to see the plan"
+        )
+    return replace(here, per_node=fleet.per_node, nodes=fleet.nodes)
+
+
+def _installed(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
+    """Return the version of vLLM that this machine would start, as far as known; the plan suits it."""
+    if asked.engine not in (None, "vllm") or asked.container or asked.slurm:
+        return None
+    version = installed_version("vllm", ("vllm", "serve"), environ.get("PATH"))
+    try:
+        return None if version is None else Version(version).base_version
+    except InvalidVersion:
+        return None
+
+
+def _why_no_draft(
+    asked: ServeRequest, checkpoint: Checkpoint | None, environ: Mapping[str, str]
+) -> str | None:
+    """Return why no draft is chosen without being asked for; None if one may be."""
+    if random_weights(asked.options):
+        return "no draft: with random weights no drafted token is right (--draft on uses it anyway)"
+    if checkpoint is not None and not checkpoint.whole:
+        return "no draft: the checkpoint does not have M3's sizes"
+    if any(flag_of((word,)) in _SPECULATIVE for word in asked.options):
+        return "no draft: the options after -- configure one"
+    if asked.draft_model is not None and not is_here(asked.draft_model, environ):
+        return f"no draft: {asked.draft_model} is not on this machine; --draft on downloads it"
+    return None
+
+
+def _plan(
+    asked: ServeRequest,
+    fleet: Fleet,
+    checkpoint: Checkpoint | None,
+    version: str | None,
+    environ: Mapping[str, str],
+    *,
+    local: bool,
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the best plan, and notes about it for the user."""
+    from m3agent.cli.plan import refusal
+
+    precision = asked.precision and Precision(asked.precision)
+    draft = asked.draft_model or GQA_DRAFT.model
+    if asked.draft == "on" and lacking_download(draft, environ):
+        raise UsageError(
+            f"the draft {draft} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give the draft's "
+            "folder with --draft-model"
+        )
+    wish = PlanRequest(
+        context=NATIVE_CONTEXT if asked.context is None else asked.context,
+        concurrency=asked.concurrency,
+        typical=asked.typical,
+        precision=precision or (None if checkpoint is None else checkpoint.precision),
+        engine=None if asked.engine is None else EngineKind(asked.engine),
+        vision=asked.vision,
+        draft_use=DraftUse(asked.draft),
+        draft=read_draft(draft, environ) if asked.draft != "off" else GQA_DRAFT,
+        draft_here=is_here(draft, environ),
+        host_cache=asked.host_cache * GIGABYTE,
+        version=version,
+    )
+    notes: list[str] = []
+    if asked.draft == "auto" and (why := _why_no_draft(asked, checkpoint, environ)):
+        wish = replace(wish, draft_use=DraftUse.OFF)
+        notes += [why] if asked.draft_model else []
+    if checkpoint is not None:
+        wish = replace(wish, shape=checkpoint.shape)
+        if not checkpoint.whole:
+            notes.append(f"{checkpoint.name} does not have M3's sizes, so its memory is not predicted")
+            wish = replace(wish, shape=SMALLEST)
+    found = plans(fleet, wish)
+    if not found and asked.context is None and (longest := longest_context(fleet, wish)):
+        notes.append(f"{fleet} cannot hold {wish.context:,} tokens: the window is {longest:,}")
+        wish = replace(wish, context=longest)
+        found = plans(fleet, wish)
+    if not found:
+        fault = EnvironmentFault if local else UsageError
+        raise fault(refusal(fleet, wish, refusals(fleet, wish)))
+    plan = found[0]
+    if checkpoint is not None and not checkpoint.whole:
+        plan = replace(plan, predicted=False)
+    return plan, tuple(notes)
+
+
+def barred(choice: Choice, version: str) -> str | None:
+    """Return the reason why this version of the engine must not serve the plan; None if it may."""
+    plan, setup = choice.plan, choice.prepared.setup
+    if plan is None or setup is None:
+        return None
+    try:
+        number = Version(version).base_version
+    except InvalidVersion:
+        return None
+    why = why_barred(plan, setup, number)
+    return f"{plan.engine} {version} is installed{why}" if why else None

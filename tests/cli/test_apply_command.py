@@ -1,0 +1,200 @@
+"""Test `m3agent apply`: it writes the patch of an earlier fix under the same conditions as `fix --apply`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+from pathlib import Path
+
+import pytest
+
+from m3agent.cli.resume import NO_ADVICE
+from tests.agent.scripted import (
+    BUGGY,
+    DONE,
+    FIX,
+    ISSUE,
+    NOT_TESTED,
+    UNTESTED,
+    MakeRepo,
+    fix,
+    one_sentence,
+)
+from tests.command_line import Process, run
+from tests.servers.misbehaving import MisbehavingServer
+
+pytestmark = pytest.mark.integration
+
+FIXED = BUGGY["calc.py"].replace("a - b", "a + b")
+
+
+@pytest.fixture
+def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tuple[Path, Path]:
+    """Return a repository, and the folder of a session with an unverified patch for it."""
+    server.answers = [FIX, NOT_TESTED]
+    repo = make_repo(UNTESTED)
+    done = fix(repo, server.url)
+    assert done.returncode == 1
+    [session] = (own_state / "state" / "sessions").glob("*-*")
+    assert done.stderr.splitlines()[-3:] == [
+        f"next       m3agent apply --repo {repo}  read the patch first; then this writes it into your work tree",
+        f"           m3agent sessions fork last --repo {repo} --tell TEXT  continues with your advice",
+        f"           m3agent report --repo {repo}  shows each step",
+    ]
+    return repo, session
+
+
+def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
+    repo, session = fixed
+    for said in (
+        f"applied the unverified patch to {repo}: calc.py; git diff shows it",
+        f"{repo} has the unverified patch already: calc.py",
+    ):
+        done = run("apply", cwd=repo)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == f"m3agent: {said}\n"
+        assert (repo / "calc.py").read_text() == FIXED
+    assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
+
+
+@pytest.mark.slow
+def test_advice_for_the_embedded_engine_is_refused_before_anything_is_copied(
+    fixed: tuple[Path, Path], own_state: Path
+) -> None:
+    repo, session = fixed
+    log = session / "events.jsonl"
+    log.write_text(log.read_text().replace('"source":"named"', '"source":"embedded"'))
+    done = run("sessions", "fork", "last", "--tell", "The bug is in calc.py.", cwd=repo)
+    assert (done.returncode, one_sentence(done)) == (2, f"m3agent: {NO_ADVICE}")
+    assert len([*(own_state / "state" / "sessions").glob("*-*")]) == 1
+
+
+def test_changes_of_the_user_are_not_overwritten(fixed: tuple[Path, Path]) -> None:
+    repo, session = fixed
+    (repo / "calc.py").write_text("mine\n")
+    done = run("apply", cwd=repo)
+    assert done.returncode == 5
+    assert one_sentence(done) == (
+        "m3agent: calc.py has uncommitted changes: nothing was written; if the lines of the patch did not change, "
+        f"'git apply {session / 'patch.diff'}' applies it"
+    )
+    assert (repo / "calc.py").read_text() == "mine\n"
+
+
+def test_last_means_this_repository(
+    fixed: tuple[Path, Path], make_repo: MakeRepo, tmp_path: Path, own_state: Path
+) -> None:
+    repo, session = fixed
+    other = shutil.copytree(repo, tmp_path / "other")
+    for name, said in (
+        ("last", f"there is no session about {other}: "),
+        (
+            session.name,
+            f"session {session.name} is about {repo}, and this is {other}: name its repository with --repo",
+        ),
+    ):
+        done = run("apply", name, cwd=other)
+        assert (done.returncode, said in one_sentence(done)) == (2, True), done.stderr
+    assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
+    assert run("apply", "--repo", str(repo), cwd=other).returncode == 0
+    assert (repo / "calc.py").read_text() == FIXED
+    assert (other / "calc.py").read_text() == UNTESTED["calc.py"]
+
+
+@pytest.mark.slow  # quick: test_last_means_this_repository
+def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
+    repo, session = fixed
+    log, patch = session / "events.jsonl", session / "patch.diff"
+    lines = log.read_text().splitlines()
+    log.write_text(
+        "".join(
+            f"{line}\n" for line in [*lines[:-1], json.dumps({**json.loads(lines[-1]), "status": "limit"})]
+        )
+    )
+    done = run("apply", cwd=repo)
+    assert (done.returncode, "only verified and unverified patches are applied" in done.stderr) == (5, True)
+    log.write_text("".join(f"{line}\n" for line in lines))
+    shutil.rmtree(session / "trees.git")
+    done = run("apply", cwd=repo)
+    assert (done.returncode, f"'git apply {patch}'" in done.stderr) == (2, True)
+    patch.unlink()
+    done = run("apply", cwd=repo)
+    assert done.returncode == 2
+    assert (
+        one_sentence(done)
+        == f"m3agent: session {session.name} has no patch (status unverified); `m3agent sessions list` shows the others"
+    )
+    assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
+
+
+def read_all(leader: int) -> bytes:
+    """Return what was written to a terminal until its other end was closed, and close it."""
+    written = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(leader, 65536):
+            written += piece
+    os.close(leader)
+    return written
+
+
+@pytest.mark.slow  # quick: tests/agent/ui/test_result.py
+@pytest.mark.parametrize(
+    ("env", "coloured"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
+)
+def test_a_patch_has_colours_on_a_terminal_only(
+    server: MisbehavingServer, make_repo: MakeRepo, env: dict[str, str], coloured: bool
+) -> None:
+    server.answers = [FIX, NOT_TESTED]
+    leader, follower = pty.openpty()
+    with Process(
+        "fix",
+        ISSUE,
+        "--repo",
+        str(make_repo(UNTESTED)),
+        "--endpoint",
+        server.url,
+        "-q",
+        stdout=follower,
+        env=env,
+    ) as process:
+        process.wait()
+    os.close(follower)
+    written = read_all(leader).decode()
+    assert ("\x1b[32m+    return a + b\x1b[0m\r\n" in written) == coloured
+    assert ("\r\n+    return a + b\r\n" in written) != coloured
+
+
+@pytest.mark.slow  # quick: test_a_quiet_fix_says_how_it_ended
+def test_on_one_terminal_the_end_comes_after_the_patch(
+    server: MisbehavingServer, make_repo: MakeRepo
+) -> None:
+    server.answers = [FIX, NOT_TESTED]
+    leader, follower = pty.openpty()
+    arguments = ["fix", ISSUE, "--repo", str(make_repo(UNTESTED)), "--endpoint", server.url]
+    with Process(
+        *arguments, stdout=follower, stderr=follower, env={"TERM": "xterm", "NO_COLOR": "1"}
+    ) as process:
+        os.close(follower)
+        written = read_all(leader)
+        process.wait()
+    places = [written.rindex(text) for text in (b"+    return a + b", b"! unverified", b"m3agent apply")]
+    assert places == sorted(places)
+    assert written.count(b"! unverified") == 1
+
+
+def test_quiet_and_verbose_exclude_each_other(make_repo: MakeRepo) -> None:
+    done = run("fix", ISSUE, "--repo", str(make_repo(UNTESTED)), "-q", "-v")
+    assert done.returncode == 2
+    assert one_sentence(done) == "m3agent: --quiet and --verbose exclude each other: give only one"
+
+
+@pytest.mark.slow
+def test_a_quiet_fix_says_how_it_ended(server: MisbehavingServer, make_repo: MakeRepo) -> None:
+    server.answers = [FIX, DONE, NOT_TESTED]
+    done = fix(make_repo(UNTESTED), server.url, "-q")
+    starts = [line[:10].strip() for line in done.stderr.splitlines()]
+    starts = [start for start in starts if start != "note: wait"]  # which a slow machine adds
+    assert starts == ["note: no t", "! unverifi", "patch", "next", "", ""]

@@ -1,0 +1,128 @@
+"""`m3agent fix --each` fixes several issues, and says at the end how each of them ended."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from m3agent.agent.fix.finalize import FixResult
+from m3agent.agent.report.text import UNKNOWN
+from m3agent.agent.ui.event_printer import Screen
+from m3agent.cli.each import check, fix_each
+from m3agent.util.errors import EXIT_CODES, Status, UsageError
+from tests.agent.scripted import BUGGY, MakeRepo
+from tests.command_line import run
+
+Outcome = Status | Exception
+FixAll = Callable[..., int]
+
+
+@pytest.fixture
+def fix_all(tmp_path: Path) -> FixAll:
+    """Return a function that fixes the issues of a text, which end as told, and returns the exit code."""
+
+    def fix_all(text: str, outcomes: Mapping[str, Outcome], file: Path | None = None) -> int:
+        async def fixing(spec: str) -> FixResult:
+            outcome = outcomes[spec]
+            if isinstance(outcome, Exception):
+                raise outcome
+            code = EXIT_CODES[outcome]
+            return FixResult(outcome, code, "", tmp_path / f"session-{spec}", None, None)
+
+        def begin(spec: str) -> tuple[Coroutine[Any, Any, FixResult], Screen]:
+            return fixing(spec), Screen()
+
+        if file is None:
+            file = tmp_path / "issues"
+            file.write_text(text)
+        with pytest.raises(typer.Exit) as ended:
+            fix_each(file, begin, json_result=False)
+        return ended.value.exit_code
+
+    return fix_all
+
+
+def test_one_issue_after_the_other_with_a_table_and_the_largest_exit_code(
+    fix_all: FixAll, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = {"one.md": Status.VERIFIED, "#2": Status.LIMIT, "gone.md": UsageError("there is no gone.md")}
+    assert fix_all("one.md\n\n  #2\ngone.md\n", outcomes) == 6
+    assert capsys.readouterr().err.splitlines() == [
+        "m3agent: issue 1 of 3: one.md",
+        "m3agent: issue 2 of 3: #2",
+        "m3agent: issue 3 of 3: gone.md",
+        "m3agent: there is no gone.md",
+        "status    exit  session         issue",
+        "verified  0     session-one.md  one.md",
+        "limit     6     session-#2      #2",
+        f"error     2     {UNKNOWN}               gone.md",
+    ]
+
+
+def test_an_interruption_stops_all(fix_all: FixAll, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fix_all("one\ntwo\nthree", {"one": Status.VERIFIED, "two": Status.INTERRUPTED}) == 130
+    assert "three" not in capsys.readouterr().err
+
+
+def test_the_issues_come_from_standard_input(fix_all: FixAll, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
+    assert fix_all("", {"one": Status.VERIFIED}, Path("-")) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\xff", "cannot be read: it is not text"),
+        (b" \n\n", "names no issue: write one on each line"),
+    ],
+)
+def test_a_file_without_issues_is_refused(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    file = tmp_path / "issues"
+    if content is not None:
+        file.write_bytes(content)
+
+    def begin(_: str) -> Any:
+        raise AssertionError
+
+    with pytest.raises(UsageError, match=f"^--each {file} {reason}$"):
+        fix_each(file, begin, json_result=False)
+
+
+@pytest.mark.parametrize(
+    ("file", "issue", "reason"),
+    [
+        (None, None, "missing argument 'ISSUE'; see 'm3agent fix --help'."),
+        (Path("f"), "text", "--each names the issues: leave ISSUE away"),
+        (Path("f"), None, "--branch is for one issue: leave it or --each away"),
+    ],
+)
+def test_an_unclear_command_line_is_refused(file: Path | None, issue: str | None, reason: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check(file, issue, {"--attach": False, "--branch": True})
+    assert str(refused.value) == reason
+
+
+def test_options_for_one_issue_do_not_matter_for_one_issue() -> None:
+    check(None, "issue.md", {"--branch": True})
+    check(Path("f"), None, {"--branch": False})
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_two_issues_are_fixed_in_two_sessions(make_repo: MakeRepo, tmp_path: Path) -> None:
+    repo = make_repo(BUGGY)
+    (tmp_path / "issues").write_text("add(2, 3) should be 5\nSums are wrong\n")
+    done = run("fix", "--each", str(tmp_path / "issues"), "--repo", str(repo), "--engine", "embedded")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("diff --git a/calc.py") == 2
+    head, *rows = done.stderr.splitlines()[-3:]
+    assert head.split() == ["status", "exit", "session", "issue"]
+    sessions = [row.split()[2] for row in rows]
+    assert len(set(sessions)) == 2
+    assert f"m3agent apply {sessions[0]}" in done.stderr

@@ -1,0 +1,118 @@
+"""Test which options of `m3agent serve` go together, and what a dry run prints, without a process."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from m3agent.cli.serve.command import refuse_search_options
+from m3agent.cli.serve.dry_run import dry_run
+from m3agent.cli.serve.options import ServeRequest, choose
+from m3agent.util.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("seed", "candidates", "said"),
+    [
+        (7, None, "pass it to the engine with `-- --seed 7`"),
+        (0, None, "--seed is for"),
+        (None, 3, "--candidates is for"),
+    ],
+)
+def test_options_of_the_search_are_for_the_embedded_engine(
+    seed: int | None, candidates: int | None, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        refuse_search_options(seed, candidates)
+    refuse_search_options(None, None)
+
+
+TWO_NODES = ServeRequest(gpus="2x8xH100", context=1_048_576)
+
+
+def test_a_dry_run_of_one_node_prints_its_command_only() -> None:
+    shown = dry_run(replace(TWO_NODES, node_rank=1, master="10.0.0.1"), {})
+    assert "--node-rank 1" in shown and "--master-addr 10.0.0.1" in shown
+    assert "--node-rank 0" not in shown
+
+
+def test_a_dry_run_prints_the_command_of_a_container_and_its_image(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0"}
+    asked = ServeRequest(gpus="8xH200", container=True, port=9000)
+    shown = dry_run(asked, home)
+    image = "vllm/vllm-openai:v0.33.0"
+    assert f"# image        {image} (pull it first: docker pull {image})\n" in shown
+    words = shlex.split(shown[shown.index("\ndocker run ") :].replace("\\\n", " "))
+    assert words[:2] == ["docker", "run"]
+    assert words[words.index("--publish") + 1] == "127.0.0.1:9000:9000"
+    assert words[words.index("--gpus") + 1] == '"device=0,1,2,3,4,5,6,7"', "not those of this machine"
+    assert words[words.index("--entrypoint") + 1 :][:3] == ["vllm", image, "serve"]
+    assert list(tmp_path.iterdir()) == [], "a dry run makes no cache"
+    assert "VLLM_USE_FASTOKENS" not in words, "the image lacks the package"
+    assert "set VLLM_USE_FASTOKENS=1" in shown.partition("\n")[0]
+    own = dry_run(replace(asked, image="own/image:1", pull=True), {**home, "VLLM_USE_FASTOKENS": "1"})
+    assert "--env VLLM_USE_FASTOKENS" in own
+    assert "own/image:1 (--pull fetches it)" in own and " own/image:1 serve" in own
+
+
+@pytest.mark.parametrize("asked", [ServeRequest(gpus="8xH200"), TWO_NODES])
+def test_a_dry_run_prints_the_command_of_a_slurm_job(asked: ServeRequest) -> None:
+    shown = dry_run(replace(asked, slurm=True, sbatch=("--partition=gpu",)), {})
+    assert "\n# job.sh:\n" in shown and ("\n# node.sh:\n" in shown) is (asked is TWO_NODES)
+    assert "--host 0.0.0.0" in shown and "export VLLM_API_KEY=" in shown
+    command = shown[shown.index("\nsbatch ") :]
+    assert command.endswith("--partition=gpu job.sh\n")
+    assert '"--chdir=$PWD"' in command
+
+
+DYNAMO = ServeRequest(engine="dynamo", gpus="8xB200", host="127.0.0.1", port=9000)
+
+
+def test_dynamo_listens_where_it_was_told_to() -> None:
+    shown = dry_run(DYNAMO, {})
+    assert "4 of the 8 GPUs stay unused" in shown
+    command = "".join(f"{line}\n" for line in shown.splitlines() if not line.startswith("#"))
+    assert command == "export HTTP_HOST=127.0.0.1\nexport HTTP_PORT=9000\nbash agg.sh\n"
+    assert '--http-host "$HTTP_HOST" --http-port "$HTTP_PORT" &' in shown
+    inside = dry_run(replace(DYNAMO, container=True), {"HOME": "/nowhere"})
+    assert "export HTTP_HOST=0.0.0.0\n" in inside and "--publish 127.0.0.1:9000:9000" in inside
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (ServeRequest(gpus="2x8xH200", node_rank=1), "The plan has one node, which needs no number"),
+        (replace(TWO_NODES, node_rank=1), "--master is missing"),
+        (replace(TWO_NODES, node_rank=2, master="a"), "There is no node 2"),
+        (replace(TWO_NODES, master="a"), "--master is for --node-rank"),
+        (ServeRequest(gpus="8xH200", slurm=True, container=True), "--slurm starts no container"),
+        (ServeRequest(gpus="8xH200", sbatch=("--partition=gpu",)), "--sbatch is for --slurm"),
+        (ServeRequest(gpus="8xH200", pull=True), "--pull is for --container"),
+        (ServeRequest(gpus="8xH200", engine="sglang", container=True), "name one with --image"),
+        (ServeRequest(recipe="trtllm-gb200-2x4", container=True), "use --slurm"),
+        (replace(DYNAMO, gpus="8xH200"), "through Marlin on Hopper: garbage, then illegal memory access"),
+        (replace(DYNAMO, gpus="2xB200"), "needs 4 GPUs, and 2xB200 are 2"),
+        (replace(DYNAMO, host="0.0.0.0"), "Dynamo's frontend asks for no key"),
+        (replace(DYNAMO, slurm=True), "asks for no key: leave out --slurm"),
+        (replace(DYNAMO, concurrency=4, precision="mxfp8"), "--concurrency and --precision are for a plan"),
+        (replace(DYNAMO, vision=True), "has no options to set"),
+        (replace(DYNAMO, recipe="sglang-8gpu"), "sglang-8gpu starts sglang: leave out --engine dynamo"),
+        (ServeRequest(recipe="vllm-amd-tp8", gpus="8xH200"), "is for AMD's GPUs, not for 8xH200"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_in_a_dry_run(asked: ServeRequest, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        dry_run(asked, {"HOME": "/nowhere"})
+
+
+def test_a_recipe_without_a_server_says_what_to_do_and_is_not_started() -> None:
+    asked = ServeRequest(gpus="8xH200", recipe="vllm-nvidia-docker")
+    said = "vllm-nvidia-docker only pulls an image and starts no server: `m3agent serve --container` runs"
+    shown = dry_run(asked, {})
+    assert f"# next         {said}" in shown and "leave out --dry-run" not in shown
+    assert shown.endswith("\ndocker pull vllm/vllm-openai:minimax-m3\n")
+    with pytest.raises(UsageError, match=said):
+        choose(asked, {}, key=None, local=True)
