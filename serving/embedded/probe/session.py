@@ -256,7 +256,7 @@ def options() -> list[str]:
     """Return pytest options that keep the repository's own configuration from affecting the probe."""
     import importlib.util
 
-    chosen = OPTIONS.split()
+    chosen: list[str] = [*OPTIONS.split()]
     if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # otherwise pytest does not know their options
         if importlib.util.find_spec("pytest_cov") is not None:
             chosen.append("--no-cov")

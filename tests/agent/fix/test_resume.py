@@ -179,7 +179,8 @@ def test_killed_at_any_moment(fixes: Fixes) -> None:
     """A fix is killed again and again, a little later each time, until it finishes."""
     answers = [TEST, FIX, TEST, DONE]
     repo = fixes.repo(BUGGY)
-    fixes.killed(repo, [])
+    process = fixes.waiting(repo, [Silence()])
+    kill(process)
     [told] = (fixes.home / "state" / "sessions").glob("*/messages.jsonl")
     kills, said_last = 0, b""
     for attempt in range(30):
