@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import count
@@ -34,9 +34,12 @@ from m3agent.sandbox.images.kept import REPOSITORY
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from scripts.docs import browser
+from tests.agent.repositories import Files, NewRepo, run_git, write_files
 from tests.installs import build
 
 if TYPE_CHECKING:
+    from tests.agent.fix.attempt_parts import World
+    from tests.agent.scripted import Fixes
     from tests.servers.misbehaving import MisbehavingServer
 
 
@@ -294,13 +297,6 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def write_files(folder: Path, files: Mapping[str, str | bytes]) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
 def git(folder: Path, *args: str) -> str:
     done = subprocess.run(["git", *args], cwd=folder, check=True, capture_output=True, text=True)
     return done.stdout.strip()
@@ -394,3 +390,40 @@ def server(running_server: MisbehavingServer) -> MisbehavingServer:
     """Return a model server that answers as the test tells it to."""
     running_server.reset()
     return running_server
+
+
+@pytest.fixture
+def model(server: MisbehavingServer) -> MisbehavingServer:
+    """Return the server that plays the model."""
+    return server
+
+
+@pytest.fixture
+def fixes(model: MisbehavingServer, make_repo: Callable[..., Path], own_state: Path) -> Fixes:
+    """Return what runs fixes by the server that plays the model."""
+    from tests.agent.scripted import Fixes  # imported here because most tests run no fix
+
+    return Fixes(model, make_repo, own_state)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return the surroundings of an attempt, in memory."""
+    from tests.agent.fix.attempt_parts import world_in  # imported here because most tests need no attempt
+
+    with world_in(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def new_repo(tmp_path: Path) -> NewRepo:
+    def make(name: str = "repo", files: Files | None = None) -> Path:
+        root = tmp_path / name
+        root.mkdir()
+        run_git(root, "init", "--quiet", "--initial-branch=main")
+        write_files(root, {"a.py": b"x = 1\n"} if files is None else files)
+        run_git(root, "add", "--all", "--force")
+        run_git(root, "commit", "--quiet", "--allow-empty", "--message=first")
+        return root
+
+    return make

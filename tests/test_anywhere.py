@@ -35,7 +35,7 @@ from scripts.quality.anywhere import (
     together,
 )
 from scripts.quality.shuffled import SEED, pytest_collection_modifyitems
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 IN_COMMON = {"name", "environ", "user", "is_whole"}
 """Fields that several surroundings of one run may have."""

@@ -70,7 +70,13 @@ def test_the_picture_of_the_rooms_is_current() -> None:
 
 def test_public_names_are_those_that_other_rooms_import() -> None:
     room = rooms.rooms()["agent.repo"]
-    assert {"agent.errors", "agent.util", "sandbox.store"} == room.imports
+    assert {
+        "sandbox.store",
+        "util.errors",
+        "util.plain_file",
+        "util.private_file",
+        "util.xdg",
+    } == room.imports
     assert "repository.open_repository" in room.public
     assert "git_config.no_git" not in room.public, "only this room uses it"
 

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _API = {
-    "EnvironmentFault": "errors",
-    "FixResult": "fix.finalize",
-    "FixSettings": "api",
-    "M3AgentError": "errors",
-    "PermissionRefused": "errors",
-    "ServerFault": "errors",
-    "Status": "errors",
-    "UsageError": "errors",
-    "fix": "api",
-    "fix_async": "api",
+    "EnvironmentFault": "util.errors",
+    "FixResult": "agent.fix.finalize",
+    "FixSettings": "agent.api",
+    "M3AgentError": "util.errors",
+    "PermissionRefused": "util.errors",
+    "ServerFault": "util.errors",
+    "Status": "util.errors",
+    "UsageError": "util.errors",
+    "fix": "agent.api",
+    "fix_async": "agent.api",
 }
-"""Names, and the module of `m3agent.agent` that has each."""
+"""Names, and the module of `m3agent` that has each."""
 __all__ = ["__version__", *_API]  # noqa: PLE0604  # names
 
 
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> "Any":
     if name in _API:
         from importlib import import_module
 
-        return getattr(import_module(f"m3agent.agent.{_API[name]}"), name)
+        return getattr(import_module(f"m3agent.{_API[name]}"), name)
     raise AttributeError(f"module 'm3agent' has no attribute {name!r}")
 
 

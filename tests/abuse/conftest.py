@@ -12,7 +12,8 @@ from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from tests.abuse.box import NEEDS_CONTROL_GROUP, Box
-from tests.conftest import KINDS, backend_here, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import KINDS, backend_here
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -23,7 +23,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.test_report import TestReport
 from tests.abuse.forged_files import UNLUCKY
 from tests.abuse.forgery_targets import Target
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.evals.calc_instance import diff, small_instance
 
 Files = Mapping[str, str | bytes | None]

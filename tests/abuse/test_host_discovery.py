@@ -19,7 +19,8 @@ from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.abuse.test_host_config import Hostile
 from tests.abuse.test_host_git import CONFIG
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 
 pytestmark = pytest.mark.integration
 

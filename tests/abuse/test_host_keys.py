@@ -36,8 +36,8 @@ from m3agent.util.errors import M3AgentError
 from tests.abuse.test_host_config import MORE, Hostile, configured
 from tests.abuse.test_host_git import CONFIG
 from tests.agent.delivery.test_apply import REGULAR
-from tests.agent.repositories import found
-from tests.conftest import git, others_later, write_files
+from tests.agent.repositories import found, write_files
+from tests.conftest import git, others_later
 from tests.servers.loopback import LoopbackServer, QuietHandler
 
 pytestmark = pytest.mark.integration

@@ -13,7 +13,8 @@ import pytest
 
 from m3agent.util.errors import PermissionRefused
 from tests.agent.delivery.test_apply import REGULAR, Made
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 
 MakeRepo = Callable[..., Path]
 

@@ -20,7 +20,7 @@ GIT_ENV = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
-Files = Mapping[str, bytes] | Mapping[bytes, bytes]
+Files = Mapping[str, str | bytes] | Mapping[bytes, bytes]
 
 
 class NewRepo(Protocol):
@@ -34,7 +34,7 @@ def write_files(root: Path, files: Files) -> None:
     for name, data in files.items():
         path = root / os.fsdecode(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
 
 
 def run_git(cwd: Path, *args: str) -> str:

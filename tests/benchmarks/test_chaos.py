@@ -17,7 +17,7 @@ from benchmarks.chaos.run import BRANCH, BUGGY, FIXED, End, Result, Witness
 from benchmarks.common import commit_all, git
 
 from m3agent.serving.wire import Call
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 ROOT = Path(__file__).parents[2]
 

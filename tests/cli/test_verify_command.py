@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from m3agent.cli.verify import SETTINGS
+from tests.agent.repositories import write_files
 from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run
-from tests.conftest import git, write_files
+from tests.conftest import git
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("unicode_locale")]
 

@@ -29,9 +29,10 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.backends.image import find_image
 from m3agent.serving.embedded.server import MODEL
 from m3agent.serving.launch.record import ServerRecord, live_servers, new_folder, write_record
+from tests.agent.repositories import write_files
 from tests.agent.small_tokenizer import write_tokenizer
 from tests.command_line import Process
-from tests.conftest import git, one_kind, write_files
+from tests.conftest import git, one_kind
 from tests.documented.commands import ROOT
 from tests.evals.create.history_of import FIRST, FIX, Repo
 from tests.evals.report.made import result, run_folder
@@ -361,7 +362,7 @@ class World:
     def _checkpoint(folder: Path) -> None:
         """Write M3's checkpoint folder without its 444 GB of weights."""
         config = {**CONFIG, "quantization_config": {"quant_method": "mxfp8"}}
-        write_files(folder, {"config.json": json.dumps(config), "model.safetensors": b""})
+        write_files(folder, {"config.json": json.dumps(config).encode(), "model.safetensors": b""})
 
     # ---- Where they run ----
 

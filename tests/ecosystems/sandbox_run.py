@@ -13,7 +13,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.ecosystems.records import tree_of
 
 

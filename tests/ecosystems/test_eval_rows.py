@@ -17,7 +17,8 @@ from m3agent.evals.data.results import Verdict
 from m3agent.evals.environments.environments import Environments
 from m3agent.evals.grade.grader import Grader
 from m3agent.evals.grade.validate import validate
-from tests.conftest import docker_here, git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import docker_here, git
 from tests.ecosystems.ctest.project import HEADERS
 from tests.evals.bases import Bare
 from tests.evals.calc_instance import diff

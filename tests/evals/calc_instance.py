@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from m3agent.evals.data.instance import Answer, Instance, Source, Task
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 CODE = "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return a * 2\n"
 FIXED = CODE.replace("a - b", "a + b")

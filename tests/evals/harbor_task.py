@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 TOML = """\
 schema_version = "1.4"

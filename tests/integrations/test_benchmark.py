@@ -14,7 +14,8 @@ import pytest
 from m3agent.integrations import benchmark as module
 from m3agent.integrations.benchmark import Benchmark
 from m3agent.sandbox.errors import EngineUnavailable
-from tests.conftest import later, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import later
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 FIXED = BUGGY.replace("-", "+")

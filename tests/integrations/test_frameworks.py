@@ -22,7 +22,8 @@ from m3agent.sandbox.backends.engine import connect
 from m3agent.sandbox.images.debian import base_image
 from m3agent.serving.embedded.server import MODEL, embedded_server
 from tests import command_line
-from tests.conftest import backend_here, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import backend_here
 from tests.installs import ROOT, harbor_environment, install, new_environment, newer_python, uv, uv_env
 from tests.servers.packages import bridge_address
 

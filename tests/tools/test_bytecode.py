@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from m3agent.tools.in_sandbox.bytecode import collect, lay, source_of
-from tests.conftest import later, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import later
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a + b\n",

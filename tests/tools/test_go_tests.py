@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.tools.in_sandbox.go_tests import Package, Problem, fill_cache, replaced, sections
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 TESTING = """\
 package testing

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from m3agent.tools.in_sandbox import guard
-from tests.conftest import others_later, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import others_later
 
 CHILD = """\
 from m3agent.tools.in_sandbox import runner

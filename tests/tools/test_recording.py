@@ -18,7 +18,7 @@ from m3agent.tools.report_reader import read_report
 from m3agent.tools.run_tests import run_in_sandbox, standard_input
 from m3agent.tools.test_report import TestReport
 from m3agent.util.portable_source import portable_text
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.tools.bench import Bench
 from tests.tools.report_lines import KEY
 from tests.tools.test_test_runner import EVERY_KIND

@@ -141,9 +141,9 @@ async def test_at_a_limit_the_model_has_the_last_word(tmp_path: Path) -> None:
     async with core(tmp_path, FIX, says("The sign was wrong."), limits=RunLimits(1, 60)) as it:
         before = time.monotonic()
         outcome = await it.loop.run()
-        assert outcome == Outcome("limit", "the limit of 1 turns was reached", "The sign was wrong.")
+        assert outcome == Outcome("limit", "the limit of 1 turn was reached", "The sign was wrong.")
         last = it.asked[-1]
-        assert last.messages[-1]["content"] == prompt.LIMIT_REACHED.format(limit="1 turns")
+        assert last.messages[-1]["content"] == prompt.LIMIT_REACHED.format(limit="1 turn")
         assert (last.tool_choice, last.max_tokens) == ("none", LAST_WORDS_TOKENS)
         assert last.tools == it.asked[0].tools != []
         assert last.deadline is not None
@@ -170,7 +170,7 @@ async def test_a_limit_that_is_reached_at_once(tmp_path: Path) -> None:
 )
 async def test_limit_is_the_outcome_even_without_a_last_answer(tmp_path: Path, failure: Any) -> None:
     async with core(tmp_path, FIX, failure, limits=RunLimits(1, 60)) as it:
-        assert await it.loop.run() == Outcome("limit", "the limit of 1 turns was reached", "")
+        assert await it.loop.run() == Outcome("limit", "the limit of 1 turn was reached", "")
 
 
 async def test_the_time_is_over_in_the_middle_of_an_answer(tmp_path: Path) -> None:
@@ -321,7 +321,7 @@ async def test_model_that_keeps_chanting_is_stopped(tmp_path: Path) -> None:
 async def test_a_recorded_conversation_has_no_last_words(tmp_path: Path) -> None:
     async with core(tmp_path, FIX, limits=RunLimits(1, 60)) as it:
         it.loop.append_only = True
-        assert await it.loop.run() == Outcome("limit", "the limit of 1 turns was reached", "")
+        assert await it.loop.run() == Outcome("limit", "the limit of 1 turn was reached", "")
         assert len(it.asked) == 1
 
 

@@ -11,7 +11,8 @@ from m3agent.agent.delivery.apply import HandOver
 from m3agent.agent.repo.plain_folder import is_plain_folder, open_folder
 from m3agent.agent.repo.repository import open_repository
 from m3agent.util.errors import UsageError
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.tampering import Reached
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 
 def findings(path: str, before: bytes | None, after: bytes) -> list[Finding]:

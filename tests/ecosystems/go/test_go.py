@@ -14,7 +14,7 @@ from m3agent.tools.runners.base import Limits, Suite, Tree
 from m3agent.tools.runners.go import CACHE, Go
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.ecosystems import records
 
 GO = Go()

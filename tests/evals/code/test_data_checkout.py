@@ -19,7 +19,8 @@ from m3agent.evals.code.leak_proof import prove
 from m3agent.evals.data.instance import DataError, Source, Task
 from m3agent.evals.data.load import load
 from m3agent.util.errors import EnvironmentFault
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 from tests.evals.data_rows import SHARED
 
 SECRET = "the-fix-that-nobody-may-see"
@@ -38,7 +39,9 @@ def make_upstream(repo: Path) -> None:
     write_files(repo, {"calc.py": "old\n"})
     git(repo, "init", "-q")
     for content in ("first\n", "base\n", f"{SECRET}\n"):
-        write_files(repo, {"calc.py": content, "pkg/data.bin": b"\0\r\n\xff", "run.sh": "#!/bin/sh\n"})
+        write_files(
+            repo, {"calc.py": content.encode(), "pkg/data.bin": b"\0\r\n\xff", "run.sh": b"#!/bin/sh\n"}
+        )
         (repo / "run.sh").chmod(0o755)
         if not (repo / "link").is_symlink():
             (repo / "link").symlink_to("calc.py")

@@ -10,7 +10,7 @@ import pytest
 
 from m3agent.evals.data.instance import DataError, OwnRules
 from m3agent.evals.data.load import digest, load
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.evals.data.test_data_dialects import LIVE, MULTI, PRO, REBENCH
 from tests.evals.data_rows import a_row, write_rows
 

@@ -9,7 +9,8 @@ import pytest
 
 from m3agent.evals.data.instance import DataError
 from m3agent.evals.data.load import digest, load
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 from tests.evals.data_rows import SHARED
 
 HALF = "def half(n):\n    return n // 3\n"

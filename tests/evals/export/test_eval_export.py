@@ -29,7 +29,8 @@ from m3agent.sandbox.errors import DiskFull, EngineUnavailable
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.errors import UsageError
-from tests.conftest import git, others_later, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git, others_later
 from tests.evals.calc_instance import CODE, FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, small_instance
 from tests.evals.data_rows import a_row, write_rows
 from tests.evals.grade.test_validate import GivenOutcomes, outcomes

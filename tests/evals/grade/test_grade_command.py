@@ -10,8 +10,8 @@ import pytest
 
 from m3agent.evals.data.predictions import read_predictions
 from m3agent.util.errors import UsageError
+from tests.agent.repositories import write_files
 from tests.command_line import run
-from tests.conftest import write_files
 from tests.evals.bases import needs_docker
 
 PROGRAM = "def half(n):\n    return n // 3\n"

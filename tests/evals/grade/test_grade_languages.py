@@ -24,7 +24,7 @@ from m3agent.tools.runners.base import Tree
 from m3agent.tools.tampering import Signs
 from m3agent.tools.test_report import EMPTY
 from m3agent.tools.test_runner import exception_line
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.evals.calc_instance import diff, small_instance
 
 pytestmark = pytest.mark.integration  # each test starts git many times

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.evals.data_rows import a_row, write_rows
 
 LIKE_SWEBENCH_4 = {

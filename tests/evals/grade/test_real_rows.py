@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from m3agent.tools.in_sandbox.guard import FEW_EVENTS
+from tests.agent.repositories import write_files
 from tests.command_line import run
-from tests.conftest import docker_here, git, write_files
+from tests.conftest import docker_here, git
 from tests.evals.calc_instance import FILES, FIXED, NEW_TESTS, TO_FIX, TO_KEEP, diff
 
 pytestmark = [

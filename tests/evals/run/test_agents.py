@@ -19,7 +19,8 @@ from m3agent.evals.run.other_agent import OtherAgent, parse_command, parse_varia
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.util.errors import UsageError
-from tests.conftest import git, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import git
 from tests.evals.small import checkout, instance, write_programs
 
 pytestmark = pytest.mark.integration

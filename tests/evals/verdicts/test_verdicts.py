@@ -19,9 +19,10 @@ from m3agent.evals.verdicts.fixes import Fix, fixes_of
 from m3agent.evals.verdicts.trial import Shown
 from m3agent.evals.verdicts.variants import KINDS, RIGHT, Kind, _mutated, faulty, variants_of
 from m3agent.sandbox.store.git import TreeStore
+from tests.agent.repositories import write_files
 from tests.agent.verify.test_rules import report
 from tests.command_line import run
-from tests.conftest import git, write_files
+from tests.conftest import git
 
 MakeRepo = Callable[..., Path]
 OLD = {

@@ -17,7 +17,8 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import FileProblem, PathEscapes, SandboxDied
 from m3agent.sandbox.store.git import TreeEntry, TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from tests.conftest import backend_here, write_files
+from tests.agent.repositories import write_files
+from tests.conftest import backend_here
 from tests.fakes.files import EXECUTABLE, LINK, REGULAR
 from tests.fakes.machine import Command, Done, sandbox_over
 from tests.fakes.trees import MemoryTrees

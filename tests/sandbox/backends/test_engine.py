@@ -20,7 +20,7 @@ from m3agent.sandbox.backends.engine import connect, find_engine, is_podman
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, allowed_backends, choose_backend
 from m3agent.sandbox.backends.image import pull
 from m3agent.sandbox.errors import EngineUnavailable
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.servers.container_engine import ContainerEngine
 
 pytestmark = pytest.mark.integration

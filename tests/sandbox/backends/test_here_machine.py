@@ -15,7 +15,7 @@ from m3agent.sandbox.backends.here_machine import (
     in_container,
     wanted_beside,
 )
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.images.indexes import Indexes, find_indexes
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 
 KEY = "hidden-key"
 

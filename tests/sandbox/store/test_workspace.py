@@ -10,7 +10,7 @@ import pytest
 from m3agent.sandbox.errors import DiskFull, PathEscapes
 from m3agent.sandbox.store.git import TreeEntry, TreeStore, run_git
 from m3agent.sandbox.store.workspace import Workspace, inside_git, runs_later
-from tests.conftest import write_files
+from tests.agent.repositories import write_files
 from tests.tools.small_disk import fill, small_disk
 
 REGULAR, PROGRAM, LINK, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o160000
