@@ -27,7 +27,7 @@ from tests.serving.launch.test_checkpoint import folder_of, with_text
 
 pytestmark = [pytest.mark.integration, pytest.mark.linux]
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 LOGS = ROOT / "tests" / "serving" / "launch" / "logs"
 PATIENCE = 60.0
 SMI = """#!/bin/sh
