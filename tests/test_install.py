@@ -107,7 +107,7 @@ def test_the_wheel_fixes_a_bug(
 
 
 def test_theirs_and_ours_are_there_side_by_side(crowded: Path, tmp_path: Path) -> None:
-    names = ["agent", "agent.errors", "evals", "evals.data.results", "tools", "tools.registry"]
+    names = ["agent", "agent.exit_codes", "evals", "evals.data.results", "tools", "tools.registry"]
     program = "import importlib, sys\nfor name in sys.argv[1:]: print(vars(importlib.import_module(name)).get('WHOSE'))"
     done = run([crowded, "-c", program, *names, *(f"m3agent.{name}" for name in names)], tmp_path)
     assert done.stdout.split() == ["theirs"] * len(names) + ["None"] * len(names), done.stderr
