@@ -1,6 +1,6 @@
 """Serve the instances of a benchmark to other frameworks: their images, their code, and rewards for what agents leave.
 
-The reward is that of m3agent's strict grader (docs/grading.md), in a fresh sandbox on this machine. It never depends on
+The reward is that of m3agent's strict grader (docs/eval.md), in a fresh sandbox on this machine. It never depends on
 what runs in the container where the agent worked: only the files of the work tree are read.
 """
 

@@ -1,5 +1,5 @@
-"""Serve editors over the Agent Client Protocol: an editor starts `m3agent acp` and talks to it over stdin and stdout.
+"""Serve editors over the Agent Client Protocol (ACP).
 
-Contains the agent (`agent`), its sessions (`session`, `store`), the transport (`pipe`), prompts (`blocks`), the updates
-that the editor shows (`updates`), and the command (`command`).
+An editor starts `m3agent acp` and talks to it over stdin and stdout. Contains the agent (`agent`), its sessions (`session`,
+`store`), the transport (`pipe`), prompts (`blocks`), and the updates that the editor shows (`updates`).
 """

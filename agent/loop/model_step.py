@@ -81,7 +81,7 @@ class Model:
             deadline: When to give up, on the monotonic clock; None means the session's time limit.
 
         Raises:
-            Chanting: The answer repeated itself and was aborted; the conversation is unchanged.
+            RepetitiveStream: The answer repeated itself and was aborted; the conversation is unchanged.
             ModelServerError: There was no answer.
         """
         self.turn += 1

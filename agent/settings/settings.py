@@ -1,7 +1,7 @@
 """Declare the settings, each once, as a field of `Settings`.
 
-Everything else about a setting is derived from its declaration: the flags of the commands (`setting_options`), the
-environment variable, the key in settings files, and whether a repository's own file may set it (`settings_loader`).
+Everything else about a setting is derived from its declaration: the flags of the commands (`options`), the
+environment variable, the key in settings files, and whether a repository's own file may set it (`loader`).
 `make docs-pages` also derives the arguments of the Python API and the table in docs/settings.md.
 
 The command line imports this module when it starts, so this module imports nothing heavy. Its annotations are read at
