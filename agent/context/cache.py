@@ -1,7 +1,8 @@
 """Cache what earlier packs found out about files: one flat file per repository and way of counting.
 
 The key of an entry is a hash of the file's bytes and its shown path, never a blob id or a modification time.
-With attributes and filters one blob can have several contents, and modification times are unreliable.
+With attributes and filters one blob can have several contents, and modification times are unreliable. The bytes that were
+read are the bytes that are counted, cached and sent, so a file that changes in the meantime causes no inconsistency.
 """
 
 from __future__ import annotations

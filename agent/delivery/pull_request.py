@@ -4,6 +4,9 @@ The steps are: commit the patch to a new branch, push the branch, open the pull 
 GitHub, the branch goes to the user's fork.
 
 The preconditions are checked before a fix costs anything, and again before the first step.
+
+The command `gh` only gives its token. `gh pr create` would run git in the checkout by its own rules, and it fails outside a
+checkout.
 """
 
 from __future__ import annotations

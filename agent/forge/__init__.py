@@ -1,1 +1,1 @@
-"""Talk to GitHub and GitLab: what addresses mean, and one client each that reads issues and reads, opens and answers pull requests."""
+"""Talk to GitHub and GitLab: read issues; read, open and answer pull requests."""

@@ -1,4 +1,13 @@
-"""Find the point from which an interrupted fix can resume, from its session's log."""
+"""Find the point from which an interrupted fix can resume, from its session's log.
+
+What happens to a call depends on how far it came:
+
+- If it has a result that the model has not received, the model gets the result.
+- If it had begun but not ended, it is reported as interrupted and never run again.
+- If it had not begun, it is run.
+
+The work tree is restored from its last checkpoint, and the stall detector gets the answers and calls of the log.
+"""
 
 from __future__ import annotations
 

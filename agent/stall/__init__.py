@@ -1,7 +1,8 @@
-"""Detect a run that makes no progress: `StallDetector` takes calls and answers and returns what to do.
+"""Detect a run that makes no progress.
 
-Contains the detector (`detector`), the history of calls (`history`), the normalisation of outputs (`normalise`), the
-detection of repetitive streams (`repetition`), and all limits (`thresholds`).
+`StallDetector` takes calls and answers and returns what to do. Contains the detector (`detector`), the history of calls
+(`history`), the normalisation of outputs (`normalise`), the detection of repetitive streams (`repetition`), and all limits
+(`thresholds`).
 """
 
 from m3agent.agent.stall.detector import StallDetector

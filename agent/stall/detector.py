@@ -1,5 +1,6 @@
 """Detect a run that makes no progress. The detector has no side effects: it takes what happened and returns a verdict.
 
+It depends on neither model nor sandbox. So recorded runs of other agents can be replayed through it (`benchmarks/stall`).
 A loop is identified by its calls and results. A changed result is never part of a loop, and clears the count of its
 call. The detector escalates against each loop in three steps: a note to the model, a forced move, the end of the run. A
 loop that stops and comes back continues at the step that it had reached.

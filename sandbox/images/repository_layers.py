@@ -2,10 +2,10 @@
 
 The builds of the first two get names of packages and addresses of indexes without passwords. All run as an unprivileged user.
 
-The project's build code runs like that of any source distribution: in a build container, never on this machine. Its results
-are laid into every sandbox that starts from the image, and are never part of a patch (see `BESIDE`). The image also keeps the
-downloaded build requirements. With them, another tree of the repository can be built without a network: a model wrote parts
-of that tree.
+The project's build has a layer of its own, so a change of the code does not install the dependencies again. The build code
+runs like that of any source distribution: in a build container, never on this machine. Its results are laid into every
+sandbox that starts from the image, and are never part of a patch (see `BESIDE`). The image also keeps the downloaded build
+requirements. With them, another tree of the repository can be built without a network: a model wrote parts of that tree.
 
 A suite has at most two steps. In the first, its commands have the network of a build. In the second, its offline commands run
 without one: these may run code of the dependencies. In both, the container has only the suite's input files, in the folders

@@ -359,7 +359,7 @@ class Spare:
     It is what a request for `python3 FILE` with empty input starts, only earlier. FILE is first a named pipe:
     the interpreter is initialised and blocks when it opens FILE. The program is then written to the pipe, and
     also replaces the pipe, for tracebacks. Each spare runs exactly one program, and only if nothing was run
-    or written since its start.
+    or written since its start. A fork of a warm interpreter would differ: in its flags, paths and modules.
     """
 
     def __init__(self, header: Header) -> None:

@@ -1,7 +1,7 @@
 """Run an MCP server as a process of this machine; messages are lines over its standard input and output.
 
 The SDK's own transport keeps lines of any length in memory and reads without a limit. This one also
-withstands a server that floods.
+withstands a server that floods. m3agent starts the process itself, so its end does not depend on the SDK.
 """
 
 from __future__ import annotations

@@ -185,7 +185,8 @@ def _important(candidates: Sequence[Candidate], signs: Evidence, weights: Weight
     """Return the files that must not be left out for their size alone, best first.
 
     They are those that the issue names, the clearest mentions first, and those that are ranked first if size does
-    not count.
+    not count. The ranking divides a file's value by its size. So without this, the largest module and its tests could rank
+    behind a licence.
     """
     values = relevance(signs, weights)
     ranked = _ranked(candidates, values)

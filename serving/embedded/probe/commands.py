@@ -48,7 +48,7 @@ FIRST_NAMES = 24
 """Most units, and failing tests in them, that run first for each candidate."""
 PROFILE_SECONDS = 40.0
 TOGETHER = 100
-"""Most candidates in one Go program."""
+"""Most candidates in one Go program: its build takes a second, a run of it a few milliseconds."""
 ROUNDS_OF_BUILDS = 4
 """Most builds of a program: each finds candidates that do not compile."""
 STATUS = "exit status"
