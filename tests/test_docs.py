@@ -68,6 +68,28 @@ def test_the_picture_of_the_rooms_is_current() -> None:
         assert {name for name in rooms.rooms() if name.startswith(f"{package}.")} == listed
 
 
+def test_the_picture_of_the_rooms_has_a_line_for_each_folder(tmp_path: Path) -> None:
+    for package in rooms.PACKAGES:
+        (tmp_path / package / "room").mkdir(parents=True)
+        for folder, purpose in (
+            (package, f"The {package}. More."),
+            (f"{package}/room", "A room, which\nis large."),
+        ):
+            (tmp_path / folder / "__init__.py").write_text(f'"""{purpose}"""\n')
+        (tmp_path / package / "alone.py").write_text('"""A module."""\n')
+    contract = '{ containers = ["m3agent.agent"], layers = ["alone", "room"] }'
+    (tmp_path / "pyproject.toml").write_text(f"tool.importlinter.contracts = [{contract}]\n")
+    lines = rooms.picture(tmp_path).splitlines()
+    assert lines[0] == "```text" == lines[-1] + "text"
+    assert lines[1:3] == [
+        "integrations/       The integrations.",
+        "└ room              A room, which is large.",
+    ]
+    at = lines.index("agent/              The agent.")
+    assert lines[at + 1 : at + 3] == ["├ alone", "└ room              A room, which is large."]
+    assert sum("alone" in line for line in lines) == 1, "only where it is a layer"
+
+
 def test_public_names_are_those_that_other_rooms_import() -> None:
     room = rooms.rooms()["agent.repo"]
     assert {

@@ -2,7 +2,7 @@
 
 A room is a folder directly below one of `PACKAGES`; modules that stand there alone count
 as rooms too. Public names are those that other rooms import. The order of the rooms is that of the import-linter
-contracts in pyproject.toml. `make docs-pages` writes the picture into docs/architecture.md.
+contracts in pyproject.toml. `make docs-pages` writes a picture into docs/architecture.md: the folders with their purposes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Room:
         purpose: First sentence of its docstring.
         imports: Names of the rooms that it imports, at any level of the code.
         public: Names that other rooms import from it, as `module.name`.
+        is_folder: Whether it is a folder.
     """
 
     name: str
     purpose: str
     imports: set[str] = field(default_factory=set)
     public: set[str] = field(default_factory=set)
+    is_folder: bool = False
 
 
 @functools.cache
@@ -53,10 +55,9 @@ def rooms(root: Path = ROOT) -> dict[str, Room]:
         name = _room_of(module)
         if module in PACKAGES:
             continue
+        room = found.setdefault(name, Room(name, ""))
         if module == name:
-            found.setdefault(name, Room(name, "")).purpose = _purpose(path)
-        else:
-            found.setdefault(name, Room(name, ""))
+            room.purpose, room.is_folder = _purpose(path), path.name == "__init__.py"
     for module, path in modules.items():
         own = _room_of(module)
         for target, name in _imports(path, modules):
@@ -98,18 +99,27 @@ def layers(package: str, root: Path = ROOT) -> list[list[str]]:
 
 
 def picture(root: Path = ROOT) -> str:
-    """Return the rooms and their purposes, layer by layer, as a block of Markdown."""
-    found = rooms(root)
+    """Return the packages and their rooms, layer by layer, as a block of Markdown.
+
+    Modules that stand alone have no purpose there. They are named only if the package has layers.
+    """
     lines = []
     for package in PACKAGES:
-        lines.append(f"{package}/")
-        by_layer = layers(package, root)
-        for number, layer in enumerate(by_layer):
-            last = number == len(by_layer) - 1
-            for place, name in enumerate(layer):
-                branch = " " if place else "└" if last else "├"
-                lines.append(f"{branch} {name:<17} {found[f'{package}.{name}'].purpose}")
+        lines.append(f"{package + '/':<20}{_purpose(root / package / '__init__.py')}")
+        shown = [rows for layer in layers(package, root) if (rows := _rows(package, layer, root))]
+        for number, rows in enumerate(shown):
+            for place, (name, purpose) in enumerate(rows):
+                branch = " " if place else "└" if number == len(shown) - 1 else "├"
+                lines.append(f"{branch} {name:<17} {purpose}".rstrip())
     return "```text\n" + "\n".join(lines) + "\n```\n"
+
+
+def _rows(package: str, layer: list[str], root: Path) -> list[tuple[str, str]]:
+    """Return a layer's rooms with their purposes: each folder, and all modules together."""
+    found = {name: rooms(root)[f"{package}.{name}"] for name in layer}
+    rows = [(name, room.purpose) for name, room in found.items() if room.is_folder]
+    modules = [name for name, room in found.items() if not room.is_folder]
+    return [*rows, (", ".join(modules), "")] if modules and len(layers(package, root)) > 1 else rows
 
 
 def main() -> None:
