@@ -196,7 +196,7 @@ def files_of(revision: str | None) -> dict[str, str]:
         )
         paths = [path for path in listed if path.endswith(wanted) and Path(path).is_file()]
         return {path: Path(path).read_text(errors="replace") for path in paths}
-    archive = tarfile.open(fileobj=io.BytesIO(_git("archive", revision, *folders)))  # noqa: SIM115  # in memory
+    archive = tarfile.open(fileobj=io.BytesIO(_git("archive", revision)))  # noqa: SIM115  # in memory
     return {
         member.name: reader.read().decode(errors="replace")
         for member in archive
