@@ -84,6 +84,7 @@ EXAMPLES = {
     ),
     "m3agent serve": (
         ("m3agent serve --dry-run", "the command for this machine's GPUs, and the reasons"),
+        ("m3agent serve fetch", "download the checkpoint first, with its checksums"),
         ("m3agent serve --detach", "start the server; `m3agent fix` then finds it"),
         ("m3agent serve --servers 2 --dry-run", "two servers behind a router"),
         ("m3agent serve status", "what runs here"),

@@ -48,6 +48,12 @@ class End:
 ENDS = [
     End(r"m3agent serve$", (130,), until=r"ready ", why="it serves until Ctrl-C"),
     End(
+        r"m3agent serve fetch",
+        (3,),
+        says="HF_HUB_OFFLINE forbids the download",
+        why="the tests are offline; test_serve_fetch.py fetches from a hub of its own",
+    ),
+    End(
         r"m3agent serve bench --baseline",
         (0, 1),
         says=r"TTFT",

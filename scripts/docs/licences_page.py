@@ -36,6 +36,7 @@ PURPOSES = {
     "docker": "the Docker engine's API",
     "gitpython": "finding the git folder of a linked work tree or a submodule",
     "httpx2": "HTTP",
+    "huggingface-hub": "downloads of checkpoints",
     "jinja2": "HTML pages",
     "jsonschema": "checks of the schemas of other programs' tools",
     "kitoken": "exact token counts",

@@ -93,6 +93,16 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     )
 
 
+def check_name(model: str) -> None:
+    """Check that a model is given by a name on Hugging Face.
+
+    Raises:
+        CheckpointError: It is not.
+    """
+    if not _NAME.fullmatch(model):
+        raise CheckpointError(f"{model} is not a name on Hugging Face: give one like MiniMaxAI/MiniMax-M3")
+
+
 def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
     """Read the config of a draft for M3; a published draft that is not on this machine is known by its name.
 

@@ -1,0 +1,166 @@
+"""`m3agent serve fetch`: download a checkpoint, or continue that, and check every file of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Self
+
+from m3agent.cli.common import AsJson, argument, faults, option, print_bytes, run, say
+from m3agent.cli.serve.app import serve_app
+from m3agent.util.as_typed import as_typed
+from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.sanitize import print_text
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from m3agent.serving.launch.hub import Snapshot
+
+BAR, LABEL, WIDE = 24, 12, 200  # cells; of a row where there is no terminal
+
+
+@serve_app.command()
+def fetch(
+    model: Annotated[
+        str | None,
+        argument("A name on Hugging Face.", "[NAME]", show_default="what serve would take here"),
+    ] = None,
+    revision: Annotated[
+        str | None, option("A branch, a tag or a commit.", "REVISION", show_default="main")
+    ] = None,
+    to: Annotated[
+        Path | None, option("Folder for the files.", "FOLDER", show_default="Hugging Face's cache")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Download a checkpoint from Hugging Face, and check every file; after an interruption, continue.
+
+    Then `serve` needs no network. HF_ENDPOINT names a mirror, HF_HOME the folder of the cache, HF_TOKEN your token. Exit codes:
+    2 no such model or revision; 3 no space; 4 the hub fails, or a checksum is wrong.
+    """
+    with faults():
+        run(_fetch(model or _default(), revision, to, as_json=as_json))
+
+
+def _default() -> str:
+    """Return the checkpoint that `serve` would take on this machine; the original one if it has no GPU for it."""
+    from m3agent.cli.serve.options import ServeRequest, choose
+    from m3agent.serving.plan.recipe import BF16
+
+    try:
+        return choose(ServeRequest(), os.environ, key=None, local=False).prepared.job.model
+    except (EnvironmentFault, UsageError):
+        return BF16
+
+
+async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: bool) -> None:
+    import asyncio
+
+    from m3agent.serving.launch import hub
+    from m3agent.serving.launch.checkpoint import CheckpointError, check_name
+    from m3agent.serving.launch.errors import LaunchError
+    from m3agent.util.daemon_thread import in_background
+
+    try:
+        check_name(model)
+        snapshot = await in_background(lambda: hub.look_up(model, revision, to))
+        hub.remove_unfinished(snapshot)
+        missing = sum(file.size for file in snapshot.missing())
+        _announce(snapshot, missing, hub.check_room(snapshot, missing))
+        with FetchView() as view:
+            if missing:
+                told = view.stage("downloading", missing)
+                await in_background(lambda: hub.download(snapshot, told))
+            told = view.stage("checking", snapshot.size)
+            await in_background(lambda: hub.check_files(snapshot, told))
+        hub.keep_revision(snapshot)
+    except asyncio.CancelledError:
+        say("interrupted: what is whole stays, and the same command continues")
+        raise
+    except CheckpointError as error:
+        raise UsageError(str(error)) from None
+    except LaunchError as error:
+        raise EnvironmentFault(str(error)) from None
+    except hub.HubError as error:
+        raise ServerFault(str(error)) from None
+    _report(snapshot, missing, as_json=as_json)
+
+
+def _announce(snapshot: Snapshot, missing: int, free: int) -> None:
+    from m3agent.agent.report.text import size
+
+    say(
+        f"{snapshot.name} at commit {snapshot.commit} ({snapshot.revision}): {len(snapshot.files)} files, {size(snapshot.size)}, of "
+        f"which {size(missing)} are missing in {snapshot.folder}, where {size(free)} are free"
+    )
+
+
+def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
+    import json
+
+    from m3agent.serving.plan.draft import known_draft
+
+    if as_json:
+        told = {
+            "model": snapshot.name,
+            "revision": snapshot.revision,
+            "commit": snapshot.commit,
+            "folder": str(snapshot.folder),
+            "files": len(snapshot.files),
+            "bytes": snapshot.size,
+            "downloaded": missing,
+        }
+        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
+        return
+    print_text(str(snapshot.folder))
+    flag = "--model" if known_draft(snapshot.name) is None else "--draft-model"
+    command = as_typed(f"m3agent serve {flag} {shlex.quote(str(snapshot.folder))}")
+    say(f"all {len(snapshot.files)} files have the hub's checksums; next: {command}")
+
+
+class FetchView:
+    """Shows how far a fetch is: a row on a terminal, lines elsewhere. Use as a context manager."""
+
+    def __init__(self) -> None:
+        from m3agent.agent.ui.display import LiveView
+
+        self._live = LiveView(self.rows, lambda now: self.rows(WIDE, 2, now))
+        self._stage, self._total, self._done, self._since = "", 0, 0, 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start(rows=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def stage(self, name: str, total: int) -> Callable[[int], None]:
+        """Begin a stage of so many bytes; return a function that receives how many are done."""
+        self._stage, self._total, self._done, self._since = name, total, 0, time.monotonic()
+        return self._tell
+
+    def _tell(self, done: int) -> None:
+        self._done = max(0, min(done, self._total))
+
+    def rows(self, width: int, height: int, now: float) -> Sequence[Text]:
+        """Return the row, for a terminal of `width` cells."""
+        from rich.text import Text
+
+        from m3agent.agent.report.text import duration, size
+
+        if not self._stage or height < 2:
+            return []
+        share, took = self._done / max(1, self._total), now - self._since
+        cells = round(BAR * share)
+        row = Text.assemble((f"{self._stage:<{LABEL}}", "bold cyan"), ("━" * cells, "cyan"))
+        row.append("━" * (BAR - cells), "dim")
+        row.append(f" {share:4.0%} {size(self._done)} of {size(self._total)}")
+        if self._done and took > 1:
+            left = took / self._done * (self._total - self._done)
+            row.append(f"  {size(self._done / took)}/s, {duration(left)} left", "dim")
+        row.truncate(max(1, width - 1), overflow="ellipsis")
+        return [row]
