@@ -60,6 +60,14 @@ def serve(
             rich_help_panel=_LAUNCH,
         ),
     ] = None,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download",
+            help="Let the engine download a checkpoint that is not here; `m3agent serve fetch` shows how far it is, and checks it.",
+            rich_help_panel=_LAUNCH,
+        ),
+    ] = False,
     gpus: Annotated[
         str | None,
         typer.Option(help="GPUs to use, like 4xH200; by default all visible ones.", metavar="SPEC"),
@@ -197,6 +205,7 @@ def serve(
             host_cache=host_cache,
             draft_model=draft_model,
             recipe=recipe,
+            download=download,
             host=host,
             port=port,
             load_minutes=load_minutes,

@@ -15,7 +15,7 @@ from pathlib import Path
 from m3agent.cli.serve.options import Choice, ServeRequest, barred, choose, image_of, reachable
 from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch import record as records
-from m3agent.serving.launch.checkpoint import lacking_disk
+from m3agent.serving.launch.checkpoint import are_cached, lacking_weights
 from m3agent.serving.launch.container import container_start
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.host_memory import SHARED, lacking_memory
@@ -82,10 +82,15 @@ def _launch(
     version = None
     if asked.here and not asked.container:
         version = _check_installed(choice, environ)
-    if choice.checkpoint is not None and plan is not None and asked.here:
-        lacking = lacking_disk(choice.checkpoint, plan.precision, environ)
-        if lacking and not choice.prepared.random_weights:
+    checkpoint = choice.checkpoint
+    if checkpoint is not None and asked.here and not choice.prepared.random_weights:
+        precision = checkpoint.precision if plan is None else plan.precision
+        if lacking := lacking_weights(checkpoint, precision, environ, download=asked.download):
             raise EnvironmentFault(lacking)
+    if asked.here and "HF_HUB_OFFLINE" not in environ and are_cached((job.model, job.draft), environ):
+        job = replace(job, env={"HF_HUB_OFFLINE": "1", **job.env})
+        if checkpoint is not None and checkpoint.folder is not None:
+            say(f"weights of {checkpoint.name}: commit {checkpoint.folder.name}, in {checkpoint.folder}")
     shared = None if asked.container else SHARED  # a container gets shared memory of its own
     if asked.here and (no_room := lacking_memory(job.host_cache, shared=shared)):
         raise EnvironmentFault(no_room)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -61,6 +62,7 @@ class ServeRequest(LaunchRequest):
     draft_model: str | None = None
     host_cache: int = 0
     recipe: str | None = None
+    download: bool = False
     load_minutes: float | None = None
     container: bool = False
     image: str | None = None
@@ -266,6 +268,9 @@ def _recipe_choice(
                 *notes,
                 f"{unused} of the {fleet.count} GPUs stay unused: the recipe is for {documented.gpus}",
             )
+    if checkpoint is None:
+        with contextlib.suppress(CheckpointError):  # a recipe may name a folder of another machine
+            checkpoint = read_checkpoint(prepared.job.model, environ, weights=False)
     return Choice(prepared, None, None, here, checkpoint, (*notes, *_left_out(prepared)))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,8 +155,17 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
     )
 
 
-def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[str, str]) -> str | None:
-    """Return why the weights cannot be downloaded to this disk; None if they can, or are already here."""
+def lacking_weights(
+    checkpoint: Checkpoint, precision: Precision | None, environ: Mapping[str, str], *, download: bool
+) -> str | None:
+    """Return why an engine cannot have the weights; None if they are here, or if it may and can download them.
+
+    Args:
+        checkpoint: The checkpoint.
+        precision: The precision of its weights; None if unknown.
+        environ: Environment that locates the Hugging Face cache.
+        download: The user lets the engine download them.
+    """
     if checkpoint.folder is not None:
         return None
     if _offline(environ):
@@ -164,7 +173,17 @@ def lacking_disk(checkpoint: Checkpoint, precision: Precision, environ: Mapping[
             f"{checkpoint.name} is not on this machine and HF_HUB_OFFLINE forbids the download: unset it, or give "
             "the checkpoint's folder with --model"
         )
-    needed = weight_bytes(checkpoint.shape, precision, Split(1), vision=True, positions=0)
+    needed = (
+        0
+        if precision is None
+        else weight_bytes(checkpoint.shape, precision, Split(1), vision=True, positions=0)
+    )
+    if not download:
+        size = f" (about {needed / 1e9:,.0f} GB)" if needed else ""
+        return (
+            f"{checkpoint.name}{size} is not complete on this machine: get it with `m3agent serve fetch {checkpoint.name}`, or "
+            "let the engine download it with --download"
+        )
     there = cache_folder(environ)
     while not there.exists():
         there = there.parent
@@ -192,24 +211,36 @@ def is_here(model: str, environ: Mapping[str, str]) -> bool:
     return as_path(model).is_dir() or _cached(model, environ) is not None
 
 
+def are_cached(models: Iterable[str], environ: Mapping[str, str]) -> bool:
+    """Return whether models include names on Hugging Face, and the cache has all of those."""
+    names = [model for model in models if model and not as_path(model).is_dir()]
+    return bool(names) and all(_cached(name, environ) for name in names)
+
+
 def _offline(environ: Mapping[str, str]) -> bool:
     return environ.get("HF_HUB_OFFLINE", "").strip().casefold() in ("1", "on", "yes", "true")
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Return the folder of Hugging Face's cache (huggingface_hub's HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME)."""
-    if hub := environ.get("HF_HUB_CACHE"):
-        return Path(hub)
+    if hub := environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE"):
+        return as_path(hub)
     if home := environ.get("HF_HOME"):
-        return Path(home, "hub")
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "huggingface", "hub")
+        return as_path(home) / "hub"
+    return as_path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface" / "hub"
 
 
 def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the newest complete snapshot in the Hugging Face cache, or None."""
-    snapshots = cache_folder(environ) / f"models--{name.replace('/', '--')}" / "snapshots"
-    found = sorted(snapshots.glob("*/config.json"), key=lambda file: file.lstat().st_mtime, reverse=True)
-    return next((file.parent for file in found if _missing_weights(file.parent) is None), None)
+    """Return the folder of the main branch's snapshot in the Hugging Face cache, or None if it is not complete.
+
+    Without the network, engines find no other snapshot by the model's name.
+    """
+    store = cache_folder(environ) / f"models--{name.replace('/', '--')}"
+    try:
+        folder = store / "snapshots" / (store / "refs" / "main").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return folder if (folder / "config.json").exists() and _missing_weights(folder) is None else None
 
 
 def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:

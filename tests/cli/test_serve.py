@@ -341,6 +341,48 @@ def test_missing_parts_are_reported_before_the_start(machine: Machine) -> None:
     assert not list((machine.state / "servers").glob("*/" + LOG))
 
 
+NAMED = "MiniMaxAI/MiniMax-M3-MXFP8"
+
+
+def test_weights_that_are_not_here_are_not_downloaded_unasked(machine: Machine) -> None:
+    words = ("serve", "--model", NAMED, "--context", "131072", "--port", str(machine.port))
+    done = machine.run(*words, GPUS="8", HF_HOME=str(machine.folder), HF_HUB_OFFLINE="")
+    assert done.returncode == 3
+    assert (
+        f"{NAMED} (about 444 GB) is not complete on this machine: get it with `m3agent serve fetch {NAMED}`"
+        in done.stderr
+    )
+    recipe = machine.run(
+        *("serve", "--recipe", "vllm-nvidia-mxfp8", "--port", str(machine.port)),
+        GPUS="8",
+        HF_HOME=str(machine.folder),
+        HF_HUB_OFFLINE="",
+    )
+    assert recipe.returncode == 3, recipe.stderr
+    assert "is not complete on this machine" in recipe.stderr
+    assert not list((machine.state / "servers").glob("*/" + LOG))
+
+
+def test_with_the_weights_in_the_cache_the_engine_needs_no_network(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    store = machine.folder / "hub" / f"models--{NAMED.replace('/', '--')}"
+    snapshot = store / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_bytes((machine.model / "config.json").read_bytes())
+    (snapshot / "model.safetensors").touch()
+    (store / "refs").mkdir()
+    (store / "refs" / "main").write_text("abc")
+    words = ("serve", "--model", NAMED, "--context", "131072", "--port", str(machine.port))
+    process = machine.started(*words, HF_HOME=str(machine.folder))
+    record = machine.ready(process)
+    assert record.checkpoint == str(snapshot)
+    assert json.loads((machine.folder_of_server() / "environment.json").read_text())["HF_HUB_OFFLINE"] == "1"
+    process.send_signal(signal.SIGINT)
+    assert f"weights of {NAMED}: commit abc, in {snapshot}" in errors_of(process)
+
+
 def distribution(site: Path, name: str, version: str) -> None:
     """Install a package that has nothing but a name and a version."""
     info = site / f"{name}-{version}.dist-info"

@@ -132,7 +132,9 @@ class World:
             },
         )
         write_tokenizer(self.home / "models" / "MiniMax-M3" / "tokenizer.json")
-        self._checkpoint(self.home / f"hub/models--{CHECKPOINT.replace('/', '--')}/snapshots/1")
+        store = self.home / f"hub/models--{CHECKPOINT.replace('/', '--')}"
+        self._checkpoint(store / "snapshots" / "1")
+        write_files(store, {"refs/main": "1"})
         self._program("nvidia-smi", SMI)
         # the log of a real run, of a version that has all that the documented commands ask for
         log = (ROOT / "tests" / "serving" / "launch" / "logs" / "vllm-good-run.log").read_text()

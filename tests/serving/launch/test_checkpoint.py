@@ -11,9 +11,10 @@ import pytest
 
 from m3agent.serving.launch.checkpoint import (
     CheckpointError,
+    are_cached,
     cache_folder,
-    lacking_disk,
     lacking_download,
+    lacking_weights,
     read_checkpoint,
     read_draft,
 )
@@ -58,7 +59,8 @@ def test_a_folder_says_what_it_is(tmp_path: Path) -> None:
         524_288,
         True,
     )
-    assert lacking_disk(found, Precision.BF16, {"HF_HUB_OFFLINE": "1"}) is None, "nothing is fetched"
+    offline = {"HF_HUB_OFFLINE": "1"}
+    assert lacking_weights(found, Precision.BF16, offline, download=False) is None, "nothing is fetched"
 
 
 @pytest.mark.parametrize(
@@ -140,13 +142,50 @@ def test_model_name_means_the_download_if_there_is_one(tmp_path: Path) -> None:
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
     assert (found.folder, found.precision) == (None, Precision.MXFP8)
     assert cache_folder(environ) == tmp_path / "hub"
-    snapshot = tmp_path / "hub" / "models--MiniMaxAI--MiniMax-M3-MXFP8" / "snapshots" / "abc"
+    assert not are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", ""], environ)
+    store = tmp_path / "hub" / "models--MiniMaxAI--MiniMax-M3-MXFP8"
+    snapshot = store / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "config.json").write_text(json.dumps(CONFIG))
+    (store / "refs").mkdir()
+    (store / "refs" / "main").write_text("abc")
     assert read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ).folder is None, "begun, not whole"
     (snapshot / "model.safetensors").write_bytes(b"")
     found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
     assert (found.name, found.folder) == ("MiniMaxAI/MiniMax-M3-MXFP8", snapshot)
+    assert are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", ""], environ)
+    assert not are_cached(["MiniMaxAI/MiniMax-M3-MXFP8", "someone/draft"], environ)
+    assert not are_cached([str(snapshot)], environ), "a folder is no name"
+    (store / "refs" / "main").write_text("newer")
+    found = read_checkpoint("MiniMaxAI/MiniMax-M3-MXFP8", environ)
+    assert found.folder is None, "an engine would look for the newer one"
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({"HF_HUB_CACHE": "~/a", "HF_HOME": "/b"}, "~/a"),
+        ({"HUGGINGFACE_HUB_CACHE": "/a", "HF_HOME": "/b"}, "/a"),
+        ({"HF_HOME": "~/b"}, "~/b/hub"),
+        ({"XDG_CACHE_HOME": "/c"}, "/c/huggingface/hub"),
+        ({}, "~/.cache/huggingface/hub"),
+    ],
+)
+def test_the_cache_is_where_huggingface_hub_has_it(environ: dict[str, str], folder: str) -> None:
+    assert cache_folder(environ) == Path(folder).expanduser()
+
+
+def test_weights_that_are_not_here_are_not_downloaded_unasked(tmp_path: Path) -> None:
+    environ = {"HF_HUB_CACHE": str(tmp_path)}
+    found = read_checkpoint("MiniMaxAI/MiniMax-M3", environ)
+    said = lacking_weights(found, Precision.BF16, environ, download=False)
+    assert said == (
+        "MiniMaxAI/MiniMax-M3 (about 854 GB) is not complete on this machine: get it with `m3agent serve fetch "
+        "MiniMaxAI/MiniMax-M3`, or let the engine download it with --download"
+    )
+    unknown = lacking_weights(found, None, environ, download=False)
+    assert unknown is not None
+    assert "MiniMax-M3 is not complete" in unknown
 
 
 def test_too_small_disk_is_reported_before_the_download(tmp_path: Path) -> None:
@@ -155,11 +194,11 @@ def test_too_small_disk_is_reported_before_the_download(tmp_path: Path) -> None:
     free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
     if free >= 854e9:
         pytest.skip("this disk has room for M3")
-    said = lacking_disk(found, Precision.BF16, environ)
+    said = lacking_weights(found, Precision.BF16, environ, download=True)
     assert said is not None
     assert "take 796 GiB" in said, "854 GB"
     assert f"and {tmp_path} has" in said
-    offline = lacking_disk(found, Precision.BF16, {**environ, "HF_HUB_OFFLINE": "1"})
+    offline = lacking_weights(found, Precision.BF16, {**environ, "HF_HUB_OFFLINE": "1"}, download=True)
     assert offline is not None
     assert "HF_HUB_OFFLINE forbids" in offline
 
