@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
-from m3agent.serving.launch.checkpoint import as_path
+from m3agent.serving.launch.checkpoint import as_path, cache_folder
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
@@ -35,6 +35,7 @@ page for MiniMax-M3).
 """
 
 _CACHE = "HF_HOME"  # names Hugging Face's folder, where downloads go
+_HUB = "HF_HUB_CACHE"  # names the folder of its models, if that is elsewhere
 _PASSED_ON = ("HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _VISIBLE: Mapping[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
@@ -85,8 +86,9 @@ def container_start(
         vendor=vendor,
         pull=pull,
     )
-    if _CACHE in start.env:
-        _make_cache(Path(start.env[_CACHE]))
+    for variable in (_CACHE, _HUB):
+        if variable in start.env:
+            _make_cache(Path(start.env[variable]))
     return start
 
 
@@ -236,7 +238,11 @@ def _what_it_needs(
             downloads = True
     if not downloads:
         return env, mounts
-    return {**env, _CACHE: str(cache)}, [*mounts, _mount(cache, writable=True)]
+    places = {_CACHE: cache}
+    if environ.get(_HUB) or environ.get("HUGGINGFACE_HUB_CACHE"):
+        places[_HUB] = cache_folder(environ).absolute()
+    mounts += [_mount(place, writable=True) for place in dict.fromkeys(places.values())]
+    return {**env, **{variable: str(place) for variable, place in places.items()}}, mounts
 
 
 def _make_cache(cache: Path) -> None:

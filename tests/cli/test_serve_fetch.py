@@ -219,6 +219,10 @@ def test_a_token_is_sent(site: Site) -> None:
 def test_faults_of_the_hub_are_told(site: Site) -> None:
     site.hub.status = 501
     assert "answers 501 for someone/small-m3" in site.refused(4)
+    site.hub.status, site.hub.code = 403, "GatedRepo"
+    assert "gives someone/small-m3 only to those who agreed to its terms: agree on its page" in site.refused(
+        4
+    )
     site.hub.status = 0
     assert "127.0.0.1:9 cannot be reached (ConnectError)" in site.refused(4, HF_ENDPOINT="http://127.0.0.1:9")
 

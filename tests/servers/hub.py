@@ -28,6 +28,7 @@ class Hub:
         files: Its files at COMMIT; those that end in .safetensors are in LFS.
         token: Token that it asks for; None asks for none.
         status: Status of every answer; 0 is none in particular.
+        code: The hub's name of the fault of every answer.
         cut: Bytes after which the first answers with a file of LFS end, by its name; each is used once.
         held: Files of LFS whose answer stops in the middle until `release` is set.
         damaged: Files of LFS that are delivered with a wrong byte.
@@ -39,6 +40,7 @@ class Hub:
     files: dict[str, bytes]
     token: str | None = None
     status: int = 0
+    code: str = ""
     cut: dict[str, int] = field(default_factory=dict[str, int])
     held: set[str] = field(default_factory=set[str])
     damaged: set[str] = field(default_factory=set[str])
@@ -78,7 +80,7 @@ def serve_hub(hub: Hub) -> LoopbackServer:
             path = unquote(urlsplit(self.path).path)
             hub.asked.append((self.command, path, self.headers.get("Range")))
             if hub.status:
-                self.answer(hub.status, b"{}")
+                self.answer(hub.status, b"{}", {"X-Error-Code": hub.code} if hub.code else {})
             elif path.startswith("/cdn/"):
                 self._deliver(path.removeprefix("/cdn/"))
             elif hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":

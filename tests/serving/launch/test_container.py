@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.container import container_start, gpu_options
+from m3agent.serving.launch.container import container_command, container_start, gpu_options
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.recipe import recipe
@@ -170,6 +170,16 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
         job(model=str(snapshot)), image=image, name=f"{NAME}-5", folder=folder, environ=environ
     )
     assert f"type=bind,source={own_state}/hf,target={own_state}/hf" in start.argv
+
+
+def test_models_may_be_elsewhere_than_the_rest_of_hugging_faces_cache(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "models")}
+    start = container_command(job(), image="i:1", name="n", folder=tmp_path, environ=environ)
+    for place in (tmp_path / "models", tmp_path / ".cache" / "huggingface"):
+        assert f"type=bind,source={place},target={place}" in start.argv
+    assert start.env["HF_HUB_CACHE"] == str(tmp_path / "models")
+    assert "HF_HUB_CACHE" in start.argv
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
