@@ -1,7 +1,7 @@
 """Fetch a checkpoint from Hugging Face's hub or a mirror of it: look it up, download it, check every file.
 
-huggingface_hub downloads, into its own cache or into a folder. A connection that breaks continues where it broke (a piece has
-10 MiB). After an interruption whole files stay, and the few files that were under way begin again.
+huggingface_hub downloads, into its own cache or into a folder. A connection that breaks continues after the last whole piece of
+10 MiB. After an interruption whole files stay, and the few files that were under way begin again.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from tests.cli.test_serve import wait_for
@@ -89,6 +90,8 @@ def test_a_checkpoint_is_fetched_once(site: Site) -> None:
     assert last == f"m3agent: all 6 files have the hub's checksums; next: m3agent serve --model {site.folder}"
     assert contents(site.folder) == FILES
     assert site.main.read_text() == COMMIT
+    found = huggingface_hub.snapshot_download(NAME, cache_dir=site.home / "hub", local_files_only=True)
+    assert found == str(site.folder), "an engine without the network finds it by its name"
     site.hub.asked.clear()
     again = site.fetch("--json")
     assert site.hub.fetched() == []
