@@ -115,9 +115,11 @@ def _reaches(path: str, content: bytes | None) -> Sequence[Reach]:
     pure = PurePosixPath(path)
     if pure.suffix in insides.NATIVE_SUFFIXES or content.startswith(insides.NATIVE_STARTS):
         return [Reach(1, hashlib.sha256(content).hexdigest(), insides.NATIVE)]
+    # whatever the first line says: in JavaScript, too, `#!` starts a comment
+    definitions = list(definitions_in(path, content))
     if pure.suffix not in {".py", ".pyw"} and not _is_script(content):
-        return list(definitions_in(path, content))
-    return reaches(path, content, in_tests=is_test_file(path))
+        return definitions
+    return [*reaches(path, content, in_tests=is_test_file(path)), *definitions]
 
 
 def _is_script(content: bytes) -> bool:

@@ -59,6 +59,18 @@ def test_lines(path: str, line: str, what: str | None) -> None:
     assert found("", f"{line}\n", path) == ([] if what is None else [(1, what)])
 
 
+@pytest.mark.parametrize(
+    ("path", "line", "what"),
+    [
+        ("sum.js", "expect.extend({ toBe: () => ({ pass: true }) });", RUNNER),
+        ("sum.rb", "def ==(other) = true", COMPARES),
+        ("src/lib.rs", "impl PartialEq for Sum {", COMPARES),
+    ],
+)
+def test_a_first_line_that_names_python_hides_nothing(path: str, line: str, what: str) -> None:
+    assert found("", f"#!/usr/bin/env -S node python\n{line}\n", path) == [(2, what)]
+
+
 def test_only_definitions_that_are_new_count() -> None:
     assert found(EQUALS, f"// Sums.\n{EQUALS}{LATER}") == [], (
         "what comes before and after it does not belong to it"
