@@ -158,5 +158,8 @@ def _answer(connection: socket.socket, work: Callable[[Iterator[int]], Iterator[
             asked.append(int(line))
             yield asked[-1]
 
-    for verdict, fixed in work(numbers()):
-        connection.sendall(f"{asked[-1]} {verdict} {fixed}".encode())
+    try:
+        for verdict, fixed in work(numbers()):
+            connection.sendall(f"{asked[-1]} {verdict} {fixed}".encode())
+    finally:
+        connection.shutdown(socket.SHUT_RDWR)  # processes that tests left behind have the connection, too

@@ -300,6 +300,33 @@ def test_unittest_cases_and_subfolders(tmp_path: Path) -> None:
     assert bench.judge(found, "src/pack/m.py", [MODULE.replace("// 3", "// 2")]) == "P"
 
 
+def test_a_process_that_a_test_left_behind_delays_no_verdict(tmp_path: Path) -> None:
+    program = """
+    import os, select
+    from m3agent.serving.embedded.probe.processes import Verdicts
+
+    kept, release = os.pipe()
+    lives, dead = os.pipe()
+
+    def work(numbers):
+        for _ in numbers:
+            if not os.fork():
+                os.close(release)
+                select.select([kept], [], [], 20)
+                os._exit(0)
+            yield "P", 1
+
+    verdicts = Verdicts({"stops": [1], "candidates": [None], "seconds": 60})
+    verdicts.share([0], [work])
+    os.close(dead)
+    print(verdicts.result("judge")["verdicts"], "too late" if select.select([lives], [], [], 0)[0] else "at once")
+    os.close(release)
+    os.read(lives, 1)  # until the process has ended
+    """
+    said = tree(tmp_path).python("-c", dedent(program), timeout=60)
+    assert said.stdout == "P at once\n", said.stderr
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
