@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.tools.runners.base import Command, Output, Result, Suite
-from m3agent.tools.runners.records import ident_of, path_of, read_records
+from m3agent.tools.runners.records import MISSING, PASSED, ident_of, path_of, read_records
 from tests.ecosystems.records import KEY, signed
 
 SUITE = Suite("jest", "web")
@@ -109,3 +110,20 @@ def test_files_are_paths_of_the_repository() -> None:
         assert path_of(SUITE, given_path) == "web/src/a.js"
     assert path_of(SUITE, "/usr/lib/x.js") == "/usr/lib/x.js"
     assert path_of(Suite("go"), "a_test.go") == "a_test.go"
+
+
+@pytest.mark.parametrize(
+    ("counts", "signs"),
+    [
+        ([(1, 1, 0)], []),
+        ([(1, 1, 0), (2, 2, 0)], []),
+        ([(1, 1, 0), (1, 1, 1)], [PASSED]),
+        ([(1, 0, 0)], [MISSING]),
+        ([], [MISSING]),  # a passed test, but nothing tells of canaries
+    ],
+)
+def test_canaries_must_run_and_must_not_pass(counts: list[tuple[int, int, int]], signs: list[str]) -> None:
+    records = [*ENDED, *(["canaries", *each] for each in counts), ["end"]]
+    report = output(lines(records))
+    assert read_records(SUITE, [report], canaries=True).tampering == signs
+    assert read_records(SUITE, [report]).tampering == []
