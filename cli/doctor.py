@@ -15,7 +15,8 @@ from typing import Any
 from m3agent.agent.endpoint.choice import EmbeddedEngine, EndpointChoice, choose_endpoint
 from m3agent.agent.repo.repository import MIN_GIT, git_version, open_repository
 from m3agent.agent.repo.snapshot import LARGEST_FILE, sizes_of, too_large
-from m3agent.agent.settings.settings import Settings, state_dir
+from m3agent.agent.settings.settings import Settings
+from m3agent.cli.common import state_folder
 from m3agent.sandbox.backends.engine import (
     DOCKER_SOCKET,
     ContainerEngine,
@@ -146,7 +147,7 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         missing: Sequence[str] = missing_on_host(packages)
         with contextlib.suppress(SandboxError, M3AgentError):
             if engine and (settings.image or _default_image_here()):
-                there = await missing_packages(settings.image, [suite], state_dir(os.environ))
+                there = await missing_packages(settings.image, [suite], state_folder())
                 missing = there.get(suite.name, ())
         evidence = f" ({suite.evidence})" if suite.evidence else ""
         detail, fix = f"{suite.language}{evidence}", ""
@@ -325,7 +326,7 @@ def _gpu(*, embedded: bool) -> Check:
 def _choice(settings: Settings) -> EndpointChoice | Check:
     """Return what a fix would talk to, or a check that says why no choice is possible."""
     try:
-        return choose_endpoint(settings, state_dir(os.environ))
+        return choose_endpoint(settings, state_folder())
     except EnvironmentFault:  # `_state` reports it
         return Check("endpoint", None, "unknown without a folder for sessions")
     except M3AgentError as error:
@@ -368,14 +369,14 @@ async def _endpoint(settings: Settings, choice: EndpointChoice | Check) -> Check
 
 def _state() -> Check:
     try:
-        return Check("sessions", True, str(state_dir(os.environ)))
+        return Check("sessions", True, str(state_folder()))
     except EnvironmentFault as error:
         return Check("sessions", False, str(error), "set M3AGENT_STATE to a folder that can be written")
 
 
 def _disk() -> Check:
     try:
-        path = state_dir(os.environ)
+        path = state_folder()
     except EnvironmentFault:
         return Check("disk", None, "unknown without a folder for sessions")
     free = shutil.disk_usage(path).free

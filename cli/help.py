@@ -187,6 +187,9 @@ def _arrange_below(app: typer.Typer | None) -> None:
     assert app is not None
     if not (isinstance(app.info.cls, type) and issubclass(app.info.cls, Group)):
         app.info.cls = Group
+    own = app.registered_callback  # a group that has one is a command itself
+    if own is not None and own.callback is not None:
+        own.callback = guarded(own.callback)
     for command in app.registered_commands:
         _prepare(command)
     for group in app.registered_groups:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, Typical, faults, print_bytes, say
+from m3agent.cli.common import AsJson, Typical, option, print_bytes, say
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.token_count import some_tokens
@@ -38,95 +38,86 @@ NEAREST = 4
 
 
 Concurrency = Annotated[
-    int, typer.Option(help="Sequences that the KV cache has to hold at a time.", min=1, max=4096, metavar="N")
+    int, option("Sequences that the KV cache has to hold at a time.", "N", min=1, max=4096)
 ]
-WeightPrecision = Annotated[Precision | None, typer.Option(help="Number format of the weights.")]
+WeightPrecision = Annotated[Precision | None, option("Number format of the weights.")]
 Drafting = Annotated[
     DraftUse,
-    typer.Option(
+    option(
         "--draft",
-        help="A small model proposes tokens and M3 verifies them; auto uses one that is on this machine, on downloads it.",
+        "A small model proposes tokens and M3 verifies them; auto uses one that is on this machine, on downloads it.",
     ),
 ]
 HostCacheGb = Annotated[
     int,
-    typer.Option(
+    option(
         "--host-cache",
-        help="Keep KV cache that leaves the GPUs in this many GB of each machine's memory; 0 for none.",
+        "Keep KV cache that leaves the GPUs in this many GB of each machine's memory; 0 for none.",
+        "GB",
         min=0,
         max=100_000,
-        metavar="GB",
     ),
 ]
-Vision = Annotated[bool, typer.Option("--vision", help="Load the image encoder as well.")]
+Vision = Annotated[bool, option("--vision", "Load the image encoder as well.")]
 
 
 def plan(
     gpus: Annotated[
         str | None,
-        typer.Option(
-            help="GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; by default this machine's.",
-            metavar="SPEC",
+        option(
+            "GPUs to plan for: 8xH200, or 2x4xGB200 for two nodes of four; by default this machine's.", "SPEC"
         ),
     ] = None,
     gpu_memory: Annotated[
         int | None,
-        typer.Option(
-            help="Memory of each GPU, for GPUs that m3agent does not know.",
-            min=1,
-            max=10_000,
-            metavar="GB",
-        ),
+        option("Memory of each GPU, for GPUs that m3agent does not know.", "GB", min=1, max=10_000),
     ] = None,
     agents: Annotated[
         int | None,
-        typer.Option(
-            help="Plan for a team: this many agents at once, on the repository that --repository-tokens measures.",
+        option(
+            "Plan for a team: this many agents at once, on the repository that --repository-tokens measures.",
+            "N",
             min=1,
             max=1024,
-            metavar="N",
         ),
     ] = None,
     repository_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Tokens of the repository in a prompt, as `m3agent context --stats` counts them.",
+        option(
+            "Tokens of the repository in a prompt, as `m3agent context --stats` counts them.",
+            "T",
             parser=some_tokens,
-            metavar="T",
         ),
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(
-            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default M3's own 524,288.",
+        option(
+            "Longest prompt and answer together, in tokens, like 512k or 1M; by default M3's own 524,288.",
+            "N",
             parser=some_tokens,
-            metavar="N",
         ),
     ] = None,
     concurrency: Concurrency = 1,
     typical: Typical = None,
     precision: WeightPrecision = None,
-    engine: Annotated[EngineKind | None, typer.Option(help="Only plans for this engine.")] = None,
+    engine: Annotated[EngineKind | None, option("Only plans for this engine.")] = None,
     vision: Vision = False,
     draft: Drafting = DraftUse.AUTO,
     host_cache: HostCacheGb = 0,
-    gpu_price: Annotated[
-        float | None, typer.Option(help="Dollars for a GPU-hour.", min=0, metavar="D")
-    ] = None,
+    gpu_price: Annotated[float | None, option("Dollars for a GPU-hour.", "D", min=0)] = None,
     throughput: Annotated[
         float | None,
-        typer.Option(help="Output tokens a second of the whole server, if known.", min=0, metavar="T"),
+        option("Output tokens a second of the whole server, if known.", "T", min=0),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="Print a documented command and m3agent's changes to it; `list` prints all names.",
-            metavar="NAME|list",
+        option(
+            "Print a documented command and m3agent's changes to it; `list` prints all names.", "NAME|list"
         ),
     ] = None,
     facts: Annotated[
         bool,
-        typer.Option("--facts", help="Print the rows of m3agent's tables, their age, and their sources."),
+        option("--facts", "Print the rows of m3agent's tables, their age, and their sources."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -134,56 +125,55 @@ def plan(
 
     Exit codes: 0 there is a plan; 2 no plan for the GPUs named, or wrong use; 3 no plan for this machine's GPUs.
     """
-    with faults():
-        if facts:
-            _print_facts(as_json=as_json)
-            return
-        if recipe is not None:
-            _print_recipe(recipe, context, vision=vision, as_json=as_json)
-            return
-        from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
-        from m3agent.serving.plan.host_cache import GIGABYTE
-        from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
-        from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
+    if facts:
+        _print_facts(as_json=as_json)
+        return
+    if recipe is not None:
+        _print_recipe(recipe, context, vision=vision, as_json=as_json)
+        return
+    from m3agent.serving.plan.gpus import UnknownGpu, parse_gpus
+    from m3agent.serving.plan.host_cache import GIGABYTE
+    from m3agent.serving.plan.memory_model import NATIVE_CONTEXT
+    from m3agent.serving.plan.planner import HardwarePrices, PlanRequest
 
-        try:
-            if (agents is None) != (repository_tokens is None):
-                raise UsageError(
-                    "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
-                )
-            if agents is not None and not (context is None and typical is None and concurrency == 1):
-                raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
-            if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
-                raise UsageError(
-                    "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
-                    "GB200: leave out --engine"
-                )
-            if gpus is None and gpu_memory is not None:
-                raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
-            wish = PlanRequest(
-                context=NATIVE_CONTEXT if context is None else context,
-                concurrency=concurrency,
-                typical=typical,
-                precision=precision,
-                engine=engine,
-                vision=vision,
-                draft_use=draft,
-                host_cache=host_cache * GIGABYTE,
+    try:
+        if (agents is None) != (repository_tokens is None):
+            raise UsageError(
+                "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
             )
-            prices = HardwarePrices(gpu_price, throughput)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        try:
-            fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
-        except UnknownGpu as error:
-            raise UsageError(unknown_gpu(error, wish)) from None
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        if agents is not None and repository_tokens is not None:
-            raise typer.Exit(
-                _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
+        if agents is not None and not (context is None and typical is None and concurrency == 1):
+            raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
+        if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
+            raise UsageError(
+                "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
+                "GB200: leave out --engine"
             )
-        raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
+        if gpus is None and gpu_memory is not None:
+            raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
+        wish = PlanRequest(
+            context=NATIVE_CONTEXT if context is None else context,
+            concurrency=concurrency,
+            typical=typical,
+            precision=precision,
+            engine=engine,
+            vision=vision,
+            draft_use=draft,
+            host_cache=host_cache * GIGABYTE,
+        )
+        prices = HardwarePrices(gpu_price, throughput)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        fleet = parse_gpus(gpus, gpu_memory) if gpus is not None else _here()
+    except UnknownGpu as error:
+        raise UsageError(unknown_gpu(error, wish)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if agents is not None and repository_tokens is not None:
+        raise typer.Exit(
+            _team(fleet, wish, prices, agents, repository_tokens, local=gpus is None, as_json=as_json)
+        )
+    raise typer.Exit(_plan(fleet, wish, prices, local=gpus is None, as_json=as_json))
 
 
 def _plan(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices, *, local: bool, as_json: bool) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from m3agent.cli.common import AsJson, faults, print_bytes, run, say
+from m3agent.cli.common import AsJson, option, print_bytes, run, say
 from m3agent.cli.serve.app import serve_app
 from m3agent.cli.serve.check import ServedModel, ServerUrl
 from m3agent.util.errors import ServerFault, UsageError, reason_of
@@ -33,61 +33,39 @@ def bench(
     model: ServedModel = None,
     lengths: Annotated[
         str,
-        typer.Option(
-            help="Prompt lengths in tokens; those that do not fit the window are left out.",
-            metavar="N,...",
-        ),
+        option("Prompt lengths in tokens; those that do not fit the window are left out.", "N,..."),
     ] = "8K,32K,128K,512K,1000000",
-    rounds: Annotated[int, typer.Option(help="How often each is measured.", min=1, max=100, metavar="N")] = 3,
-    output_tokens: Annotated[
-        int, typer.Option(help="Length of each answer in tokens.", min=2, metavar="N")
-    ] = 64,
+    rounds: Annotated[int, option("How often each is measured.", "N", min=1, max=100)] = 3,
+    output_tokens: Annotated[int, option("Length of each answer in tokens.", "N", min=2)] = 64,
     concurrency: Annotated[
         str,
-        typer.Option(
-            help="Numbers of concurrent streams, each with its own prompt; 0 for none.", metavar="N,..."
-        ),
+        option("Numbers of concurrent streams, each with its own prompt; 0 for none.", "N,..."),
     ] = "1,2,4,8",
     agents: Annotated[
         int,
-        typer.Option(help="Agents that share a prefix, as with --attempts; 0 for none.", min=0, metavar="N"),
+        option("Agents that share a prefix, as with --attempts; 0 for none.", "N", min=0),
     ] = 4,
-    shared_prefix: Annotated[
-        str, typer.Option(help="Length of the shared prefix in tokens.", metavar="N")
-    ] = "128K",
-    seed: Annotated[int, typer.Option(help="Seed of the prompts' text.", metavar="N")] = 0,
-    max_seconds: Annotated[
-        float | None, typer.Option(help="Start no measurement after this many seconds.", metavar="S")
-    ] = None,
-    request_timeout: Annotated[
-        float, typer.Option(help="Time limit of one request, in seconds.", metavar="S")
-    ] = 900,
+    shared_prefix: Annotated[str, option("Length of the shared prefix in tokens.", "N")] = "128K",
+    seed: Annotated[int, option("Seed of the prompts' text.", "N")] = 0,
+    max_seconds: Annotated[float | None, option("Start no measurement after this many seconds.", "S")] = None,
+    request_timeout: Annotated[float, option("Time limit of one request, in seconds.", "S")] = 900,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Write the JSON to this file, and again after each measurement.",
-            metavar="FILE",
-        ),
+        option("--output", "-o", "Write the JSON to this file, and again after each measurement.", "FILE"),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write a plot to this file, as SVG.", metavar="FILE")
-    ] = None,
+    plot: Annotated[Path | None, option("Write a plot to this file, as SVG.", "FILE")] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(
-            help="Compare with the first plan in this output of `m3agent plan --json`; by default with the "
+        option(
+            "Compare with the first plan in this output of `m3agent plan --json`; by default with the "
             "plan of the server, if `m3agent serve` started it.",
-            metavar="FILE",
+            "FILE",
         ),
     ] = None,
-    baseline: Annotated[
-        Path | None, typer.Option(help="Compare with the JSON of an earlier bench.", metavar="FILE")
-    ] = None,
+    baseline: Annotated[Path | None, option("Compare with the JSON of an earlier bench.", "FILE")] = None,
     threshold: Annotated[
         float,
-        typer.Option(help="Percent by which a figure may be worse than the baseline's.", min=0, metavar="P"),
+        option("Percent by which a figure may be worse than the baseline's.", "P", min=0),
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -95,38 +73,37 @@ def bench(
 
     Exit codes: 0 measured; 1 worse than the baseline; 2 wrong use; 4 the model server; 130 interrupted.
     """
-    with faults():
-        from m3agent.agent.report.write import check_target
-        from m3agent.serving.bench.options import Options
+    from m3agent.agent.report.write import check_target
+    from m3agent.serving.bench.options import Options
 
-        try:
-            options = Options(
-                lengths=_sizes(lengths, "--lengths"),
-                rounds=rounds,
-                output_tokens=output_tokens,
-                concurrency=_sizes(concurrency, "--concurrency"),
-                stream_output=max(2, 2 * output_tokens),
-                agents=agents,
-                shared_prefix=_size(shared_prefix, "--shared-prefix"),
-                seed=seed,
-                max_seconds=max_seconds,
-                timeout=request_timeout,
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        for path in (output, plot):
-            if path is not None:
-                check_target(path)
-        work = _Work(options, output, plot, threshold / 100)
-        if plan is not None:
-            work.expected = _expected(plan)
-        if baseline is not None:
-            work.baseline = _read_result(baseline)
-        try:
-            run(work.measure(endpoint, model))
-        finally:
-            code = work.hand_over(as_json=as_json)
-        raise typer.Exit(code)
+    try:
+        options = Options(
+            lengths=_sizes(lengths, "--lengths"),
+            rounds=rounds,
+            output_tokens=output_tokens,
+            concurrency=_sizes(concurrency, "--concurrency"),
+            stream_output=max(2, 2 * output_tokens),
+            agents=agents,
+            shared_prefix=_size(shared_prefix, "--shared-prefix"),
+            seed=seed,
+            max_seconds=max_seconds,
+            timeout=request_timeout,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    for path in (output, plot):
+        if path is not None:
+            check_target(path)
+    work = _Work(options, output, plot, threshold / 100)
+    if plan is not None:
+        work.expected = _expected(plan)
+    if baseline is not None:
+        work.baseline = _read_result(baseline)
+    try:
+        run(work.measure(endpoint, model))
+    finally:
+        code = work.hand_over(as_json=as_json)
+    raise typer.Exit(code)
 
 
 class _Work:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, Typical, faults, print_bytes, run, say
+from m3agent.cli.common import AsJson, Typical, option, print_bytes, run, say, state_folder
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.errors import ServerFault, UsageError
 from m3agent.util.token_count import some_tokens
@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 ServerUrl = Annotated[
     str | None,
-    typer.Option(
-        "--endpoint",
-        help="The server; by default the configured one, else one that runs here.",
-        metavar="URL",
-    ),
+    option("--endpoint", "The server; by default the configured one, else one that runs here.", "URL"),
 ]
-ServedModel = Annotated[
-    str | None, typer.Option("--model", help="The model, if the server has several.", metavar="NAME")
-]
+ServedModel = Annotated[str | None, option("--model", "The model, if the server has several.", "NAME")]
 
 
 @serve_app.command()
@@ -39,23 +33,21 @@ def check(
     model: ServedModel = None,
     context: Annotated[
         int | None,
-        typer.Option(
-            help="Context window that the server should have, in tokens.", parser=some_tokens, metavar="N"
-        ),
+        option("Context window that the server should have, in tokens.", "N", parser=some_tokens),
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option(help="Sequences that the KV cache should hold at a time.", min=1, max=4096, metavar="N"),
+        option("Sequences that the KV cache should hold at a time.", "N", min=1, max=4096),
     ] = None,
     typical: Typical = None,
     prometheus: Annotated[
-        str | None, typer.Option(help="A Prometheus that should read the server's metrics.", metavar="URL")
+        str | None, option("A Prometheus that should read the server's metrics.", "URL")
     ] = None,
     evict: Annotated[
         bool,
-        typer.Option(
+        option(
             "--evict",
-            help="Evict the GPUs' cache to check the host cache; other requests become slower for a while.",
+            "Evict the GPUs' cache to check the host cache; other requests become slower for a while.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -65,17 +57,16 @@ def check(
     Exit codes: 0 nothing failed; 2 wrong use, or no server is named and none runs here; 4 something failed, or the
     server does not answer.
     """
-    with faults():
-        from m3agent.agent.ui.result import print_result
-        from m3agent.cli import check_table
-        from m3agent.util.sanitize import columns_of
+    from m3agent.agent.ui.result import print_result
+    from m3agent.cli import check_table
+    from m3agent.util.sanitize import columns_of
 
-        found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
-        if as_json:
-            print_bytes(check_table.as_json(found).encode())
-        else:
-            print_result(check_table.table(found, failed="failed", width=columns_of(sys.stdout)))
-        raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
+    found = run(_check(endpoint, model, (context, concurrency, typical), prometheus, evict=evict))
+    if as_json:
+        print_bytes(check_table.as_json(found).encode())
+    else:
+        print_result(check_table.table(found, failed="failed", width=columns_of(sys.stdout)))
+    raise typer.Exit(ServerFault.exit_code if any(one.ok is False for one in found) else 0)
 
 
 @serve_app.command()
@@ -84,21 +75,16 @@ def scrape(
     model: ServedModel = None,
     credentials_file: Annotated[
         str | None,
-        typer.Option(
-            help="File with the key on Prometheus' machine, if the metrics need a key.", metavar="FILE"
-        ),
+        option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE"),
     ] = None,
-    alerts: Annotated[
-        bool, typer.Option("--alerts", help="Print alerting rules instead, for a separate file.")
-    ] = False,
+    alerts: Annotated[bool, option("--alerts", "Print alerting rules instead, for a separate file.")] = False,
 ) -> None:
     """Print the Prometheus configuration that reads a running server's metrics."""
-    with faults():
-        from m3agent.serving.check.scrape import alert_rules, scrape_config
+    from m3agent.serving.check.scrape import alert_rules, scrape_config
 
-        found = run(_chosen(endpoint, model)).endpoint
-        text = alert_rules(found) if alerts else scrape_config(found, credentials_file=credentials_file)
-        print_bytes(text.encode())
+    found = run(_chosen(endpoint, model)).endpoint
+    text = alert_rules(found) if alerts else scrape_config(found, credentials_file=credentials_file)
+    print_bytes(text.encode())
 
 
 async def _check(
@@ -157,11 +143,10 @@ async def _check(
 
 def _sparse_attention(server: ChosenServer) -> list[Check]:
     """Check a server that runs here by its config and its log."""
-    from m3agent.agent.settings.settings import state_dir
     from m3agent.serving.launch.dense_check import dense_check, facts_of
     from m3agent.serving.launch.record import live_servers
 
-    running = live_servers(state_dir(os.environ))
+    running = live_servers(state_folder())
     folder = next((folder for folder, record in running if record == server.record), None)
     if server.record is None or folder is None:
         return []
@@ -194,7 +179,6 @@ def _workload(
 def _tokenizer(server: ChosenServer) -> Path | None:
     """Return the model's tokenizer.json on this machine: in the model's folder, else the one that packing uses."""
     from m3agent.agent.context.tokenizer.source import chosen_tokenizer
-    from m3agent.agent.settings.settings import state_dir
 
     endpoint, settings, record = server.endpoint, server.settings, server.record
     served = endpoint.model if record is None or record.checkpoint is None else record.checkpoint
@@ -203,7 +187,7 @@ def _tokenizer(server: ChosenServer) -> Path | None:
         return beside
     if settings.tokenizer == "server":  # the server's tokenizer cannot check itself
         return None
-    source = chosen_tokenizer(settings, str(state_dir(os.environ)), endpoint.model)
+    source = chosen_tokenizer(settings, str(state_folder()), endpoint.model)
     return None if source is None else Path(source.location)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import Typical, faults, print_bytes, run
+from m3agent.cli.common import Typical, option, print_bytes, run, state_folder
 from m3agent.cli.plan import Concurrency, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.serving.plan.kinds import DraftUse
@@ -50,35 +50,31 @@ def serve(
     context: typer.Context,
     engine: Annotated[
         ServeEngine | None,
-        typer.Option(help="Engine to start; by default the best for these GPUs, and embedded without GPUs."),
+        option("Engine to start; by default the best for these GPUs, and embedded without GPUs."),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="The checkpoint: a folder, or a name on Hugging Face.",
-            metavar="PATH|NAME",
-            rich_help_panel=_LAUNCH,
-        ),
+        option("The checkpoint: a folder, or a name on Hugging Face.", "PATH|NAME", rich_help_panel=_LAUNCH),
     ] = None,
     download: Annotated[
         bool,
-        typer.Option(
+        option(
             "--download",
-            help="Let the engine download a checkpoint that is not here; `m3agent serve fetch` shows how far it is, and checks it.",
+            "Let the engine download a checkpoint that is not here; `m3agent serve fetch` shows how far it is, and checks it.",
             rich_help_panel=_LAUNCH,
         ),
     ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option(help="GPUs to use, like 4xH200; by default all visible ones.", metavar="SPEC"),
+        option("GPUs to use, like 4xH200; by default all visible ones.", "SPEC"),
     ] = None,
     window: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--context",
-            help="Longest prompt and answer together, in tokens, like 512k or 1M; by default 524,288, or what fits.",
+            "Longest prompt and answer together, in tokens, like 512k or 1M; by default 524,288, or what fits.",
+            "N",
             parser=some_tokens,
-            metavar="N",
         ),
     ] = None,
     concurrency: Concurrency = 1,
@@ -89,95 +85,66 @@ def serve(
     host_cache: HostCacheGb = 0,
     draft_model: Annotated[
         str | None,
-        typer.Option(
-            help="The draft: a folder, or a name on Hugging Face.",
-            metavar="PATH|NAME",
-            rich_help_panel=_LAUNCH,
-        ),
+        option("The draft: a folder, or a name on Hugging Face.", "PATH|NAME", rich_help_panel=_LAUNCH),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="Use a documented command (`m3agent plan --recipe list`) instead of a plan.", metavar="NAME"
-        ),
+        option("Use a documented command (`m3agent plan --recipe list`) instead of a plan.", "NAME"),
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
-            help="Address to listen on. If other machines can reach it, the server asks for a key.",
-            metavar="ADDRESS",
-        ),
+        option("Address to listen on. If other machines can reach it, the server asks for a key.", "ADDRESS"),
     ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help="Port; 0 takes a free port.", min=0, max=65535, metavar="N")
-    ] = 8000,
+    port: Annotated[int, option("Port; 0 takes a free port.", "N", min=0, max=65535)] = 8000,
     load_minutes: Annotated[
         float | None,
-        typer.Option(
-            help="Give up if the server does not answer within this many minutes.", min=0.1, metavar="M"
-        ),
+        option("Give up if the server does not answer within this many minutes.", "M", min=0.1),
     ] = None,
     container: Annotated[
         bool,
-        typer.Option(
-            "--container", help="Run the engine in a Docker container of an image that may serve the plan."
-        ),
+        option("--container", "Run the engine in a Docker container of an image that may serve the plan."),
     ] = False,
-    image: Annotated[
-        str | None, typer.Option(help="Run the engine in a container of this image.", metavar="NAME")
-    ] = None,
-    pull: Annotated[
-        bool, typer.Option("--pull", help="Pull the image if it is not on this machine.")
-    ] = False,
+    image: Annotated[str | None, option("Run the engine in a container of this image.", "NAME")] = None,
+    pull: Annotated[bool, option("--pull", "Pull the image if it is not on this machine.")] = False,
     slurm: Annotated[
-        bool, typer.Option("--slurm", help="Run the engine as a Slurm job, on the GPUs that --gpus names.")
+        bool, option("--slurm", "Run the engine as a Slurm job, on the GPUs that --gpus names.")
     ] = False,
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An option for sbatch, like --sbatch=--partition=gpu; repeatable.", metavar="OPTION"
-        ),
+        option("An option for sbatch, like --sbatch=--partition=gpu; repeatable.", "OPTION"),
     ] = None,
     node_rank: Annotated[
         int | None,
-        typer.Option(
-            help="Number of this node, if the engine runs on several nodes; the first is 0.",
-            min=0,
-            metavar="R",
-        ),
+        option("Number of this node, if the engine runs on several nodes; the first is 0.", "R", min=0),
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Address of node 0; needed with --node-rank.", metavar="HOST[:PORT]")
+        str | None, option("Address of node 0; needed with --node-rank.", "HOST[:PORT]")
     ] = None,
     servers: Annotated[
         str | None,
-        typer.Option(
-            help="Several servers behind a router: their number on this machine, or their machines, like gpu1,gpu2.",
-            metavar="N|HOSTS",
+        option(
+            "Several servers behind a router: their number on this machine, or their machines, like gpu1,gpu2.",
+            "N|HOSTS",
         ),
     ] = None,
-    router: Annotated[RouterName, typer.Option(help="The router of --servers.")] = RouterName.vllm_router,
+    router: Annotated[RouterName, option("The router of --servers.")] = RouterName.vllm_router,
     write: Annotated[
         Path | None,
-        typer.Option(help="Write the scripts of --servers into this new folder.", metavar="FOLDER"),
+        option("Write the scripts of --servers into this new folder.", "FOLDER"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan, the reasons and the command; start nothing.")
+        bool, option("--dry-run", "Print the plan, the reasons and the command; start nothing.")
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when the server is ready; `m3agent serve stop` ends it.")
+        bool, option("--detach", "Return when the server is ready; `m3agent serve stop` ends it.")
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(help="Seed of the embedded engine's search; by default 0.", min=0, metavar="N"),
+        option("Seed of the embedded engine's search; by default 0.", "N", min=0),
     ] = None,
     candidates: Annotated[
         int | None,
-        typer.Option(
-            help="Limit of changes that the embedded engine tries, however long that takes.",
-            min=1,
-            metavar="N",
-        ),
+        option("Limit of changes that the embedded engine tries, however long that takes.", "N", min=1),
     ] = None,
 ) -> None:
     """Serve M3 on this machine's GPUs until interrupted; `fix` finds it.
@@ -187,65 +154,63 @@ def serve(
     """
     if context.invoked_subcommand is not None:
         return
-    with faults():
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.cli.serve import options as serve_choice
+    from m3agent.cli.serve import options as serve_choice
 
-        options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
-        asked = serve_choice.ServeRequest(
-            engine=None if engine is None else engine.value,
-            model=model,
-            gpus=gpus,
-            context=window,
-            concurrency=concurrency,
-            typical=typical,
-            precision=None if precision is None else precision.value,
-            vision=vision,
-            draft=draft.value,
-            host_cache=host_cache,
-            draft_model=draft_model,
-            recipe=recipe,
-            download=download,
-            host=host,
-            port=port,
-            load_minutes=load_minutes,
-            options=tuple(options),
-            container=container or image is not None,
-            image=image,
-            pull=pull,
-            slurm=slurm,
-            sbatch=tuple(sbatch or ()),
-            node_rank=node_rank,
-            master=master,
-            servers=servers,
-            router=router.value,
-        )
-        why = serve_choice.why_embedded(asked, os.environ)
-        if why is None:
-            refuse_search_options(seed, candidates)
-        if servers is not None or write is not None:
-            _server_set(asked, write, dry_run=dry_run)
+    options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
+    asked = serve_choice.ServeRequest(
+        engine=None if engine is None else engine.value,
+        model=model,
+        gpus=gpus,
+        context=window,
+        concurrency=concurrency,
+        typical=typical,
+        precision=None if precision is None else precision.value,
+        vision=vision,
+        draft=draft.value,
+        host_cache=host_cache,
+        draft_model=draft_model,
+        recipe=recipe,
+        download=download,
+        host=host,
+        port=port,
+        load_minutes=load_minutes,
+        options=tuple(options),
+        container=container or image is not None,
+        image=image,
+        pull=pull,
+        slurm=slurm,
+        sbatch=tuple(sbatch or ()),
+        node_rank=node_rank,
+        master=master,
+        servers=servers,
+        router=router.value,
+    )
+    why = serve_choice.why_embedded(asked, os.environ)
+    if why is None:
+        refuse_search_options(seed, candidates)
+    if servers is not None or write is not None:
+        _server_set(asked, write, dry_run=dry_run)
+        return
+    state = state_folder()
+    if detach and not dry_run:
+        from m3agent.cli.serve.manage import detached
+
+        raise typer.Exit(detached(sys.argv, state))
+    if why is not None:
+        _refuse_other_machines(host)
+        if dry_run:
+            given = {"--seed": seed, "--candidates": candidates}
+            from m3agent.cli.serve.dry_run import dry_run_embedded
+
+            _print_script(dry_run_embedded(asked, why, given))
             return
-        state = state_dir(os.environ)
-        if detach and not dry_run:
-            from m3agent.cli.serve.manage import detached
+        run(_embedded(host, port, candidates, seed or 0, state))
+    elif dry_run:
+        from m3agent.cli.serve.dry_run import dry_run as script_of
 
-            raise typer.Exit(detached(sys.argv, state))
-        if why is not None:
-            _refuse_other_machines(host)
-            if dry_run:
-                given = {"--seed": seed, "--candidates": candidates}
-                from m3agent.cli.serve.dry_run import dry_run_embedded
-
-                _print_script(dry_run_embedded(asked, why, given))
-                return
-            run(_embedded(host, port, candidates, seed or 0, state))
-        elif dry_run:
-            from m3agent.cli.serve.dry_run import dry_run as script_of
-
-            _print_script(script_of(asked, os.environ))
-        else:
-            run(_serve(asked, state))
+        _print_script(script_of(asked, os.environ))
+    else:
+        run(_serve(asked, state))
 
 
 def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from m3agent.cli.common import AsJson, argument, faults, option, print_bytes, run, say
+from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.as_typed import as_typed
 from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
@@ -42,8 +42,7 @@ def fetch(
     Then `serve` needs no network. HF_ENDPOINT names a mirror, HF_HOME the folder of the cache, HF_TOKEN your token. Exit codes:
     2 no such model or revision; 3 no space; 4 the hub fails, or a checksum is wrong.
     """
-    with faults():
-        run(_fetch(model or _default(), revision, to, as_json=as_json))
+    run(_fetch(model or _default(), revision, to, as_json=as_json))
 
 
 def _default() -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, end, faults, print_bytes, say
+from m3agent.cli.common import AsJson, argument, end, option, print_bytes, say, state_folder
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.errors import ServerFault
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
@@ -37,91 +37,77 @@ LINES = 40
 @serve_app.command()
 def status(as_json: AsJson = False) -> None:
     """List the servers that m3agent runs on this machine. Exit code 4: none is running."""
-    with faults():
-        import json
+    import json
 
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.serving.launch.record import live_servers
+    from m3agent.serving.launch.record import live_servers
 
-        found = live_servers(state_dir(os.environ))
-        if as_json:
-            told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in found]
-            print_bytes(json.dumps(told, indent=2).encode() + b"\n")
-        elif found:
-            width = columns_of(sys.stdout)
-            table, left_out = status_table([record for _, record in found], width)
-            print_text(table, end="")
-            for _, record in found:
-                for remark in _remarks(record):
-                    print_text("\n".join(wrapped(f"{record.url}: {remark}", width - 1)))
-            if left_out:
-                say(f"too narrow for {', '.join(left_out)}: `m3agent serve status --json` has them")
-        else:
-            say("no m3agent server is running here (`m3agent serve` starts one)")
-        raise typer.Exit(0 if found else 4)
+    found = live_servers(state_folder())
+    if as_json:
+        told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in found]
+        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
+    elif found:
+        width = columns_of(sys.stdout)
+        table, left_out = status_table([record for _, record in found], width)
+        print_text(table, end="")
+        for _, record in found:
+            for remark in _remarks(record):
+                print_text("\n".join(wrapped(f"{record.url}: {remark}", width - 1)))
+        if left_out:
+            say(f"too narrow for {', '.join(left_out)}: `m3agent serve status --json` has them")
+    else:
+        say("no m3agent server is running here (`m3agent serve` starts one)")
+    raise typer.Exit(0 if found else 4)
 
 
 @serve_app.command()
 def stop(
-    url: Annotated[
-        str | None, typer.Argument(help="Which server, if several are running.", metavar="URL")
-    ] = None,
+    url: Annotated[str | None, argument("Which server, if several are running.", "URL")] = None,
 ) -> None:
     """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
-    with faults():
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.serving.launch.record import alive, live_servers
+    from m3agent.serving.launch.record import alive, live_servers
 
-        found = live_servers(state_dir(os.environ))
-        chosen = [
-            record for _, record in found if url is None or url.rstrip("/") in (record.url, record.url[:-3])
-        ]
-        if len(chosen) != 1:
-            names = ", ".join(record.url for _, record in found)
-            said = f"{len(chosen)} servers match" if chosen else "no such m3agent server is running here"
+    found = live_servers(state_folder())
+    chosen = [
+        record for _, record in found if url is None or url.rstrip("/") in (record.url, record.url[:-3])
+    ]
+    if len(chosen) != 1:
+        names = ", ".join(record.url for _, record in found)
+        said = f"{len(chosen)} servers match" if chosen else "no such m3agent server is running here"
+        raise ServerFault(f"{said}; name one of {names}" if names else "no m3agent server is running here")
+    record = chosen[0]
+    os.kill(record.pid, signal.SIGTERM)
+    until = time.monotonic() + STOP_SECONDS
+    while alive(record.pid, record.born):
+        if time.monotonic() > until:
             raise ServerFault(
-                f"{said}; name one of {names}" if names else "no m3agent server is running here"
+                f"process {record.pid}, which manages the server at {record.url}, did not end within "
+                f"{STOP_SECONDS:.0f} s; `kill -9 {record.pid}` ends it, and its engine with it"
             )
-        record = chosen[0]
-        os.kill(record.pid, signal.SIGTERM)
-        until = time.monotonic() + STOP_SECONDS
-        while alive(record.pid, record.born):
-            if time.monotonic() > until:
-                raise ServerFault(
-                    f"process {record.pid}, which manages the server at {record.url}, did not end within "
-                    f"{STOP_SECONDS:.0f} s; `kill -9 {record.pid}` ends it, and its engine with it"
-                )
-            time.sleep(0.1)
-        print_note(f"ended the {record.engine} server at {record.url}{_memory(record)}")
+        time.sleep(0.1)
+    print_note(f"ended the {record.engine} server at {record.url}{_memory(record)}")
 
 
 @serve_app.command()
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log as it grows.")] = False,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", help="How many of the last lines.", min=0, metavar="N")
-    ] = LINES,
-    last: Annotated[bool, typer.Option("--last", help="The log of the run before the last restart.")] = False,
+    follow: Annotated[bool, option("--follow", "-f", "Follow the log as it grows.")] = False,
+    lines: Annotated[int, option("--lines", "-n", "How many of the last lines.", "N", min=0)] = LINES,
+    last: Annotated[bool, option("--last", "The log of the run before the last restart.")] = False,
 ) -> None:
     """Print the engine's log: of the running server, else of the last one."""
-    with faults():
-        from m3agent.agent.settings.settings import state_dir
-        from m3agent.serving.launch.record import LAST_LOG, LOG, last_folder, live_servers
+    from m3agent.serving.launch.record import LAST_LOG, LOG, last_folder, live_servers
 
-        state = state_dir(os.environ)
-        running = [folder for folder, _ in live_servers(state) if (folder / LOG).exists()]
-        folder = running[0] if running else last_folder(state)
-        path = None if folder is None else folder / (LAST_LOG if last else LOG)
-        if path is None or not path.exists():
-            if any(record.engine == "embedded" for _, record in live_servers(state)):
-                raise ServerFault("there is no log: the embedded engine, which runs here, writes none")
-            if last and folder is not None:
-                raise ServerFault("there is no log of an earlier run: the engine was not restarted")
-            raise ServerFault(
-                "there is no log: no server that writes one was started here with `m3agent serve`"
-            )
-        say(str(path))
-        _print_end(path, lines, follow=follow)
+    state = state_folder()
+    running = [folder for folder, _ in live_servers(state) if (folder / LOG).exists()]
+    folder = running[0] if running else last_folder(state)
+    path = None if folder is None else folder / (LAST_LOG if last else LOG)
+    if path is None or not path.exists():
+        if any(record.engine == "embedded" for _, record in live_servers(state)):
+            raise ServerFault("there is no log: the embedded engine, which runs here, writes none")
+        if last and folder is not None:
+            raise ServerFault("there is no log of an earlier run: the engine was not restarted")
+        raise ServerFault("there is no log: no server that writes one was started here with `m3agent serve`")
+    say(str(path))
+    _print_end(path, lines, follow=follow)
 
 
 def detached(argv: Sequence[str], state: Path) -> int:
