@@ -27,7 +27,7 @@ class PastCall:
     result: str
     """Identity of the result."""
     error: str
-    """Class of the error; empty if there is none."""
+    """Class of the error; empty if the call did not fail."""
     failed: bool
     """Whether the call failed."""
     tree: str

@@ -77,7 +77,7 @@ class AttemptRow:
     label: str
     """Its name."""
     link: str
-    """Address of its session's page; empty if there is none."""
+    """Address of its session's page; empty if the session has no page."""
     problem: str
     """Why its session has no page; empty otherwise."""
     patch: list[FilePatch]

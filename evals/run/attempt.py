@@ -48,9 +48,9 @@ class EvalAttempt:
     delivery: Delivery = field(default_factory=lambda: Delivery(""))
     """What the agent delivered."""
     grade: Grade | None = None
-    """M3agent's grade; None if there is none."""
+    """M3agent's grade; None if the attempt was not graded."""
     official: OfficialGrade | None = None
-    """The official grade; None if there is none."""
+    """The official grade; None if the official package did not grade the attempt."""
 
     async def make(self) -> tuple[AttemptRecord, bytes]:
         """Make the attempt. A failure becomes a result; only a cancellation is raised.

@@ -170,7 +170,7 @@ class Schedule:
         self._warm: set[Group] = set()
 
     def take(self) -> Attempt | None:
-        """Return the next attempt; None if there is none, or if all of them wait for the first of their group."""
+        """Return the next attempt; None if no attempt is left, or if all of them wait for the first of their group."""
         for position, attempt in enumerate(self._left):
             group = self._group_of(attempt[0])
             if not self._leads or group in self._warm or group not in self._led:

@@ -113,7 +113,7 @@ FILES = {
     "bats": ("p/{}.bats", "p/test/shared.bash", {}),
     "prove": ("p/t/{}.t", "p/t/shared.pm", {}),
 }
-"""The form of test files, a file that is none, and other files, for suites in `p`."""
+"""For suites in `p`: the form of a test file's path, the path of a file that is not a test, and further files."""
 
 
 @pytest.mark.parametrize("name", FILES)

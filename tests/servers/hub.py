@@ -27,7 +27,7 @@ class Hub:
     Attributes:
         files: Its files at COMMIT; those that end in .safetensors are in LFS.
         token: Token that it asks for; None asks for none.
-        status: Status of every answer; 0 is none in particular.
+        status: Status of every answer; 0 lets each answer have its own.
         code: The hub's name of the fault of every answer.
         cut: Bytes after which the first answers with a file of LFS end, by its name; each is used once.
         held: Files of LFS whose answer stops in the middle until `release` is set.

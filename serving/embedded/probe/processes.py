@@ -54,7 +54,7 @@ def forked(body: Callable[[], None]) -> int:
     try:
         body()
         status = 0
-    except Exception:  # noqa: BLE001  # the status tells it
+    except Exception:  # noqa: BLE001  # whatever it is, the output has it, and the parent fails because of the status
         traceback.print_exc()
     finally:
         os._exit(status)

@@ -31,7 +31,7 @@ def said() -> list[str]:
 @pytest.fixture
 def api() -> Iterator[Any]:
     if not docker_here():
-        pytest.skip("no Docker engine answers")
+        pytest.skip("no Docker engine answers: environment images need one")
     with contextlib.closing(connect()) as client:
         yield client
 
