@@ -99,4 +99,4 @@ def _runs(runs: Runs) -> str:
     if not total:
         return "no result"
     colour, number = ("red", runs.red) if runs.red >= runs.green else ("green", runs.green)
-    return f"{colour} in {number} of {total} run{'' if total == 1 else 's'}"
+    return f"{colour} in {number} of {counted(total, 'run')}"

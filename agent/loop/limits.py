@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from m3agent.agent.session.usage import Totals
 from m3agent.serving.client.messages import Turn
+from m3agent.util.counted import counted
 
 
 @dataclass
@@ -47,7 +48,7 @@ class RunLimits:
     def reached(self) -> str | None:
         """Return the limit that is reached, in words; None if no limit is reached."""
         if self.used.turns >= self.turns:
-            return f"{self.turns} turn{'' if self.turns == 1 else 's'}"
+            return counted(self.turns, "turn")
         if time.monotonic() >= self.deadline:
             return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
         spent = self.used if self.together is None else self.together

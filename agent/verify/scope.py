@@ -16,6 +16,7 @@ from m3agent.agent.verify.flaky import outcomes, without
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, files_of_tests
 from m3agent.tools.test_report import TestReport
+from m3agent.util.counted import counted
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Scope:
             else f"{self.selected:,} of {self.tests:,} tests execute the change or may do so"
         )
         ran = f"{self.ran:,}" if self.untimed else "all" if self.selected else "none"
-        others = f"; {self.others:,} other{'s' if self.others > 1 else ''} ran" if self.others else ""
+        others = f"; {counted(self.others, 'other')} ran" if self.others else ""
         rest = "" if self.complete else "; the unchanged tree's run had no time for more tests"
         return f"{what}: {ran} ran{others}{rest}"
 

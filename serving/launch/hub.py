@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from m3agent.serving.launch.checkpoint import CheckpointError
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.util.atomic_write import write_whole
+from m3agent.util.counted import first_of
 from m3agent.util.sanitize import printable_line
 
 if TYPE_CHECKING:
@@ -232,9 +233,9 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
     except OSError as error:
         raise LaunchError(f"{error.filename} cannot be read: {error.strerror}; fetch again") from None
     if wrong:
-        more = f" and {len(wrong) - 1} more" if wrong[1:] else ""
+        names = first_of([file.path for file in wrong], 1)
         raise HubError(
-            f"{wrong[0].path}{more} did not have the hub's checksum and was removed: fetch again to download it anew"
+            f"{names} did not have the hub's checksum and was removed: fetch again to download it anew"
         )
 
 
