@@ -100,9 +100,12 @@ EXAMPLES = {
         ("m3agent eval run rows.jsonl -o run", "the same command resumes a stopped run"),
         ("m3agent eval run rows.jsonl -o run --ids a-1,a-2 --workers 2", "two of the instances"),
     ),
+    "m3agent eval card": (
+        ("m3agent eval card card.toml -o card", "the same command resumes a stopped card"),
+    ),
 }
 """Examples by command, each with its purpose."""
-EVAL_ORDER = ("create", "validate", "run", "grade", "report", "export", "verdicts")
+EVAL_ORDER = ("create", "validate", "run", "card", "watch", "grade", "report", "export", "verdicts")
 WORDS = {"help": "--help", "version": "--version"}
 """First words that people try, and the option that they mean."""
 ORDER = [name for names in COMMANDS.values() for name in names]

@@ -3,7 +3,7 @@
 The work itself is in `m3agent.evals`.
 """
 
-from m3agent.cli.eval import create, export, grade, report, run, verdicts
+from m3agent.cli.eval import card, create, export, grade, report, run, verdicts
 from m3agent.cli.eval.app import eval_app
 
-__all__ = ["create", "eval_app", "export", "grade", "report", "run", "verdicts"]
+__all__ = ["card", "create", "eval_app", "export", "grade", "report", "run", "verdicts"]

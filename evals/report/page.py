@@ -38,6 +38,8 @@ MOST_PATCH = 6_000
 MOST_FAILED = 30
 """Largest number of failed tests that are listed for an attempt."""
 
+REPORTS = Path(__file__).parent
+"""Folder of the templates of runs and cards, and of their style."""
 _SAY_EVERY = 2.0  # seconds
 TONES: dict[Verdict, str] = {Verdict.RESOLVED: "good"} | dict.fromkeys(FAILED, "bad")
 """Colour class of a verdict; verdicts that say nothing about the agent have none."""
@@ -130,7 +132,7 @@ def render(report: RunReport, attempts: Sequence[AttemptRow], comparison: RunCom
 
 @functools.cache
 def _template() -> Template:
-    environment = page_environment(Path(__file__).parent)
+    environment = page_environment(REPORTS)
     environment.filters |= {
         "tone": lambda verdict: TONES.get(verdict, "plain"),
         "tokens_of": tokens_of,

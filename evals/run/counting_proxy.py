@@ -2,6 +2,9 @@
 
 It passes requests and answers on as they are, to the one server, and listens on loopback only. It keeps nothing of them but
 the counts. Only compression is refused on the agent's behalf, because counts in compressed answers could not be read.
+
+A `Guard` adds two things. The agent gets a stand-in for the server's key, so it never has the key. A request beyond the budget of
+the attempt is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +21,7 @@ from urllib.parse import urlsplit
 
 from m3agent.agent.session.usage import Totals
 from m3agent.evals.data.results import AttemptUsage
+from m3agent.evals.run.traffic import THOUGHT, Exchange, Traffic, TrafficCounter
 from m3agent.serving.client.http import certificates_for, is_local
 from m3agent.serving.client.messages import AssistantMessage, Turn, Usage
 from m3agent.serving.client.prices import Prices
@@ -41,8 +46,46 @@ OWN_HEADERS = frozenset(
     b"host accept-encoding connection keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
 )
 """Headers that belong to one connection, and that of compression."""
+KEY_HEADERS = frozenset([b"authorization", b"x-api-key", b"api-key"])
+"""Headers that carry a key."""
 ANTHROPIC_BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")
 """Anthropic's counts of prompt tokens that `input_tokens` leaves out."""
+
+
+Headers = list[tuple[bytes, bytes]]
+"""Names in small letters, and values."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What an attempt may use of a model server. None means no limit."""
+
+    key: str | None = None
+    """The server's key; None if it wants none."""
+    tokens: int | None = None
+    """Most prompt and completion tokens."""
+    dollars: float | None = None
+    """Highest cost, in dollars."""
+    stand_in: str = field(default_factory=lambda: f"m3agent-{secrets.token_hex(16)}")
+    """The key that the agent gets. It is worth something at this proxy only."""
+
+    def spent(self, usage: AttemptUsage) -> str:
+        """Return which budget is spent, such as `200,000 tokens`; empty if none is."""
+        used = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
+        if self.tokens is not None and used >= self.tokens:
+            return f"{self.tokens:,} tokens"
+        if self.dollars is not None and (usage.cost or 0.0) >= self.dollars:
+            return f"${self.dollars:g}"
+        return ""
+
+    def with_key(self, headers: Headers) -> Headers | None:
+        """Return the headers with the server's key for the stand-in; None if the stand-in is in none of them."""
+        stand_in, key = self.stand_in.encode(), (self.key or "").encode()
+        own = [(name, value) for name, value in headers if name in KEY_HEADERS and stand_in in value]
+        if not own:
+            return None
+        others = [(name, value) for name, value in headers if name not in KEY_HEADERS]
+        return others + ([(name, value.replace(stand_in, key)) for name, value in own] if key else [])
 
 
 @dataclass
@@ -106,13 +149,16 @@ class CountingProxy:
     Args:
         endpoint: Address of the server. Its path is part of the proxy's address.
         prices: The server's prices; None if they are not known.
+        guard: The key and the budget; None if the agent has a key of its own and no budget.
     """
 
-    def __init__(self, endpoint: str, prices: Prices | None) -> None:
+    def __init__(self, endpoint: str, prices: Prices | None, guard: Guard | None = None) -> None:
         parts = urlsplit(endpoint)
         self._origin = f"{parts.scheme}://{parts.netloc}"
         self._path = parts.path.rstrip("/")
         self._prices = prices
+        self._guard = guard
+        self._traffic = TrafficCounter()
         self._totals = Totals()
         self._open = 0
         self._idle = asyncio.Event()
@@ -130,6 +176,11 @@ class CountingProxy:
             reasoning_tokens=total.reasoning,
             cost=total.price,
         )
+
+    @property
+    def traffic(self) -> Traffic:
+        """How the agent has used the server so far."""
+        return self._traffic.result()
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[str]:
@@ -170,28 +221,50 @@ class CountingProxy:
         path = request.scope["raw_path"]
         if not path.startswith(b"/"):  # it could name another host
             return JSONResponse({"error": {"message": "the path does not begin with a slash"}}, 400)
+        asks = request.method == "POST" and request.url.path.endswith(ANSWERING)
         query = request.scope["query_string"]
         target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
         headers = [(name, value) for name, value in request.headers.raw if name not in OWN_HEADERS]
+        if self._guard is not None:
+            admitted = self._admitted(self._guard, headers, asks=asks)
+            if isinstance(admitted, tuple):
+                return JSONResponse({"error": admitted[0]}, admitted[1])
+            headers = admitted
         headers.append((b"accept-encoding", b"identity"))
-        sent = http.build_request(request.method, target, headers=headers, content=await request.body())
-        started = time.monotonic()
+        body = await request.body()
+        sent = http.build_request(request.method, target, headers=headers, content=body)
+        exchange = _Timed(body, time.monotonic()) if asks else None
         try:
             response = await http.send(sent, stream=True)
         except httpx2.HTTPError as error:
             message = f"the model server does not answer: {type(error).__name__}"
+            if exchange is not None:
+                self._traffic.add(exchange.ended(is_good=False))
             return JSONResponse({"error": {"message": message}}, 502)
         counts = None
-        if request.method == "POST" and response.is_success and request.url.path.endswith(ANSWERING):
+        if exchange is not None and response.is_success:
             counts = AnswerCounts("event-stream" in response.headers.get("content-type", ""))
-        reply = StreamingResponse(self._passed_on(response, counts, started), response.status_code)
+        reply = StreamingResponse(self._passed_on(response, counts, exchange), response.status_code)
         reply.raw_headers = [
             (name.lower(), value) for name, value in response.headers.raw if name.lower() not in OWN_HEADERS
         ]
         return reply
 
+    def _admitted(
+        self, guard: Guard, headers: Headers, *, asks: bool
+    ) -> Headers | tuple[dict[str, str], int]:
+        """Return the headers with the server's key, or the error and the status with which the request is refused."""
+        with_key = guard.with_key(headers)
+        if with_key is None:
+            return {"message": "the key is not this attempt's"}, 401
+        budget = guard.spent(self.usage) if asks else ""
+        if not budget:
+            return with_key
+        self._traffic.refuse(budget)
+        return {"message": f"the attempt's budget of {budget} is spent: end now", "code": "budget_spent"}, 403
+
     async def _passed_on(
-        self, response: Any, counts: AnswerCounts | None, started: float
+        self, response: Any, counts: AnswerCounts | None, exchange: _Timed | None
     ) -> AsyncIterator[bytes]:
         """Yield the bytes of an answer. Its counts are added when it ends, also if its reader leaves early."""
         self._open += 1
@@ -200,10 +273,15 @@ class CountingProxy:
             async for piece in response.aiter_raw():
                 if counts is not None:
                     counts.feed(piece)
+                if exchange is not None:
+                    exchange.see(piece)
                 yield piece
         finally:
-            if counts is not None:
-                self._add(*counts.close(), time.monotonic() - started)
+            if exchange is not None:
+                ended = exchange.ended(is_good=response.is_success)
+                if counts is not None:
+                    self._add(*counts.close(), ended.seconds)
+                self._traffic.add(ended)
             self._open -= 1
             if self._open == 0:
                 self._idle.set()
@@ -213,3 +291,25 @@ class CountingProxy:
         if price is None and self._prices is not None:
             price = self._prices.of(usage, seconds)
         self._totals.add(Turn(AssistantMessage(), usage, "stop", seconds, None), price)
+
+
+@dataclass
+class _Timed:
+    """A request to the model, while its answer comes."""
+
+    body: bytes
+    started: float
+    """When the request was sent, on the monotonic clock."""
+    first: float | None = None
+    """When the answer began."""
+    has_thinking: bool = False
+
+    def see(self, piece: bytes) -> None:
+        if self.first is None:
+            self.first = time.monotonic()
+        self.has_thinking = self.has_thinking or THOUGHT.search(piece) is not None
+
+    def ended(self, *, is_good: bool) -> Exchange:
+        now = time.monotonic()
+        first = now if self.first is None else self.first
+        return Exchange(self.body, is_good, self.has_thinking, first - self.started, now - self.started)

@@ -10,27 +10,30 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from m3agent.evals.data.results import AttemptUsage, Verdict
 from m3agent.evals.run.child import last_words, run_child
-from m3agent.evals.run.counting_proxy import CountingProxy
+from m3agent.evals.run.counting_proxy import CountingProxy, Guard
 from m3agent.evals.run.left_diff import LeftDiff
 from m3agent.evals.run.own_agent import ISSUE
 from m3agent.evals.run.parts import Assignment, Delivery
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.serving.client.prices import Prices
+from m3agent.util.atomic_write import write_whole
 from m3agent.util.errors import UsageError
 from m3agent.util.plain_file import read_inside
 
 ENDPOINT = "endpoint"
 PLACEHOLDERS = ("repo", "issue", "image", "output", "usage", ENDPOINT)
 PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
-OUTPUT, USAGE, STORE = "output.diff", "usage.json", "base.git"
-"""In an attempt's folder: the diff and the usage, if the agent writes them, and the store with the original checkout."""
+OUTPUT, USAGE, STORE, TRAFFIC = "output.diff", "usage.json", "base.git", "traffic.json"
+"""In an attempt's folder: the diff and the usage, if the agent writes them, the store with the original checkout, and how the
+agent used its model server.
+"""
 MOST_DIFF = 64 << 20
 """Largest accepted diff, in bytes; a larger one is an accident."""
 MOST_USAGE = 256 << 20
@@ -115,6 +118,10 @@ class CountedEndpoint:
     """Its address."""
     prices: Prices | None
     """Its prices; None if they are not known."""
+    model: str = ""
+    """The model to ask for, for the placeholder `{model}`."""
+    guard_of: Callable[[], Guard] | None = None
+    """Makes the guard of an attempt; None if the agent has a key of its own and no budget."""
 
 
 class OtherAgent:
@@ -126,6 +133,7 @@ class OtherAgent:
         variables: The variables. A value may contain `{endpoint}`.
         seconds: The time limit of an attempt.
         endpoint: The server behind the placeholder `{endpoint}`; None if nothing has the placeholder.
+        files: Contents of files in the agent's home folder, by their paths there. They may contain placeholders, too.
     """
 
     shares_prefix = False
@@ -137,11 +145,13 @@ class OtherAgent:
         variables: Mapping[str, str],
         seconds: float,
         endpoint: CountedEndpoint | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         self._command = tuple(command)
         self._variables = dict(variables)
         self._seconds = seconds
         self._endpoint = endpoint
+        self._files = dict(files or {})
 
     async def work(self, given: Assignment) -> Delivery:
         """Run the command until it ends and return its diff.
@@ -161,22 +171,23 @@ class OtherAgent:
             "usage": usage,
         }
         before = await asyncio.to_thread(LeftDiff, given.repo, given.folder / STORE)
-        proxy, variables = None, self._variables
         async with contextlib.AsyncExitStack() as stack:
             prefix = "m3agent-home-"
             home = stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True))
-            if self._endpoint is not None:
-                proxy = CountingProxy(self._endpoint.url, self._endpoint.prices)
-                address = await stack.enter_async_context(proxy.opened())
-                places[ENDPOINT] = address
-                variables = {
-                    name: value.replace(f"{{{ENDPOINT}}}", address) for name, value in variables.items()
-                }
+            proxy = await self._open_proxy(stack, places)
+            for name, content in self._files.items():
+                file = Path(home, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(filled(content, places), encoding="utf-8")
             end = await run_child(
-                [PLACEHOLDER.sub(lambda found: str(places[found[1]]), part) for part in self._command],
+                [filled(part, places) for part in self._command],
                 folder=given.folder,
                 cwd=given.repo,
-                env={"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **variables},
+                env={
+                    "PATH": os.environ.get("PATH", os.defpath),
+                    "HOME": home,
+                    **{name: filled(value, places) for name, value in self._variables.items()},
+                },
                 seconds=self._seconds,
                 hold=given.hold,
             )
@@ -184,12 +195,32 @@ class OtherAgent:
         used = await asyncio.to_thread(read_usage, usage)
         if proxy is not None:
             used = _counted(proxy.usage, used)
+            write_whole(given.folder / TRAFFIC, proxy.traffic.model_dump_json(indent=2).encode())
         try:
             patch = await asyncio.to_thread(_diff, output, before)
         except PathEscapes as error:
             return Delivery(status, str(error), fault=Verdict.ERROR, timed_out=end.timed_out, usage=used)
         failed = end.exit_code != 0 and not patch and not end.timed_out
         return Delivery(status, said, patch, Verdict.ERROR if failed else None, end.timed_out, usage=used)
+
+    async def _open_proxy(
+        self, stack: contextlib.AsyncExitStack, places: dict[str, object]
+    ) -> CountingProxy | None:
+        """Open the proxy to the agent's model server until `stack` ends, and add what it means for the placeholders."""
+        if self._endpoint is None:
+            return None
+        guard = None if self._endpoint.guard_of is None else self._endpoint.guard_of()
+        proxy = CountingProxy(self._endpoint.url, self._endpoint.prices, guard)
+        address = await stack.enter_async_context(proxy.opened())
+        places |= {ENDPOINT: address, "origin": address.removesuffix("/v1"), "model": self._endpoint.model}
+        if guard is not None:
+            places["key"] = guard.stand_in
+        return proxy
+
+
+def filled(text: str, places: Mapping[str, object]) -> str:
+    """Return a text with a value for each placeholder that has one."""
+    return PLACEHOLDER.sub(lambda match: str(places.get(match[1], match[0])), text)
 
 
 def _counted(counted: AttemptUsage, reported: AttemptUsage) -> AttemptUsage:

@@ -96,7 +96,7 @@ def test_every_command_has_its_place() -> None:
 def test_the_commands_of_eval_are_in_the_order_of_use() -> None:
     group = ALL["m3agent eval"]
     names = group.list_commands(group.make_context("eval", [], resilient_parsing=True))
-    assert names == ["create", "validate", "run", "grade", "report", "export", "verdicts"]
+    assert names == ["create", "validate", "run", "card", "watch", "grade", "report", "export", "verdicts"]
 
 
 @pytest.mark.parametrize(

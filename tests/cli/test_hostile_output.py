@@ -226,6 +226,8 @@ ELSEWHERE = {
     "eval report": "prints through `print_text`",
     "eval export": "prints ids, which have no other characters, and notes",
     "eval run": "prints through the live view",
+    "eval card": "prints through the live view and `print_text`",
+    "eval watch": "prints an address; its page draws what others wrote through `visible`",
     "eval verdicts": "prints through `print_text`, and titles of commits through `printable_line`",
 }
 

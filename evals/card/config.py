@@ -1,0 +1,218 @@
+"""Read a card's configuration and the adapters, which are TOML files.
+
+An adapter says how a kind of agent is installed and called. There is a file for each in the folder `adapters`; a card may also
+describe an agent itself, with the same fields.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from m3agent.evals.run.other_agent import PLACEHOLDER
+from m3agent.util.errors import UsageError
+from m3agent.util.sanitize import printable_line
+
+ADAPTERS = Path(__file__).parent / "adapters"
+PLACEHOLDERS = frozenset(["repo", "issue", "image", "output", "usage", "endpoint", "origin", "model", "key"])
+"""`origin` is `endpoint` without `/v1`; `key` is a stand-in for the server's key."""
+VERSION_SECONDS = 60.0
+"""How long an agent may take to say its version."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ +-]{0,59}")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Adapter(_Part):
+    """How a kind of agent is called."""
+
+    name: str
+    """Name of the agent, which is also the name of its run folder."""
+    install: str = ""
+    """A command that installs it, for people."""
+    interface: str = "chat"
+    """Which of the server's interfaces it speaks: chat, responses or messages."""
+    version: tuple[str, ...] = ()
+    """A command that prints its version; empty if the name says it."""
+    command: tuple[str, ...]
+    """The command, with placeholders. It is started in the checkout; no shell runs it."""
+    variables: dict[str, str] = Field(default_factory=dict[str, str])
+    """Environment variables besides PATH and HOME, with placeholders."""
+    files: dict[str, str] = Field(default_factory=dict[str, str])
+    """Files in its empty home folder, with placeholders."""
+
+
+class Server(_Part):
+    """The model server behind all agents."""
+
+    endpoint: str
+    """Its address, such as `http://127.0.0.1:8000/v1`."""
+    model: str
+    """The model's name."""
+    key: str = ""
+    """Name of the environment variable with its key; empty if it wants none."""
+    price: str | None = None
+    """Price of a server of your own, as `--server-price` takes it."""
+
+
+class Budget(_Part):
+    """What each attempt may use. The proxy enforces tokens and dollars."""
+
+    minutes: float = Field(60.0, gt=0)
+    """Most minutes of the agent."""
+    tokens: int | None = Field(None, gt=0)
+    """Most prompt and completion tokens; none by default."""
+    dollars: float | None = Field(None, gt=0)
+    """Highest cost in dollars; none by default. The server's prices must be known."""
+
+
+class CardConfig(_Part):
+    """What a card compares."""
+
+    data: str
+    """The instances: a file, a folder or a data set. A path is relative to the configuration's folder."""
+    ids: tuple[str, ...] = ()
+    """Only these instances; all if empty."""
+    validation: str = ""
+    """Output of `eval validate -o`: flaky tests and invalid instances are left out."""
+    attempts: int = Field(1, ge=1, le=1000)
+    """Attempts of each agent at each instance."""
+    server: Server
+    budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
+    agents: tuple[str | Adapter, ...] = Field(min_length=1)
+    """Names of adapters, or agents of your own."""
+
+
+def read_config(path: Path) -> CardConfig:
+    """Return a card's configuration.
+
+    Raises:
+        UsageError: The file cannot be read, or a field of it is wrong.
+    """
+    config = _read(path, CardConfig)
+    names = [agent if isinstance(agent, str) else agent.name for agent in config.agents]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{path}: agents names {twice[0]} twice: each agent needs a name of its own.")
+    return config
+
+
+def adapters_of(config: CardConfig, path: Path) -> list[Adapter]:
+    """Return the adapters of a card, in its order.
+
+    Args:
+        config: The configuration.
+        path: Its file, for messages.
+
+    Raises:
+        UsageError: An adapter is unknown or malformed, or its program is not installed.
+    """
+    adapters: list[Adapter] = []
+    for agent in config.agents:
+        if isinstance(agent, str) and agent not in known_adapters():
+            known = ", ".join(known_adapters())
+            raise UsageError(
+                f"{path}: agents names {agent!r}, which has no adapter. Adapters: {known}. "
+                "For another agent, write its name and command as a table."
+            )
+        where = ADAPTERS / f"{agent}.toml" if isinstance(agent, str) else path
+        adapter = _read(where, Adapter) if isinstance(agent, str) else agent
+        check_adapter(adapter, where)
+        adapters.append(adapter)
+    return adapters
+
+
+def known_adapters() -> list[str]:
+    """Return the names of the adapters that m3agent brings."""
+    return sorted(file.stem for file in ADAPTERS.glob("*.toml"))
+
+
+def check_adapter(adapter: Adapter, where: Path) -> None:
+    """Refuse an adapter that cannot work.
+
+    Args:
+        adapter: The adapter.
+        where: The file in which it stands, for messages.
+
+    Raises:
+        UsageError: The name is no file name, a placeholder is unknown, the issue is missing, or the program is not installed.
+    """
+    if not NAME.fullmatch(adapter.name):
+        raise UsageError(
+            f"{where}: the agent's name {adapter.name!r} cannot be a folder's name: use letters and digits."
+        )
+    texts = (*adapter.command, *adapter.variables.values())
+    names = {name for text in texts for name in PLACEHOLDER.findall(text)}
+    if unknown := sorted(names - PLACEHOLDERS):
+        known = ", ".join(f"{{{name}}}" for name in sorted(PLACEHOLDERS))
+        raise UsageError(
+            f"{where}: {adapter.name} has {{{unknown[0]}}}, which is not a placeholder: the placeholders are {known}."
+        )
+    if not adapter.command or "issue" not in names:
+        raise UsageError(
+            f"{where}: the command of {adapter.name} has no {{issue}}: it would not know the task."
+        )
+    for home_file in adapter.files:
+        if Path(home_file).is_absolute() or ".." in Path(home_file).parts:
+            raise UsageError(
+                f"{where}: {adapter.name} writes {home_file!r}, which is not a path in its home folder."
+            )
+    for program in (adapter.command[0], *adapter.version[:1]):
+        if shutil.which(program) is None:
+            how = f": {adapter.install}" if adapter.install else ": give its path, or put it on PATH"
+            raise UsageError(f"{where}: {adapter.name} needs the program {program}, which is not here{how}.")
+
+
+def version_of(adapter: Adapter) -> str:
+    """Return an agent's name with its version; only the name if it says none."""
+    if not adapter.version:
+        return adapter.name
+    try:
+        printed = subprocess.run(
+            adapter.version,
+            capture_output=True,
+            timeout=VERSION_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        ).stdout.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return adapter.name
+    number = re.search(r"\d+(?:\.\d+)+[\w.+-]*", printed)
+    return f"{adapter.name} {printable_line(number[0], 40)}" if number else adapter.name
+
+
+def key_of(server: Server, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the server's key.
+
+    Raises:
+        UsageError: The variable is not set.
+    """
+    if not server.key:
+        return None
+    if not environ.get(server.key):
+        raise UsageError(f"The server's key should be in the variable {server.key}, which is not set here.")
+    return environ[server.key]
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    try:
+        return model.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}.") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{path}: {place}: {first['msg']}.") from None

@@ -1,0 +1,222 @@
+"""Sum up a card: one line of figures for each agent, the agents in pairs, and each attempt.
+
+The page and the JSON show this object. It depends only on the files of the runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from m3agent.evals.card.run import VERIFICATION
+from m3agent.evals.data.results import AttemptRecord, Verdict
+from m3agent.evals.data.run_folder import RunFolder
+from m3agent.evals.report.compare import RunComparison, compare
+from m3agent.evals.report.counting import Tally, tally_of
+from m3agent.evals.report.model import RunReport, report_of
+from m3agent.evals.run.attempt import LEAK_PROOF
+from m3agent.evals.run.other_agent import TRAFFIC
+from m3agent.evals.run.traffic import Traffic
+
+FORMAT = 1
+"""Version of the JSON; it changes when a field changes its meaning."""
+VERIFIED = "verified"
+BLAME = ("agent", "budget", "model", "environment", "grader")
+"""To what an attempt without success is put down."""
+SUMS = (
+    "requests",
+    "failed",
+    "repeated",
+    "refused",
+    "continuing",
+    "broken_prefixes",
+    "thought",
+    "returned_thinking",
+)
+"""Fields of `Traffic` that are added up."""
+
+
+@dataclass(frozen=True)
+class CardAttempt:
+    """One attempt of one agent."""
+
+    instance: str
+    number: int
+    """Number of the attempt, from 1."""
+    verdict: str
+    """Its verdict; empty while it has none."""
+    state: str
+    """`done`, `running` or `waiting`."""
+    reason: str
+    blame: str
+    """One of `BLAME`; empty if the instance is resolved or the attempt has no verdict."""
+    verified: str
+    """What `m3agent verify` said about the patch; empty if it was not asked or did not end."""
+    leak: bool
+    """Whether the checkout contained more than its own commit."""
+    traffic: Traffic | None
+    """How the agent used the server; None if that is not known."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What an agent's finished patches are worth, by the hidden tests and by `m3agent verify`."""
+
+    verified_resolved: int
+    verified_unresolved: int
+    other_resolved: int
+    other_unresolved: int
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """The figures of one agent."""
+
+    name: str
+    """Name of its folder."""
+    report: RunReport
+    """The report of its run."""
+    traffic: dict[str, int]
+    """Sums of `SUMS` over its attempts."""
+    first_seconds: float | None
+    """Median over its attempts of the median time until an answer began, in seconds."""
+    tools: tuple[str, ...]
+    """Names of the tools that it offered the model."""
+    sampling: dict[str, Any]
+    """Its last sampling settings."""
+    blame: dict[str, int]
+    """Number of attempts without success by what they are put down to."""
+    done: Done
+    forged: int
+    """Number of attempts with signs of tampering."""
+    leaks: int
+    """Number of attempts whose checkout contained more than its own commit."""
+    attempts: tuple[CardAttempt, ...]
+
+
+@dataclass(frozen=True)
+class CardReport:
+    """A whole card."""
+
+    agents: tuple[AgentResult, ...]
+    instances: tuple[str, ...]
+    """Ids of the instances."""
+    numbers: int
+    """Attempts of each agent at each instance."""
+    pairs: tuple[RunComparison, ...]
+    """The agents in pairs; empty while attempts are missing."""
+    missing: int
+    """Number of attempts without a result."""
+    command: tuple[str, ...] = ()
+    """The command that made the card; empty if it is not known."""
+    config: dict[str, Any] | None = None
+    """Its configuration; None if it is not known."""
+
+
+def report_on(folders: Sequence[RunFolder]) -> CardReport:
+    """Return the card of some agents' runs.
+
+    Args:
+        folders: The runs, in the order in which they are shown.
+
+    Raises:
+        UsageError: A record is damaged.
+    """
+    tallies = [tally_of(folder) for folder in folders]
+    agents = tuple(_agent(folder, tally) for folder, tally in zip(folders, tallies, strict=True))
+    missing = sum(len(tally.missing) for tally in tallies)
+    pairs = () if missing else tuple(_pairs([agent.name for agent in agents], tallies))
+    return CardReport(
+        agents=agents,
+        instances=folders[0].config.instances,
+        numbers=folders[0].config.attempts,
+        pairs=pairs,
+        missing=missing,
+    )
+
+
+def _pairs(names: Sequence[str], tallies: Sequence[Tally]) -> Iterable[RunComparison]:
+    for (_, first), (other, second) in itertools.combinations(zip(names, tallies, strict=True), 2):
+        yield compare(first, second, other)
+
+
+def _agent(folder: RunFolder, tally: Tally) -> AgentResult:
+    attempts = tuple(_attempt(folder, ident, number) for ident, number in folder.wanted())
+    known = [attempt.traffic for attempt in attempts if attempt.traffic is not None]
+    firsts = [traffic.first_seconds for traffic in known if traffic.first_seconds is not None]
+    graded = [attempt for attempt in attempts if attempt.verified]
+    report = report_of(tally)
+    return AgentResult(
+        name=folder.path.name,
+        report=report,
+        traffic={name: sum(getattr(traffic, name) for traffic in known) for name in SUMS},
+        first_seconds=statistics.median(firsts) if firsts else None,
+        tools=tuple(sorted({tool for traffic in known for tool in traffic.tools})),
+        sampling=known[-1].sampling if known else {},
+        blame=dict(Counter(attempt.blame for attempt in attempts if attempt.blame)),
+        done=_done(graded),
+        forged=len(report.forged),
+        leaks=sum(attempt.leak for attempt in attempts),
+        attempts=attempts,
+    )
+
+
+def _done(attempts: Sequence[CardAttempt]) -> Done:
+    pairs = Counter(
+        (attempt.verified == VERIFIED, attempt.verdict == Verdict.RESOLVED) for attempt in attempts
+    )
+    return Done(pairs[True, True], pairs[True, False], pairs[False, True], pairs[False, False])
+
+
+def _attempt(folder: RunFolder, ident: str, number: int) -> CardAttempt:
+    place = folder.attempt(ident, number)
+    result = folder.result(ident, number)
+    traffic = _traffic(place)
+    return CardAttempt(
+        instance=ident,
+        number=number,
+        verdict="" if result is None else str(result.verdict),
+        state="done" if result is not None else "running" if place.exists() else "waiting",
+        reason="" if result is None else result.reason,
+        blame="" if result is None else blame_of(result, traffic),
+        verified=str(_json(place / VERIFICATION).get("verdict", "")),
+        leak=_json(place / LEAK_PROOF).get("clean") is False,
+        traffic=traffic,
+    )
+
+
+def blame_of(result: AttemptRecord, traffic: Traffic | None) -> str:
+    """Return to what an attempt without success is put down, one of `BLAME`; empty if it resolved the instance."""
+    if result.verdict is Verdict.RESOLVED:
+        return ""
+    if result.verdict is Verdict.INVALID:
+        return "environment"
+    if result.verdict is Verdict.INFRA:
+        return "grader" if result.seconds.grade else "environment"
+    if traffic is not None and traffic.spent:
+        return "budget"
+    no_answer = traffic is not None and traffic.requests > 0 and traffic.failed == traffic.requests
+    return "model" if no_answer else "agent"
+
+
+def _traffic(place: Path) -> Traffic | None:
+    try:
+        return Traffic.model_validate_json((place / TRAFFIC).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
