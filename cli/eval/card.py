@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -143,6 +142,8 @@ def eval_watch(
 
 
 async def _serve(folder: Path, port: int) -> None:
+
+    import asyncio
 
     from m3agent.evals.card.watch import watched
     from m3agent.serving.embedded.http_app import served

@@ -70,11 +70,11 @@ class Server(_Part):
 class Budget(_Part):
     """What each attempt may use. The proxy enforces tokens and dollars."""
 
-    minutes: float = Field(60.0, gt=0)
+    minutes: float = Field(default=60.0, gt=0)
     """Most minutes of the agent."""
-    tokens: int | None = Field(None, gt=0)
+    tokens: int | None = Field(default=None, gt=0)
     """Most prompt and completion tokens; none by default."""
-    dollars: float | None = Field(None, gt=0)
+    dollars: float | None = Field(default=None, gt=0)
     """Highest cost in dollars; none by default. The server's prices must be known."""
 
 
@@ -87,10 +87,10 @@ class CardConfig(_Part):
     """Only these instances; all if empty."""
     validation: str = ""
     """Output of `eval validate -o`: flaky tests and invalid instances are left out."""
-    attempts: int = Field(1, ge=1, le=1000)
+    attempts: int = Field(default=1, ge=1, le=1000)
     """Attempts of each agent at each instance."""
     server: Server
-    budget: Budget = Field(default_factory=lambda: Budget.model_validate({}))
+    budget: Budget = Budget()
     agents: tuple[str | Adapter, ...] = Field(min_length=1)
     """Names of adapters, or agents of your own."""
 

@@ -183,7 +183,7 @@ def test_a_limit_in_dollars_needs_prices(tmp_path: Path) -> None:
     config = CardConfig(
         data="rows",
         server=Server(endpoint="http://127.0.0.1:9/v1", model="m"),
-        budget=Budget.model_validate({"dollars": 1}),
+        budget=Budget(dollars=1),
         agents=("m3agent",),
     )
     with pytest.raises(UsageError, match=r"budget\.dollars"):

@@ -56,7 +56,7 @@ def test_two_conversations_side_by_side_break_nothing() -> None:
 
 def test_a_mark_of_the_cache_is_no_content() -> None:
     def request(*texts: str) -> dict[str, Any]:
-        parts = [{"type": "text", "text": text} for text in texts]
+        parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in texts]
         parts[-1] = {**parts[-1], "cache_control": {"type": "ephemeral"}}
         messages = [{"role": "user", "content": [part]} for part in parts]
         return {
