@@ -188,7 +188,7 @@ def version_of(adapter: Adapter) -> str:
         ).stdout.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return adapter.name
-    number = re.search(r"\d+(?:\.\d+)+[\w.+-]*", printed)
+    number = re.search(r"\d+(?:\.\d+)+(?:[\w.+-]*\w)?", printed)
     return f"{adapter.name} {printable_line(number[0], 40)}" if number else adapter.name
 
 

@@ -151,7 +151,7 @@ class TrafficCounter:
         if any(map(_is_answer, messages)):
             self._count(
                 continuing=True,
-                broken_prefixes="previous_response_id" not in request and self._prompts.isdisjoint(hashes),
+                broken_prefixes=self._is_broken(request, hashes),
                 returned_thinking=any(map(_has_thinking, messages)),
             )
         self._prompts.update(hashes[-1:])
@@ -160,6 +160,11 @@ class TrafficCounter:
         for name in SAMPLING:
             if request.get(name) is not None:
                 self._sampling[name] = _short(request[name])
+
+    def _is_broken(self, request: Mapping[str, Any], hashes: Sequence[bytes]) -> bool:
+        """Return whether no earlier request is the beginning of this one. A first request may bring an invented history."""
+        is_first = not self._prompts
+        return not is_first and "previous_response_id" not in request and self._prompts.isdisjoint(hashes)
 
 
 def messages_of(request: Mapping[str, Any]) -> Sequence[Any]:

@@ -91,7 +91,7 @@ def test_each_adapter_is_well_formed(name: str) -> None:
 @pytest.mark.integration
 def test_a_version_is_read_from_what_the_program_prints() -> None:
     printing = Adapter(
-        name="a", command=("true",), version=(sys.executable, "-c", "print('a v1.2.3-beta (x)')")
+        name="a", command=("true",), version=(sys.executable, "-c", "print('a v1.2.3-beta. (x)')")
     )
     assert version_of(printing) == "a 1.2.3-beta"
     assert version_of(Adapter(name="a", command=("true",), version=("false",))) == "a"

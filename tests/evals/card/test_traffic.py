@@ -54,6 +54,10 @@ def test_two_conversations_side_by_side_break_nothing() -> None:
     assert (traffic.continuing, traffic.broken_prefixes) == (2, 0)
 
 
+def test_an_invented_history_in_the_first_request_breaks_nothing() -> None:
+    assert counted(chat(USER, ANSWER, USER)).broken_prefixes == 0
+
+
 def test_a_mark_of_the_cache_is_no_content() -> None:
     def request(*texts: str) -> dict[str, Any]:
         parts: list[dict[str, Any]] = [{"type": "text", "text": text} for text in texts]
