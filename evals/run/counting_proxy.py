@@ -15,6 +15,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -159,6 +160,7 @@ class CountingProxy:
         self._prices = prices
         self._guard = guard
         self._traffic = TrafficCounter()
+        self._reader = ThreadPoolExecutor(1)
         self._totals = Totals()
         self._open = 0
         self._idle = asyncio.Event()
@@ -179,7 +181,7 @@ class CountingProxy:
 
     @property
     def traffic(self) -> Traffic:
-        """How the agent has used the server so far."""
+        """How the agent has used the server; complete when the proxy has closed."""
         return self._traffic.result()
 
     @contextlib.asynccontextmanager
@@ -213,6 +215,7 @@ class CountingProxy:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LAST_SECONDS):
                         await self._idle.wait()
+            await asyncio.to_thread(self._reader.shutdown)
 
     async def _answer(self, http: Any, request: Request) -> Response:
         import httpx2
@@ -239,7 +242,7 @@ class CountingProxy:
         except httpx2.HTTPError as error:
             message = f"the model server does not answer: {type(error).__name__}"
             if exchange is not None:
-                self._traffic.add(exchange.ended(is_good=False))
+                self._read(exchange.ended(is_good=False))
             return JSONResponse({"error": {"message": message}}, 502)
         counts = None
         if exchange is not None and response.is_success:
@@ -260,7 +263,7 @@ class CountingProxy:
         budget = guard.spent(self.usage) if asks else ""
         if not budget:
             return with_key
-        self._traffic.refuse(budget)
+        self._read(budget)
         return {"message": f"the attempt's budget of {budget} is spent: end now", "code": "budget_spent"}, 403
 
     async def _passed_on(
@@ -281,11 +284,22 @@ class CountingProxy:
                 ended = exchange.ended(is_good=response.is_success)
                 if counts is not None:
                     self._add(*counts.close(), ended.seconds)
-                self._traffic.add(ended)
+                self._read(ended)
             self._open -= 1
             if self._open == 0:
                 self._idle.set()
             await response.aclose()
+
+    def _read(self, request: Exchange | str) -> None:
+        """Count a request, or the budget for which it was refused.
+
+        A thread does it: reading a long request takes tens of milliseconds, for which its answer shall not wait.
+        """
+        with contextlib.suppress(RuntimeError):  # the proxy has closed
+            if isinstance(request, str):
+                self._reader.submit(self._traffic.refuse, request)
+            else:
+                self._reader.submit(self._traffic.add, request)
 
     def _add(self, usage: Usage, price: float | None, seconds: float) -> None:
         if price is None and self._prices is not None:
