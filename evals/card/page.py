@@ -6,14 +6,15 @@ import functools
 import json
 import shlex
 from dataclasses import asdict
-from typing import Any
 
 from jinja2 import Template
 
 from m3agent.agent.report.template import page_environment
+from m3agent.agent.report.text import UNKNOWN
 from m3agent.evals.card.model import BLAME, FORMAT, CardReport
 from m3agent.evals.report import wording
 from m3agent.evals.report.page import REPORTS, TONES
+from m3agent.util.counted import counted
 
 
 def as_json(card: CardReport) -> bytes:
@@ -39,11 +40,8 @@ def _template() -> Template:
         "tone": lambda verdict: TONES.get(verdict, "plain"),
         "toml": lambda config: json.dumps(config, indent=2),
         "shell": lambda command: shlex.join(command),
-        "of": _of,
+        "of": lambda part, whole: f"{part:,} of {whole:,}" if whole else UNKNOWN,
+        "counted": counted,
     }
     environment.globals |= {"wording": wording, "blames": BLAME}
     return environment.get_template("card.html.jinja")
-
-
-def _of(part: int, whole: int) -> Any:
-    return f"{part:,} of {whole:,}"
