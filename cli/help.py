@@ -88,6 +88,7 @@ EXAMPLES = {
         ("m3agent serve --detach", "start the server; `m3agent fix` then finds it"),
         ("m3agent serve --servers 2 --dry-run", "two servers behind a router"),
         ("m3agent serve status", "what runs here"),
+        ("m3agent serve warm", "let it read the repository here before a fix needs it"),
         ("m3agent serve -- --seed 7", "options for the engine itself"),
     ),
     "m3agent eval": (

@@ -3,7 +3,7 @@
 The work itself is in `m3agent.serving`.
 """
 
-from m3agent.cli.serve import bench, check, command, fetch, manage
+from m3agent.cli.serve import bench, check, command, fetch, manage, warm
 from m3agent.cli.serve.app import serve_app
 
-__all__ = ["bench", "check", "command", "fetch", "manage", "serve_app"]
+__all__ = ["bench", "check", "command", "fetch", "manage", "serve_app", "warm"]

@@ -214,6 +214,7 @@ ELSEWHERE = {
     "serve bench": "prints what it measured",
     "serve scrape": "prints through `print_bytes`",
     "serve fetch": "prints through `print_note` and the live view: test_serve_fetch.py",
+    "serve warm": "prints through `print_text`",
     "serve stop": "prints through `print_note`",
     "plan": "prints what it computed",
     "sandbox exec": "passes output of the person's own command through, as a shell does",
