@@ -45,13 +45,22 @@ class RunLimits:
         """Wall time used, in seconds."""
         return time.monotonic() - self.started
 
+    @property
+    def left_tokens(self) -> int | None:
+        """The most tokens that one more answer may have; None means no limit."""
+        return None if self.tokens is None else max(1, self.tokens - (self._spent.completion or 0))
+
+    @property
+    def _spent(self) -> Totals:
+        return self.used if self.together is None else self.together
+
     def reached(self) -> str | None:
         """Return the limit that is reached, in words; None if no limit is reached."""
         if self.used.turns >= self.turns:
             return counted(self.turns, "turn")
         if time.monotonic() >= self.deadline:
             return f"{self.minutes:g} minute{'' if self.minutes == 1 else 's'}"
-        spent = self.used if self.together is None else self.together
+        spent = self._spent
         if self.tokens is not None and (spent.completion or 0) >= self.tokens:
             return f"{self.tokens:,} completion tokens"
         if self.cost is not None and (spent.price or 0.0) >= self.cost:

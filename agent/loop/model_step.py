@@ -77,7 +77,7 @@ class Model:
 
         Args:
             tool_choice: Whether the model may call tools.
-            max_tokens: Most tokens of the answer; None leaves it to the client.
+            max_tokens: Most tokens of the answer; None means what the session's limit leaves.
             deadline: When to give up, on the monotonic clock; None means the session's time limit.
 
         Raises:
@@ -93,7 +93,7 @@ class Model:
             self.messages,
             self.tools,
             tool_choice=tool_choice,
-            max_tokens=max_tokens,
+            max_tokens=self.limits.left_tokens if max_tokens is None else max_tokens,
             thinking=self.thinking,
             sampling=self.sampling,
             deadline=deadline or self.limits.deadline,

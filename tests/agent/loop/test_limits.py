@@ -40,6 +40,14 @@ def test_a_limit_that_is_reached_is_named(limits: RunLimits, said: str | None) -
     assert limits.reached() == said
 
 
+def test_one_answer_cannot_exceed_the_limit_of_tokens() -> None:
+    limits = RunLimits(turns=9, minutes=9, tokens=2000)
+    assert limits.left_tokens == 2000
+    assert used(limits, 2, completion=700).left_tokens == 600
+    assert used(limits, 2, completion=700).left_tokens == 1, "a request needs at least one"
+    assert RunLimits(turns=9, minutes=9).left_tokens is None
+
+
 def test_the_clock() -> None:
     limits = RunLimits(turns=1, minutes=2, started=time.monotonic() - 60)
     assert limits.deadline - time.monotonic() == pytest.approx(60, abs=5)

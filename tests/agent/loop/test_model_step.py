@@ -89,6 +89,13 @@ async def test_parameters_of_every_request(tmp_path: Path) -> None:
             assert (asked.thinking, asked.sampling) == ("disabled", Sampling(temperature=0.7, seed=3))
 
 
+async def test_a_request_asks_for_no_more_tokens_than_the_limit_leaves(tmp_path: Path) -> None:
+    async with core(tmp_path, says("a"), says("b"), limits=RunLimits(9, 7, tokens=500)) as it:
+        await it.model.ask()
+        await it.model.ask("none", 2000)  # the last words, which may exceed it
+        assert [asked.max_tokens for asked in it.asked] == [500, 2000]
+
+
 async def test_usage_of_an_answer_is_counted(tmp_path: Path) -> None:
     prices = Prices(prompt=1.0, completion=10.0)
     async with core(tmp_path, says("a"), says("b"), prices=prices) as it:
