@@ -168,9 +168,8 @@ def _untested(state: State, *, is_stated: bool) -> Missing:
     if is_stated:
         told = f"Tests run here: {state.passing} passed. So '{NOT_TESTED}' is no reason to run none. {ask}."
         return Missing("no_test", told)
-    otherwise = (
-        f"or, if no test can run here, answer with one line that starts with '{NOT_TESTED}' and says why."
-    )
+    if not state.passing:
+        ask += f", or, if no test can run here, answer with one line that starts with '{NOT_TESTED}' and says why"
     cause: Cause = "no_test"
     told = "No test has run since your last change"
     if state.unclear:
@@ -178,7 +177,7 @@ def _untested(state: State, *, is_stated: bool) -> Missing:
     elif state.not_counted:
         cause = "not_counted"
         told += f": the program that you ran counts as no test run. What counts is {RULE}"
-    return Missing(cause, f"{told}. {ask}, {otherwise}")
+    return Missing(cause, f"{told}. {ask}.")
 
 
 def was_accepted(gate: Mapping[str, Any]) -> bool:

@@ -49,6 +49,8 @@ class Case:
     new: str
     red: str
     """The test that shows the mistake."""
+    green: str
+    """Its other test."""
 
     @property
     def fixed(self) -> str:
@@ -83,6 +85,7 @@ CASES = {
         '    if a < 0 & b < 0:\n        return "\\n" and -add(-a, -b)\n    return a - b',
         "    return a + b",
         "test_calc.py::test_add",
+        "test_calc.py::test_nothing",
     ),
     "cart": Case(
         {
@@ -98,6 +101,7 @@ CASES = {
         "        if self.rebate > 0:\n            return sum(prices) + self.rebate",
         "        if self.rebate > 0:\n            return sum(prices) - self.rebate",
         "tests/test_cart.py::test_rebate",
+        "tests/test_cart.py::test_no_rebate",
     ),
 }
 
@@ -280,6 +284,21 @@ def by_patch(turn: Turn) -> Answer:
         for call in turn.said.calls
     )
     return replace(turn.said, calls=made)
+
+
+def several_tests(turn: Turn) -> Answer:
+    """Name each test in one argument."""
+    wanted = f"{turn.case.red} {turn.case.green}"
+    made = tuple(
+        wire.Call(call.name, {"test_file": wanted}) if call.name == "test_runner" else call
+        for call in turn.said.calls
+    )
+    return replace(turn.said, calls=made)
+
+
+def only_reproduces(_: Turn) -> Answer:
+    program = wire.Call("code_exec", {"code": "python -c 'print(2 + 3)'", "language": "bash"})
+    return Answer("A look.", "", (program,))
 
 
 def numbered(turn: Turn) -> Answer:
@@ -475,6 +494,32 @@ SLIPS = (
         replies=3,
         last=1,
     ),
+    Slip(
+        "stops before its change",
+        "llm trial",
+        model_says(lambda _: Answer("", "It is wrong.")),
+        first=EDIT,
+        last=EDIT,
+    ),
+    Slip(
+        "stops before its test", "llm trial", model_says(lambda _: Answer("", "Done.")), first=TEST, last=TEST
+    ),
+    Slip(
+        "gives a reason for no test",
+        "llm trial",
+        model_says(lambda _: Answer("", "Not tested: the sandbox has no mpmath.")),
+        first=TEST,
+        last=TEST,
+    ),
+    Slip(
+        "reproduces and stops",
+        "llm trial",
+        model_says(lambda t: Answer("", "It prints 5.") if t.nth else only_reproduces(t)),
+        replies=2,
+        first=TEST,
+        last=TEST,
+    ),
+    Slip("names several tests", "llm trial", model_says(several_tests), BOTH),
     Slip("asks nobody", "brother of M2#37", model_says(lambda t: Answer("Hm.", ASKED[t.step]))),
     Slip("says nothing", "openclaw", model_says(lambda _: Answer())),
     Slip("only thinks", "brother of the empty reply", model_says(lambda t: Answer(t.said.reasoning))),

@@ -105,6 +105,7 @@ def test_each_cause_has_its_own_words() -> None:
     ]
     assert len(set(texts)) == len(texts)
     assert RULE in texts[-2]
+    assert "Not tested:" not in missing("Done.", State(changed=True, tested=False, passing=1)).text
     assert "171" in texts[-1]
     assert "file_read" in texts[4]
 
