@@ -14,7 +14,7 @@ from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.messages import Digest, Message
 from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord
 from m3agent.agent.trajectory.clean import clean, clean_text
-from m3agent.serving.client.messages import reasoning_of
+from m3agent.serving.client.messages import NO_ANSWER, reasoning_of
 from m3agent.tools.registry import own_schemas
 
 
@@ -74,7 +74,7 @@ def sent_messages(record: SessionRecord, messages: Sequence[Message]) -> list[Me
     if len(messages) <= count or not record.answered:
         return None
     last, turn = messages[count], record.answered[-1]
-    if last.get("role") != "assistant" or log.text(last, "content") != turn.text:
+    if last.get("role") != "assistant" or portable(last)["content"] != turn.text:
         return None
     return [portable(message) for message in messages[: count + 1]]
 
@@ -142,7 +142,8 @@ def portable(message: Message) -> Message:
     """Return a message with text only and its reasoning in `reasoning_content`, which templates and loaders read."""
     text = text_in(message.get("content"))
     if message.get("role") == "assistant":
-        return assistant(reasoning_of(message), text, message.get("tool_calls") or [])
+        said = "" if text == NO_ANSWER else text
+        return assistant(reasoning_of(message), said, message.get("tool_calls") or [])
     return {**message, "content": text}
 
 

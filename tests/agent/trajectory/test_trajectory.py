@@ -19,7 +19,9 @@ from m3agent.agent.session.record import record_of
 from m3agent.agent.trajectory import atif as atif_module
 from m3agent.agent.trajectory import sft as sft_module
 from m3agent.agent.trajectory.clean import DEEPEST, clean
+from m3agent.agent.trajectory.history import portable
 from m3agent.agent.trajectory.sft import write_jsonl
+from m3agent.serving.client.messages import NO_ANSWER
 from m3agent.tools.registry import own_schemas
 from tests.agent.scripted import BUGGY, DONE, FIX, TEST, Fixes, calls, chunk, events, says
 from tests.command_line import run
@@ -211,6 +213,11 @@ def test_only_verified_and_whole_sessions_are_training_data(fixes: Fixes) -> Non
     assert to_sft([*log, added]) == to_sft(log), "types of later versions do no harm"
     resumed = {**added, "type": "session.resumed"}
     assert to_sft([*log, resumed]) is None, "not over"
+
+
+def test_an_answer_without_text_is_exported_as_the_model_gave_it() -> None:
+    sent = {"role": "assistant", "content": NO_ANSWER, "reasoning": "Hm."}
+    assert portable(sent) == {"role": "assistant", "content": "", "reasoning_content": "Hm."}
 
 
 def test_lines_are_lines_for_every_reader() -> None:
