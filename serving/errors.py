@@ -46,10 +46,18 @@ class EndpointRefused(ModelServerError):
         status: The HTTP status.
         text: The server's message.
         host: The host and port.
+        parameter: The request's parameter that the server names as the cause; empty if it names none.
     """
 
     def __init__(
-        self, status: int, text: str, *, host: str, advice: str = "", retry_after: float | None = None
+        self,
+        status: int,
+        text: str,
+        *,
+        host: str,
+        advice: str = "",
+        retry_after: float | None = None,
+        parameter: str = "",
     ) -> None:
         advice = advice or _advice(status)
         said = f": {shorten(text)}" if text.strip() else ""
@@ -57,6 +65,7 @@ class EndpointRefused(ModelServerError):
         self.status = status
         self.text = text
         self.host = host
+        self.parameter = parameter
         self.retry_after = retry_after
         self.retriable = status in _RETRIABLE_STATUSES or status >= 500
 
