@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -91,6 +91,7 @@ class Endpoint:
         images: Messages may hold images. False if unknown, because a model without vision refuses the whole
             request.
         prices: The prices that the server lists for the model, if any.
+        refused: Optional parameters that the server has refused so far. They are not sent again.
     """
 
     url: str
@@ -102,6 +103,7 @@ class Endpoint:
     local: bool
     images: bool = False
     prices: Prices | None = None
+    refused: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def host(self) -> str:

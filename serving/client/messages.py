@@ -10,6 +10,10 @@ ReasoningField: TypeAlias = Literal["reasoning", "reasoning_content", "reasoning
 """The keys under which servers send reasoning and take it back; `reasoning_details` holds a list."""
 
 
+NO_TEXT = "(no text)"
+"""What stands in the history for an answer without text and calls."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Token counts of one turn, as the server reported them; None means unknown, which is not zero."""
@@ -57,7 +61,8 @@ class AssistantMessage:
         Args:
             reasoning_field: The one key from which the server reads reasoning (`Endpoint.reasoning_field`).
         """
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        empty = not self.calls and not self.text.strip()  # servers refuse a message without text and calls
+        message: dict[str, Any] = {"role": "assistant", "content": NO_TEXT if empty else self.text}
         if self.reasoning and reasoning_field == "reasoning_details":
             message[reasoning_field] = [{"type": "reasoning.text", "text": self.reasoning}]
         elif self.reasoning:
