@@ -24,6 +24,7 @@ class FixSettings(TypedDict, total=False):
     api_key: str
     key_over_http: str
     thinking: Literal["enabled", "disabled", "adaptive"]
+    effort: Literal["low", "medium", "high", "xhigh", "max"]
     image: str
     environment: Literal["auto", "off"]
     dockerfile: Literal["ask", "build", "read"]

@@ -2,6 +2,8 @@
 
 _MOST_WORDS = 300  # characters of a server's message
 _RETRIABLE_STATUSES = frozenset({408, 409, 429})
+BUSY = frozenset({429, 529})
+"""Statuses of a server that has too many requests at the moment; a limit per minute passes within minutes."""
 
 
 def shorten(text: str, limit: int = _MOST_WORDS) -> str:
@@ -46,10 +48,18 @@ class EndpointRefused(ModelServerError):
         status: The HTTP status.
         text: The server's message.
         host: The host and port.
+        parameter: The request's parameter that the server names as the cause; empty if it names none.
     """
 
     def __init__(
-        self, status: int, text: str, *, host: str, advice: str = "", retry_after: float | None = None
+        self,
+        status: int,
+        text: str,
+        *,
+        host: str,
+        advice: str = "",
+        retry_after: float | None = None,
+        parameter: str = "",
     ) -> None:
         advice = advice or _advice(status)
         said = f": {shorten(text)}" if text.strip() else ""
@@ -57,8 +67,20 @@ class EndpointRefused(ModelServerError):
         self.status = status
         self.text = text
         self.host = host
+        self.parameter = parameter
         self.retry_after = retry_after
         self.retriable = status in _RETRIABLE_STATUSES or status >= 500
+
+
+class NoAnswer(EndpointRefused):
+    """A server answered with status 200, and sent nothing, a web page or something else that is no chat completion.
+
+    A proxy does that while the server behind it restarts; so does an address that is not a model server's.
+    """
+
+    def __init__(self, text: str, *, host: str) -> None:
+        super().__init__(200, text, host=host, advice="check the address; it usually ends in /v1")
+        self.retriable = True
 
 
 class WrongModel(ModelServerError):
@@ -134,7 +156,7 @@ def _advice(status: int) -> str:
         return "the key's account has no credit left: top it up or use another key"
     if status == 404:
         return "check the address (it usually ends in /v1) and the model's name"
-    if status == 429:
+    if status in BUSY:
         return "it limits requests: wait or use another key"
     if status >= 500:
         return "see the server's log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from m3agent.agent.context.cache import folder_of
@@ -24,6 +24,7 @@ from m3agent.agent.session.usage import prices_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.serving.check.prefix_probe import Findings, examine
 from m3agent.serving.client.endpoint import Endpoint, probe, unasked
+from m3agent.serving.client.models import refuse_unknown_effort
 from m3agent.serving.client.prices import Prices
 from m3agent.util.concurrency import all_of
 from m3agent.util.errors import UsageError
@@ -84,8 +85,14 @@ async def prepare(
     )
     seconds = round(time.monotonic() - started, 3)
     log(EndpointProbed.of(endpoint, findings, seconds=seconds))
-    for advice in findings.advice(endpoint, context.tokens if context is not None else 0):
+    tokens = context.tokens if context is not None else 0
+    for advice in findings.advice(endpoint, tokens):
         say(advice)
+    if prices is not None and prices.step is not None and tokens > prices.step:
+        say(
+            f"The repository alone has {tokens:,} tokens. Above {prices.step:,}, a request costs {prices.times:g} times as much: "
+            "lower --context-budget to stay below."
+        )
     return RunContext(endpoint, server.key, prices, context, ranks=findings.ranks)
 
 
@@ -93,14 +100,20 @@ async def _endpoint(server: ModelServer, settings: Settings) -> Endpoint:
     """Return what is known about the server.
 
     Raises:
-        UsageError: The server may not be asked, and no model is named.
+        UsageError: The server may not be asked, and no model is named; or the model lacks a chosen level of effort.
         ModelServerError: The server did not answer as expected.
     """
     if settings.probe:
-        return await probe(server.url, api_key=server.key, model=settings.model)
-    if settings.model is None:
+        endpoint = await probe(server.url, api_key=server.key, model=settings.model)
+    elif settings.model is None:
         raise UsageError("--no-probe: the server is not asked for its model; name it with --model")
-    return unasked(server.url, settings.model)
+    else:
+        endpoint = unasked(server.url, settings.model)
+    try:
+        refuse_unknown_effort(endpoint.model, settings.effort, settings.thinking)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return replace(endpoint, effort=settings.effort)
 
 
 async def _nothing_found() -> Findings:

@@ -76,7 +76,7 @@ class Window:
         Returns:
             Whether a summary would make the conversation shorter.
         """
-        self.limit = self.limit or limit
+        self.limit = min(filter(None, (self.limit, limit)), default=None)
         return self.kept_steps(messages).start > FIRST
 
     def forget(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from m3agent.agent.loop import turn_events
+from m3agent.agent.loop.compaction import MOST_STEP
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.session import events
 from m3agent.agent.session.messages import Conversation
@@ -64,6 +65,7 @@ class Model:
     failure: str = ""
     """Why the present request had to be sent again; empty if it had not."""
     _read: int | None = None  # tokens of the last prompt, with which the next one begins
+    _step_told: bool = False  # whether the person knows that requests are about to cost more
     tokens: TokenLog | None = None
     """Keeps the tokens of each turn; None if nobody needs them."""
 
@@ -113,6 +115,7 @@ class Model:
         self.session.write(turn_events.message(self.turn, answer))
         self.session.write(turn_events.turn_finished(self.turn, answer, price))
         self._note_cache(answer)
+        self._note_price_step(answer)
         if self.tokens is not None and answer.tokens is not None:
             kept, expected = self.tokens.add(self.turn, answer.tokens)
             if kept < expected:
@@ -122,6 +125,16 @@ class Model:
             message["content"] = NO_ANSWER  # a conversation for training keeps the model's own tokens
         self.messages.append(message)
         return answer
+
+    def _note_price_step(self, answer: Turn) -> None:
+        """Log once that the next requests may be longer than the usual price allows."""
+        prices, usage = self.prices, answer.usage
+        if prices is None or prices.step is None or usage.prompt is None or self._step_told:
+            return
+        tokens = usage.prompt + (usage.completion or 0)
+        if tokens + MOST_STEP > prices.step:
+            self._step_told = True
+            self.session.write(events.PriceStep(self.turn, tokens, prices.step, prices.times))
 
     def forget_prompt(self) -> None:
         """Forget the last prompt, because the next one does not begin with it."""

@@ -214,6 +214,8 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
                 shown.incidents.append(Incident("verdict", said))
             case "cache.lost":
                 shown.incidents.append(Incident("cache", words.cache_lost(line)))
+            case "price.step":
+                shown.incidents.append(Incident("price", words.price_step(line)))
             case "context.summarised":
                 shown.incidents.append(_summary(line))
             case "file.changed":

@@ -115,6 +115,15 @@ def cache_lost(line: Line) -> str:
     return f"{again:,} of {expected:,} tokens had left the cache and were read again{time}: {why}"
 
 
+def price_step(line: Line) -> str:
+    """Return that requests are about to cost more, because the conversation is long."""
+    tokens, step, times = whole(line, "tokens") or 0, whole(line, "step") or 0, number(line, "times") or 1
+    return (
+        f"the conversation has {tokens:,} tokens: above {step:,}, a request costs {times:g} times as much; "
+        "a lower --context-budget leaves more room"
+    )
+
+
 def not_done(gate: Line) -> str:
     """Return what is missing although the model said that it is done; empty if nothing is."""
     missing = text(gate, "missing")
@@ -178,6 +187,7 @@ WARNINGS: Mapping[str, Callable[[Line], str]] = {
     "stall": stall,
     "retry": retry,
     "cache.lost": cache_lost,
+    "price.step": price_step,
     "gate": not_done,
 }
 """Types of lines that warn, and what they say; an empty text warns of nothing."""

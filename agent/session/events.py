@@ -381,6 +381,17 @@ class CacheLost(Event):
 
 
 @dataclass(frozen=True)
+class PriceStep(Event):
+    """The conversation is about to have more tokens than a request of the usual price may have."""
+
+    type = "price.step"
+    turn: int
+    tokens: int
+    step: int
+    times: float
+
+
+@dataclass(frozen=True)
 class TokensDiffer(Event):
     """The tokens of a prompt do not begin with those of the last prompt and its answer.
 

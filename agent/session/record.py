@@ -367,6 +367,7 @@ _METHODS: dict[str, Callable[[_Reader, Line], None]] = {
     "stall": _Reader._stall,
     "gate": _Reader._of_turn,
     "cache.lost": _Reader._of_turn,
+    "price.step": _Reader._of_turn,
     "context.summarised": _Reader._of_turn,
     "feedback": _Reader._of_turn,
 }

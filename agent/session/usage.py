@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from m3agent.serving.client.endpoint import Endpoint
 from m3agent.serving.client.messages import Turn, Usage
-from m3agent.serving.client.prices import HOSTED, Prices, server_price
+from m3agent.serving.client.prices import Prices, server_price
 
 
 def prices_of(endpoint: Endpoint, own: str | None) -> Prices | None:
     """Return the prices of turns on a server; None if they are unknown.
 
     The first of these is used: the setting, zero for the embedded engine, the prices that the server lists,
-    the known prices of its host.
+    the known prices of a model that MiniMax itself hosts.
 
     Args:
         endpoint: The server.
         own: The setting `server_price`, for a server that the user runs.
     """
-    if own is None and endpoint.flavour == "embedded":
+    if own is not None:
+        return server_price(own)
+    if endpoint.flavour == "embedded":
         return Prices()
-    return (endpoint.prices if own is None else None) or prices_at(endpoint.url, own)
-
-
-def prices_at(url: str, own: str | None) -> Prices | None:
-    """Return what is known of a server's prices without asking it: the setting, else the known prices of its host."""
-    return HOSTED.get(urlsplit(url).hostname or "") if own is None else server_price(own)
+    return endpoint.prices or (None if (known := endpoint.known) is None else known.prices)
 
 
 def cached_share(usage: Usage) -> float | None:

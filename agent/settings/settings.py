@@ -277,6 +277,15 @@ class Settings:
             repository="ignored",
         ),
     ] = "enabled"
+    effort: Annotated[
+        Literal["low", "medium", "high", "xhigh", "max"] | None,
+        Setting(
+            "How much the model thinks, if it has levels of effort, as MiniMax-M3.1-Flash has.",
+            panel="The model",
+            more="See [Thinking](servers.md#thinking).",
+            if_unset="the model's own default",
+        ),
+    ] = None
     image: Annotated[
         str | None,
         Setting(

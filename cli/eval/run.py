@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 VERIFYING_MINUTES = 30.0
 """Minutes that m3agent gets beyond --max-minutes, to start its sandboxes and to verify its patch."""
 OTHER_MINUTES = 60.0
+HOSTED_MODEL = "MiniMax-M3"
+"""The model whose prices count for another agent at MiniMax's API if no model is named."""
 BLIND = "the embedded engine needs a test that fails, and an instance's own tests are hidden from it"
 
 
@@ -190,13 +192,16 @@ def _agent(
 def _model_server(settings: Settings) -> tuple[CountedEndpoint, str]:
     """Return the model server that another agent reaches through a proxy, and its name. Its key is the agent's own affair."""
     from m3agent.agent.endpoint.choice import choose_model_server
-    from m3agent.agent.session.usage import prices_at
+    from m3agent.agent.session.usage import prices_of
     from m3agent.evals.run.other_agent import CountedEndpoint
+    from m3agent.serving.client.endpoint import unasked
 
     server = choose_model_server(settings, state_folder())
     if server is None:
         raise UsageError("{endpoint} stands for a model server, and there is none: name one with --endpoint.")
-    return CountedEndpoint(server.url, prices_at(server.url, settings.server_price)), server.description
+    return CountedEndpoint(
+        server.url, prices_of(unasked(server.url, settings.model or HOSTED_MODEL), settings.server_price)
+    ), server.description
 
 
 def _endpoint(settings: Settings) -> EndpointChoice:

@@ -17,6 +17,7 @@ from m3agent.serving.client.http import open_client, post_chat, translate
 from m3agent.serving.client.idle_timeout import Watch
 from m3agent.serving.client.messages import Delta, ReasoningField, Turn
 from m3agent.serving.client.parameters import Sampling, request_parameters
+from m3agent.serving.client.refused import refused_parameter, without
 from m3agent.serving.client.request_body import RequestBody
 from m3agent.serving.client.retry import answer_policy
 from m3agent.serving.client.sse import EventReader
@@ -24,10 +25,12 @@ from m3agent.serving.client.stream.accumulator import BROKEN_REASONS, Accumulato
 from m3agent.serving.client.stream.error_bodies import raise_if_error, whole_answer
 from m3agent.serving.client.stream_choice import StreamChoice
 from m3agent.serving.errors import (
+    BUSY,
     DeadlineExceeded,
     EndpointRefused,
     EndpointUnreachable,
     ModelServerError,
+    NoAnswer,
     ServerDied,
     StreamCut,
 )
@@ -74,7 +77,7 @@ class Client:
             back the arguments of a whole call for minutes. An answer that is requested without streaming may
             take until the deadline.
         attempts: How often a failed request is sent in all. This limit does not apply to a server that
-            answered earlier and is now gone; then only `retry_seconds` counts.
+            answered earlier and is now gone, or limits requests (unless it is 1); then only `retry_seconds` counts.
         retry_seconds: Seconds after the first failure, after which no new attempt begins.
         backoff: Seconds of the first wait.
         recorded: Whether a program records the conversation to train a model with it. Then each request for the same
@@ -199,10 +202,10 @@ class Client:
                         yield Delta("reset", "")
                         spoke = False
                     streams = self._choice.streams
-                    body = self._body.encode(messages, parameters(stream=streams))
-                    answer = self._answer(body, accumulate(), max_tokens, deadline, streams=streams)
+                    sent = parameters(stream=streams)
+                    ask = partial(self._answer, accumulate, max_tokens, deadline, streams=streams)
                     try:
-                        async with aclosing(answer):
+                        async with aclosing(self._accepted(messages, sent, ask)) as answer:
                             async for item in answer:
                                 spoke = True
                                 yield item
@@ -210,7 +213,7 @@ class Client:
                         if not streams:
                             if self._choice.whole_failed(error) and broken is not None:
                                 raise broken from error
-                        elif error.retriable and (spoke or isinstance(error, StreamCut)):
+                        elif error.retriable and (spoke or isinstance(error, StreamCut | NoAnswer)):
                             self._choice.stream_broke()
                             broken = error
                         raise
@@ -221,6 +224,27 @@ class Client:
                 reason = error.text if isinstance(error, EndpointRefused) else error.reason
                 raise ServerDied(self.endpoint.host, reason) from error
             raise
+
+    async def _accepted(
+        self,
+        messages: Messages,
+        parameters: Mapping[str, Any],
+        ask: Callable[[bytes], AsyncGenerator[Delta | Turn, None]],
+    ) -> AsyncGenerator[Delta | Turn, None]:
+        """Make one attempt; leave out each optional parameter that the server refuses, and ask at once again."""
+        while True:
+            sent = without(parameters, self.endpoint.refused)
+            try:
+                async with aclosing(ask(self._body.encode(messages, sent))) as answer:
+                    async for item in answer:
+                        yield item
+                return
+            except EndpointRefused as error:
+                if (name := refused_parameter(error, sent)) is None:
+                    raise
+                self.endpoint.refused.add(name)
+                if self._on_retry is not None:
+                    self._on_retry(RetryNote(1, 0.0, f"{error} m3agent no longer sends it {name}."))
 
     def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
         if self._on_retry is not None:
@@ -237,21 +261,23 @@ class Client:
         return "engine" in words and "dead" in words
 
     def _may_be_back(self, error: ModelServerError) -> bool:
-        """Return whether a server that answered earlier is gone, or is back but still loading."""
-        loading = isinstance(error, EndpointRefused) and error.status == 503 and self._answered
-        return loading or self._is_death(error)
+        """Return whether a server is busy, or one that answered earlier is gone, loading, or behind a proxy's page."""
+        if isinstance(error, EndpointRefused) and error.status in BUSY:
+            return self._attempts > 1
+        loading = isinstance(error, NoAnswer) or (isinstance(error, EndpointRefused) and error.status == 503)
+        return (loading and self._answered) or self._is_death(error)
 
     async def _answer(
         self,
-        body: bytes,
-        answer: Accumulator,
+        accumulate: Callable[[], Accumulator],
         max_tokens: int | None,
         deadline: float | None,
+        body: bytes,
         *,
         streams: bool,
     ) -> AsyncGenerator[Delta | Turn, None]:
-        """Make one attempt; `streams` tells what the request in `body` asks for."""
-        started = time.monotonic()
+        """Send one request; `streams` tells what the request in `body` asks for."""
+        started, answer = time.monotonic(), accumulate()
         first_token: float | None = None
         # A whole answer brings no sign of life before its end, so only the deadline limits it.
         silence = self._idle_timeout if streams or deadline is None else math.inf
@@ -314,13 +340,15 @@ class Client:
                 response = await self._within(watch, self._post(body), silence)
             except openai.APIError as error:
                 raise translate(error, host, self._api_key) from error
-            self._answered = True
             try:
                 kind = response.headers.get("content-type", "")
                 if "event-stream" not in kind:
                     whole = await self._within(watch, response.aread(), silence)
-                    yield whole_answer(whole, kind, host, self._api_key)
+                    chunk = whole_answer(whole, kind, host, self._api_key)
+                    self._answered = True
+                    yield chunk
                     return
+                self._answered = True
                 async with aclosing(self._events(response, watch, answer)) as events:
                     async for event in events:
                         chunk = json.loads(event.decode())

@@ -2,19 +2,22 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from m3agent.serving.client.http import host_of, is_local, open_client, request_headers, translate
 from m3agent.serving.client.messages import ReasoningField
+from m3agent.serving.client.models import ModelRow, known_model
 from m3agent.serving.client.prices import Prices, listed_prices
 from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, WrongModel
 
 if TYPE_CHECKING:
     import openai
 
-Flavour: TypeAlias = Literal["vllm", "sglang", "trtllm", "minimax", "openrouter", "embedded", "unknown"]
+Flavour: TypeAlias = Literal[
+    "vllm", "sglang", "trtllm", "minimax", "openrouter", "nim", "embedded", "unknown"
+]
 
 SGLANG_INFO_PATHS = ("/server_info", "/get_server_info")
 """SGLang's page about itself, beside /v1; SGLang has renamed it."""
@@ -63,8 +66,11 @@ _KINDS: dict[Flavour, _Kind] = {
         takes_template=True,
         session_headers=_ROUTERS,
     ),
-    "minimax": _Kind("reasoning_details", domains=("minimax.io", "minimaxi.com", "minimax.chat")),
+    "minimax": _Kind(
+        "reasoning_details", domains=("minimax.io", "minimaxi.com", "minimax.chat", "minimax.cn")
+    ),
     "openrouter": _Kind("reasoning", domains=("openrouter.ai",)),
+    "nim": _Kind("reasoning_content", domains=("api.nvidia.com",)),
     "embedded": _Kind("reasoning", "m3agent", takes_template=True),
     "unknown": _Kind("reasoning_content", session_headers=_ROUTERS),
 }
@@ -91,6 +97,8 @@ class Endpoint:
         images: Messages may hold images. False if unknown, because a model without vision refuses the whole
             request.
         prices: The prices that the server lists for the model, if any.
+        effort: The level of effort that the user chose; None leaves it to the model.
+        refused: Optional parameters that the server has refused so far. They are not sent again.
     """
 
     url: str
@@ -102,11 +110,18 @@ class Endpoint:
     local: bool
     images: bool = False
     prices: Prices | None = None
+    effort: str | None = None
+    refused: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def host(self) -> str:
         """Host and port, for people."""
         return host_of(self.url)
+
+    @property
+    def known(self) -> ModelRow | None:
+        """What is known about the model, if the server's kind says that it is sold by MiniMax."""
+        return known_model(self.model) if self.flavour == "minimax" else None
 
     @property
     def takes_template(self) -> bool:
@@ -161,8 +176,8 @@ async def probe(
                 model=str(chosen["id"]),
                 flavour=flavour,
                 version=await _version(client, base, flavour, api_key),
-                max_model_len=_length(chosen),
-                reasoning_field=_KINDS[flavour].reasoning_field,
+                max_model_len=_length(chosen) or _sold_length(flavour, str(chosen["id"])),
+                reasoning_field=_reasoning_field(flavour, str(chosen["id"])),
                 local=is_local(base),
                 images=flavour != "embedded" and _takes_images(chosen, flavour),
                 prices=listed_prices(chosen),
@@ -185,7 +200,18 @@ def unasked(url: str, model: str) -> Endpoint:
     given = _clean(url)
     base = given if urlsplit(given).path else f"{given}/v1"
     flavour = _flavour(base, {})
-    return Endpoint(base, model, flavour, None, None, _KINDS[flavour].reasoning_field, is_local(base))
+    length, field_name = _sold_length(flavour, model), _reasoning_field(flavour, model)
+    return Endpoint(base, model, flavour, None, length, field_name, is_local(base))
+
+
+def _sold_length(flavour: Flavour, model: str) -> int | None:
+    known = known_model(model) if flavour == "minimax" else None
+    return None if known is None else known.window
+
+
+def _reasoning_field(flavour: Flavour, model: str) -> ReasoningField:
+    known = known_model(model) if flavour == "minimax" else None
+    return _KINDS[flavour].reasoning_field if known is None else known.reasoning_field
 
 
 def _clean(url: str) -> str:

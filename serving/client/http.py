@@ -11,47 +11,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from m3agent.serving.client.overflow import overflow
 from m3agent.serving.client.sdk import defer_unused_types
-from m3agent.serving.errors import (
-    ContextTooLong,
-    EndpointRefused,
-    EndpointUnreachable,
-    ModelServerError,
-    StreamCut,
-)
+from m3agent.serving.errors import EndpointRefused, EndpointUnreachable, ModelServerError, StreamCut
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx2
     import openai
-
-# Error messages for a prompt that is too long: vLLM, SGLang, TensorRT-LLM, OpenAI, MiniMax. See the tests.
-_NUMBER = r"([0-9][0-9,]{0,20})"  # Python refuses to read numbers with thousands of digits
-_TOO_LONG = re.compile(
-    r"context[ _-]?(?:length|window)|maximum model length|maximum allowed length"
-    r"|max_(?:seq|model|input)_len|too long|input length",
-    re.IGNORECASE,
-)
-_LIMIT = re.compile(
-    rf"(?:context length|context window|maximum model length|maximum allowed length)[^0-9.]{{0,24}}?{_NUMBER}(?![0-9,)])"
-    rf"|max_(?:seq|model|input)_len\w*\W{{0,4}}{_NUMBER}",
-    re.IGNORECASE,
-)
-# The sum of prompt and answer if the message has it, otherwise the prompt.
-_ASKED = (
-    re.compile(rf"for a total of (?:at least )?{_NUMBER}|requested a total of {_NUMBER}", re.IGNORECASE),
-    re.compile(
-        rf"requested {_NUMBER} tokens|resulted in {_NUMBER}|passed {_NUMBER}"
-        rf"|(?:input|prompt)(?: length)?\s+\((?:length )?{_NUMBER}|prompt length \(?{_NUMBER}"
-        rf"|(?:has|contains)(?: at least)? {_NUMBER} input tokens",
-        re.IGNORECASE,
-    ),
-)
-# "(5000 > 4096 - 300)": vLLM's message if `max_tokens` does not fit; 300 is the length of the prompt in
-# tokens.
-_ROOM = re.compile(r"\(([0-9]{1,20}) > [0-9]+ - ([0-9]{1,20})\)")
-
 
 # Headers that every request needs, so they must not be omitted.
 _OURS = frozenset({"accept", "authorization", "content-type", "user-agent"})
@@ -195,8 +163,9 @@ def response_error(response: "httpx2.Response", host: str, api_key: str | None) 
         return EndpointRefused(
             status, f"a redirection to {mask_key(target, api_key)}", host=host, advice=elsewhere
         )
-    text = mask_key(_server_words(response), api_key)
-    return refusal(status, text, host, retry_after(response.headers.get("retry-after")))
+    fields = _error_fields(response)
+    text = mask_key(_words(fields) or response.text, api_key)
+    return refusal(status, text, host, retry_after(response.headers.get("retry-after")), fields)
 
 
 def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
@@ -211,16 +180,20 @@ def reported(error: object, host: str, api_key: str | None) -> ModelServerError:
         api_key: Key to remove from the message.
     """
     fields = error if isinstance(error, Mapping) else {"message": error}
-    text = mask_key(str(fields.get("message") or error), api_key)
+    text = mask_key(_words(fields) or str(error), api_key)
     code = str(fields.get("code") or fields.get("http_code") or "")
     if re.fullmatch("4[0-9][0-9]", code):
-        return refusal(int(code), text, host)
-    if _TOO_LONG.search(text) and ("length" in code or "invalid_request_error" in (code, fields.get("type"))):
-        return refusal(400, text, host)
-    return StreamCut(host, f"it reported {text}")
+        return refusal(int(code), text, host, fields=fields)
+    return overflow(400, text, host, fields) or StreamCut(host, f"it reported {text}")
 
 
-def refusal(status: int, text: str, host: str, wait: float | None = None) -> ModelServerError:
+def refusal(
+    status: int,
+    text: str,
+    host: str,
+    wait: float | None = None,
+    fields: Mapping[str, object] = MappingProxyType({}),
+) -> ModelServerError:
     """Return the error for an HTTP status and the server's message.
 
     Args:
@@ -228,12 +201,14 @@ def refusal(status: int, text: str, host: str, wait: float | None = None) -> Mod
         text: The server's message. If it is about the context length, the result is ContextTooLong.
         host: Host of the server.
         wait: Seconds from the Retry-After header, or None.
+        fields: The server's `error` object, if it sent one.
     """
-    if status in (400, 413, 422) and _TOO_LONG.search(text):
-        return ContextTooLong(_first_number(text, _LIMIT), _requested_tokens(text), host=host)
+    if too_long := overflow(status, text, host, fields):
+        return too_long
     if "<html" in text[:2000].lower():
         text = "a web page"
-    return EndpointRefused(status, text, host=host, retry_after=wait)
+    parameter = str(fields.get("param") or "")
+    return EndpointRefused(status, text, host=host, retry_after=wait, parameter=parameter)
 
 
 def mask_key(text: str, api_key: str | None) -> str:
@@ -255,28 +230,22 @@ def retry_after(value: str | None) -> float | None:
         return None
 
 
-def _requested_tokens(text: str) -> int | None:
-    """Return the number of tokens that was too large, as the server's message gives it."""
-    room = _ROOM.search(text)
-    return int(room[1]) + int(room[2]) if room else _first_number(text, *_ASKED)
-
-
-def _first_number(text: str, *patterns: re.Pattern[str]) -> int | None:
-    for pattern in patterns:
-        if found := pattern.search(text):
-            return int(next(filter(None, found.groups())).replace(",", ""))
-    return None
-
-
-def _server_words(response: "httpx2.Response") -> str:
+def _error_fields(response: "httpx2.Response") -> Mapping[str, object]:
+    """Return the `error` object in the body of a response; its words alone become `message`."""
     try:
-        said = response.json()
+        body = response.json()
     except (ValueError, RecursionError):
-        return response.text
-    for key in ("error", "message", "detail"):
-        if isinstance(said, dict) and said.get(key):
-            said = said[key]
-    return response.text if said is None else str(said)
+        return {}
+    error = (body.get("error") or body) if isinstance(body, dict) else body
+    return error if isinstance(error, dict) else {"message": error}
+
+
+def _words(fields: Mapping[str, object]) -> str:
+    """Return the message of an `error` object. OpenRouter adds what the provider said."""
+    words = str(fields.get("message") or fields.get("detail") or "")
+    metadata = fields.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return f"{words}: {raw}" if words and raw else words
 
 
 def _connection_reason(error: BaseException) -> str:

@@ -13,6 +13,10 @@ NO_ANSWER = "(no answer)"
 """Stands for an answer without text and calls in later requests, because some servers refuse an empty message."""
 
 
+NO_TEXT = "(no text)"
+"""What stands in the history for an answer without text and calls."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Token counts of one turn, as the server reported them; None means unknown, which is not zero."""
@@ -60,7 +64,8 @@ class AssistantMessage:
         Args:
             reasoning_field: The one key from which the server reads reasoning (`Endpoint.reasoning_field`).
         """
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
+        empty = not self.calls and not self.text.strip()  # servers refuse a message without text and calls
+        message: dict[str, Any] = {"role": "assistant", "content": NO_TEXT if empty else self.text}
         if self.reasoning and reasoning_field == "reasoning_details":
             message[reasoning_field] = [{"type": "reasoning.text", "text": self.reasoning}]
         elif self.reasoning:

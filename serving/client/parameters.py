@@ -1,7 +1,7 @@
 """Build the parameters of a chat request, except its messages.
 
-It sends only parameters that the server knows. Servers may reject others (hosted M3 fails on
-`reasoning_effort`) or, worse, silently ignore them.
+It sends only parameters that the server and its model know. Servers may reject others (hosted M3 fails on
+`reasoning_effort`, M3.1-Flash takes it) or, worse, silently ignore them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,18 +73,32 @@ def request_parameters(
     parameters |= {name: value for name, value in drawn.items() if value is not None}
     if endpoint.flavour == "embedded" and sampling.seed is not None:
         parameters["seed"] = sampling.seed
-    if endpoint.takes_template:
-        if sampling.top_k is not None:
-            parameters["top_k"] = sampling.top_k
-        parameters["chat_template_kwargs"] = {"thinking_mode": thinking}
-    elif hosted_by_minimax:  # it has no mode that always thinks
-        parameters["thinking"] = {"type": "disabled" if thinking == "disabled" else "adaptive"}
-    elif endpoint.flavour == "openrouter" and thinking == "disabled":
-        parameters["reasoning"] = {"enabled": False}
+    if endpoint.takes_template and sampling.top_k is not None:
+        parameters["top_k"] = sampling.top_k
+    parameters |= _thinking(endpoint, thinking)
     if endpoint.reasoning_field == "reasoning_details":  # otherwise the reasoning is part of the text
         parameters["reasoning_split"] = True
     if tokens and endpoint.flavour == "vllm":
         parameters |= {"logprobs": True, "return_token_ids": True}
     if affinity is not None:
         parameters |= affinity.parameters(endpoint)
+    for name in known.leave_out if (known := endpoint.known) is not None else ():
+        parameters.pop(name, None)
     return parameters
+
+
+def _thinking(endpoint: Endpoint, thinking: ThinkingMode) -> dict[str, Any]:
+    """Return how a kind of server is told to think, and how much."""
+    off = thinking == "disabled"
+    if endpoint.flavour == "openrouter":
+        switch: dict[str, Any] = {} if thinking == "adaptive" else {"enabled": not off}
+        reasoning = switch | ({"effort": endpoint.effort} if endpoint.effort else {})
+        return {"reasoning": reasoning} if reasoning else {}
+    sent: dict[str, Any] = {}
+    if endpoint.takes_template:
+        sent["chat_template_kwargs"] = {"thinking_mode": thinking}
+    elif endpoint.flavour == "minimax":  # it has no mode that always thinks
+        sent["thinking"] = {"type": "disabled" if off else "adaptive"}
+    elif endpoint.flavour == "nim":
+        sent["thinking"] = {"type": "disabled" if off else "enabled"}
+    return sent | ({"reasoning_effort": endpoint.effort} if endpoint.effort else {})

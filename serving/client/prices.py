@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.facts.table import Row, rows
-
 if TYPE_CHECKING:
     from m3agent.serving.client.messages import Usage
 
@@ -26,12 +24,16 @@ class Prices:
         completion: For a million completion tokens.
         cached: For a million prompt tokens from the server's cache; None if they cost as much as others.
         hour: For an hour of a request's time.
+        step: Prompt tokens above which all tokens of a request cost `times` as much; None if there is no such number.
+        times: How many times as much they cost then.
     """
 
     prompt: float = 0.0
     completion: float = 0.0
     cached: float | None = None
     hour: float = 0.0
+    step: int | None = None
+    times: float = 1.0
 
     def of(self, usage: Usage, seconds: float) -> float | None:
         """Return the price of a turn in dollars.
@@ -50,26 +52,8 @@ class Prices:
             return None
         cached = 0 if self.cached is None else min(usage.cached or 0, usage.prompt)
         dollars = (usage.prompt - cached) * self.prompt + usage.completion * self.completion
-        return by_time + (dollars + cached * (self.cached or 0.0)) / _MILLION
-
-
-@dataclass(frozen=True, kw_only=True)
-class PriceRow(Row):
-    """Prices of a hosted API for a million tokens, in US dollars."""
-
-    host: str
-    prompt: float
-    completion: float
-    cached: float | None = None
-    """For prompt tokens from the server's cache; None if they cost as much as others."""
-
-
-HOSTED = {row.host: Prices(row.prompt, row.completion, row.cached) for row in rows(PriceRow, "prices")}
-"""List prices by host.
-
-Where the price of a cached token is not known, it counts in full. A limit on cost is therefore reached too
-early rather than too late.
-"""
+        times = self.times if self.step is not None and usage.prompt > self.step else 1.0
+        return by_time + times * (dollars + cached * (self.cached or 0.0)) / _MILLION
 
 
 def listed_prices(model: Mapping[str, Any]) -> Prices | None:

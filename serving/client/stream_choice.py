@@ -1,6 +1,6 @@
 """Decide whether a request asks for a stream: between client and server, something may break every stream."""
 
-from m3agent.serving.errors import EndpointRefused, ModelServerError
+from m3agent.serving.errors import EndpointRefused, ModelServerError, NoAnswer
 
 _BROKEN_STREAMS = 2  # in a row, in one turn
 _WHOLE_TURNS = 2  # in a row
@@ -52,7 +52,9 @@ class StreamChoice:
             Whether the server can stream only, or sent something that is no answer.
         """
         self._broken = _BROKEN_STREAMS - 1
+        if isinstance(error, NoAnswer):
+            return True
         if not isinstance(error, EndpointRefused) or (error.retriable and error.status != _NOT_IMPLEMENTED):
             return False
-        self._refused = error.status != 200  # with status 200 the body was no answer
+        self._refused = True
         return True

@@ -28,7 +28,7 @@ TABLES = (
     "signs",
     "faults",
     "ends",
-    "prices",
+    "models",
 )
 """Names of the tables. A row of `gpus` begins with `[[gpu]]`, and so on."""
 
@@ -152,7 +152,7 @@ def facts(today: date) -> list[Fact]:
     return found
 
 
-_NAMING = ("name", "host", "what", "said", "versions", "pattern")
+_NAMING = ("name", "what", "said", "versions", "pattern")
 """Fields that name a row for people, the first that it has."""
 _NAME_CELLS = 60
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from packaging.version import Version
 
-from m3agent.serving.client.prices import HOSTED
+from m3agent.serving.client.models import known_model
 from m3agent.serving.plan.draft import (
     DRAFT_METHOD,
     DRAFT_TOKENS,
@@ -126,6 +126,11 @@ class PlanRequest:
         return self.context if self.typical is None else self.typical
 
 
+def _hosted_price() -> float:
+    known = known_model("MiniMax-M3")
+    return 0.0 if known is None else known.completion
+
+
 @dataclass(frozen=True)
 class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
@@ -142,7 +147,7 @@ class HardwarePrices:
 
     gpu_hour: float | None = None
     tokens_per_second: float | None = None
-    hosted: float = HOSTED["api.minimax.io"].completion
+    hosted: float = field(default_factory=_hosted_price)
 
     def __post_init__(self) -> None:
         for value in (self.gpu_hour, self.tokens_per_second, self.hosted):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from m3agent.serving.client.http import mask_key, refusal, reported
-from m3agent.serving.errors import EndpointRefused
+from m3agent.serving.errors import NoAnswer
 
 # Codes of MiniMax's own API and the equivalent HTTP status. MiniMax's list of error codes says which are worth a retry.
 _STATUSES = {
@@ -47,7 +47,7 @@ def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapp
         api_key: Key to remove from errors.
 
     Raises:
-        EndpointRefused: The body is not a chat completion.
+        NoAnswer: The body is not a chat completion.
         ModelServerError: The body reports an error.
     """
     try:
@@ -57,9 +57,10 @@ def whole_answer(body: bytes, kind: str, host: str, api_key: str | None) -> Mapp
     if isinstance(answer, dict):
         raise_if_error(answer, host, api_key)
     if not isinstance(answer, dict) or "choices" not in answer:
-        said = mask_key(body.decode(errors="replace"), api_key)
-        what = "a web page" if "html" in kind else f"something that is not a chat completion, {said}"
-        raise EndpointRefused(200, what, host=host, advice="check the address; it usually ends in /v1")
+        said = mask_key(body.decode(errors="replace").strip(), api_key)
+        is_page = "html" in kind or "<html" in said[:2000].lower()
+        what = f"something that is not a chat completion, {said}" if said else "nothing"
+        raise NoAnswer("a web page" if is_page else what, host=host)
     return answer
 
 

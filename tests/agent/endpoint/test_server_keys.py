@@ -198,6 +198,21 @@ async def test_the_host_is_named_before_it_gets_the_key(
     ]
 
 
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [("MiniMax-M3", {"effort": "low"}), ("MiniMax-M3.1-Flash", {"thinking": "disabled"})],
+)
+async def test_what_the_model_lacks_ends_before_the_first_request(
+    tmp_path: Path, model: str, more: dict[str, str]
+) -> None:
+    settings = settings_of({"endpoint": OURS, "model": model, "probe": False, "yes": True, **more})
+    request = cast(FixRequest, SimpleNamespace(settings=settings, resume=None))
+    with pytest.raises(UsageError, match=model):
+        await run_context.prepare(
+            request, ModelServer(OURS, None, "named", OURS), tmp_path, lambda _: None, lambda _: None
+        )
+
+
 @pytest.mark.integration
 def test_openais_key_is_not_sent_to_another_server(tmp_path: Path, new_repo: NewRepo) -> None:
     repo = new_repo()

@@ -11,6 +11,7 @@ import pytest
 from m3agent.serving.client.affinity import Affinity
 from m3agent.serving.client.client import Client, RetryNote
 from m3agent.serving.client.messages import Turn, Usage
+from m3agent.serving.client.prices import Prices
 from tests.agent.core import core
 from tests.fakes.client import says
 from tests.servers.misbehaving import MisbehavingServer, Received, Stream, delta, finish
@@ -53,6 +54,16 @@ async def test_a_prompt_that_does_not_go_on_has_lost_nothing(tmp_path: Path) -> 
         it.model.forget_prompt()
         await it.model.ask()
         assert it.log("cache.lost") == []
+
+
+async def test_the_step_in_the_price_is_told_once_before_it(tmp_path: Path) -> None:
+    answers = [turn(400_000, 0), turn(479_300, 0), turn(600_000, 0)]
+    async with core(tmp_path, *answers) as it:
+        it.model.prices = Prices(0.3, 1.2, step=512_000, times=2.0)
+        for _ in answers:
+            await it.model.ask()
+        found = [(line["turn"], line["tokens"], line["step"], line["times"]) for line in it.log("price.step")]
+        assert found == [(2, 479_310, 512_000, 2.0)]
 
 
 class Worker:

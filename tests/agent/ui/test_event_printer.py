@@ -198,6 +198,15 @@ def suite(where: str, passed: list[str], failed: list[str]) -> events.TestFinish
             ],
         ),
         (
+            events.PriceStep(3, 479_310, 512_000, 2.0),
+            [
+                (
+                    "! the conversation has 479,310 tokens: above 512,000, a request costs 2 times as much; a lower "
+                    "--context-budget leaves more room"
+                )
+            ],
+        ),
+        (
             events.CacheLost(3, 21_000, 0, 21_000, None, "it answers 502"),
             [
                 "! 21,000 of 21,000 tokens had left the cache and were read again: a request failed (it answers 502)"

@@ -280,9 +280,7 @@ async def test_the_deadline(server: MisbehavingServer) -> None:
     ("reply", "status"),
     [
         (Reply(404, {"detail": "Not Found"}), 404),
-        *((Reply(n, {"error": {"message": "no: sk-secret"}}), n) for n in (400, 401, 402, 403, 413, 422)),
-        (Reply(200, "<html>hello</html>"), 200),
-        (Reply(200, {"hello": 1}), 200),
+        *((Reply(n, {"error": {"message": "no: sk-secret"}}), n) for n in (400, 401, 402, 403, 422)),
     ],
 )
 async def test_a_refusal_is_final_and_keeps_the_key(

@@ -206,11 +206,11 @@ async def test_an_error_with_status_200(
     error = {"choices": None, "base_resp": {"status_code": code, "status_msg": f"{words} sk-secret"}}
     server.answers = [Stream([error], done=False) if streams else Reply(200, error)]
     hosted = endpoint(server.url, flavour="unknown", reasoning_field=MiniMax.field)
-    async with client(server, endpoint=hosted, attempts=2, api_key="sk-secret") as made:
+    async with client(server, endpoint=hosted, attempts=2, retry_seconds=0.03, api_key="sk-secret") as made:
         with pytest.raises(ContextTooLong if status is None else EndpointRefused) as caught:
             await ask(made)
     said, passes = str(caught.value), status in (429, 500)
     assert advice in said and "sk-secret" not in said
-    assert len(server.chats) == (2 if passes else 1)
+    assert (len(server.chats) > 1) == passes
     if isinstance(caught.value, EndpointRefused):
         assert (caught.value.status, caught.value.retriable, words in said) == (status, passes, True)

@@ -42,7 +42,12 @@ def test_reasoning_goes_under_exactly_one_key(name: str) -> None:
 
 
 def test_empty_fields_are_left_out() -> None:
-    assert AssistantMessage().to_request("reasoning") == {"role": "assistant", "content": ""}
+    assert AssistantMessage().to_request("reasoning").keys() == {"role", "content"}
+
+
+def test_servers_refuse_a_message_without_text_and_calls() -> None:
+    assert AssistantMessage("because", " \n").to_request("reasoning")["content"].strip()
+    assert AssistantMessage(calls=(BROKEN,)).to_request("reasoning")["content"] == ""
 
 
 def test_malformed_arguments_never_enter_the_history() -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from m3agent.serving.client.messages import Usage
-from m3agent.serving.client.prices import HOSTED, Prices, listed_prices, server_price
+from m3agent.serving.client.prices import Prices, listed_prices, server_price
 
 MILLION = 1_000_000
+STEP = Prices(0.30, 1.20, 0.06, step=512_000, times=2.0)
 TOKENS = Prices(0.60, 2.40, 0.06)
 
 
@@ -24,7 +25,9 @@ TOKENS = Prices(0.60, 2.40, 0.06)
         (TOKENS, Usage(prompt=5, completion=None), 5, None),
         (Prices(hour=20), Usage(), 90, 0.5),
         (Prices(), Usage(), 90, 0.0),
-        (HOSTED["api.minimax.io"], Usage(prompt=MILLION, completion=MILLION), 1, 3.0),
+        (STEP, Usage(prompt=512_000, cached=500_000, completion=1000), 1, 0.0348),
+        (STEP, Usage(prompt=512_001, cached=512_001, completion=0), 1, 2 * 0.06 * 0.512001),
+        (STEP, Usage(prompt=MILLION, completion=MILLION), 1, 3.0),
     ],
 )
 def test_costs_are_computed_from_usage_and_time(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.prices import PriceRow
+from m3agent.serving.client.models import ModelRow
 from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
 from m3agent.serving.launch.fault_rows import EndRow, FaultRow
@@ -30,7 +30,7 @@ KINDS: dict[str, Any] = {
     "signs": Sign,
     "faults": FaultRow,
     "ends": EndRow,
-    "prices": PriceRow,
+    "models": ModelRow,
 }
 
 
