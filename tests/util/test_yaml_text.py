@@ -15,7 +15,7 @@ def test_documents_come_back_as_they_are_in_their_order() -> None:
     ]
     text = yaml_text(*documents, head="What it is\n\nand more")
     assert list(yaml.safe_load_all(text)) == documents
-    assert list(yaml.safe_load_all(text))[0]["labels"].keys() == labels.keys()
+    assert next(yaml.safe_load_all(text))["labels"].keys() == labels.keys()
     assert text.startswith("# What it is\n#\n# and more\n")
     assert "&" not in text
     assert "text: |\n  a: b\n  c\n" in text

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from m3agent.serving.check.scrape import PanelRow
 from m3agent.serving.client.prices import PriceRow
 from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
@@ -31,6 +32,7 @@ KINDS: dict[str, Any] = {
     "faults": FaultRow,
     "ends": EndRow,
     "prices": PriceRow,
+    "panels": PanelRow,
 }
 
 
