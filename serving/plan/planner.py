@@ -566,8 +566,8 @@ def _better_than(plan: Plan, other: Plan) -> str:
         "its index keys are in bf16, not in fp8",
         f"it has fewer copies of the attention ({plan.dp}, not {other.dp})",
         (
-            f"it uses {plan.count} GPUs, not {other.count}, so its cache holds {plan.concurrency:.1f} sequences, not "
-            f"{other.concurrency:.1f}"
+            f"it uses {plan.count} GPUs, not {other.count}, so its cache holds {plan.kv_tokens * plan.dp:,} tokens, not "
+            f"{other.kv_tokens * other.dp:,}"
         ),
         "it has a draft",
     )

@@ -88,7 +88,7 @@ def test_a_million_tokens_on_four_h200() -> None:
 @pytest.mark.parametrize(
     ("gpus", "wish", "why"),
     [
-        ("8xH200", PlanRequest(), "it uses 8 GPUs, not 4, so its cache holds 3.4 sequences, not 1.0"),
+        ("8xH200", PlanRequest(), "it uses 8 GPUs, not 4, so its cache holds 1,762,432 tokens, not 545,408"),
         ("4xH200", PlanRequest(), "its KV cache is in bf16, not in fp8"),
         ("8xMI300X", PlanRequest(), "it has fewer copies of the attention (1, not 2)"),
         ("8xH200", PlanRequest(concurrency=30), "it holds more of the sequences that were asked for"),
