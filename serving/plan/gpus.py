@@ -84,6 +84,8 @@ class ArchitectureRow(Row):
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of SGLang's cookbook for M3."""
+    sglang_precisions: tuple[Precision, ...] = ()
+    """Precisions that the cookbook has; empty for any."""
 
     def has_fp8_index(self, version: str | None) -> bool:
         """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""

@@ -768,8 +768,9 @@ def _cache_types(
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
-        ways = ARCHITECTURES[fleet.gpu.architecture].sglang_tp
-        yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
+        row = ARCHITECTURES[fleet.gpu.architecture]
+        if not row.sglang_precisions or precision in row.sglang_precisions:
+            yield from ((Split(tp, ep=True), 1) for tp in row.sglang_tp if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
         if fleet.gpu.name in _MSA_GPUS:
@@ -888,8 +889,9 @@ def _setup(
 ) -> Setup:
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
-    env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if amd else {}
-    if amd and long:
+    vllm_on_amd = amd and engine is EngineKind.VLLM
+    env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if vllm_on_amd else {}
+    if vllm_on_amd and long:
         env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
     return Setup(
@@ -903,7 +905,7 @@ def _setup(
         rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
-        attention_backend="TRITON_ATTN" if amd else None,
+        attention_backend="TRITON_ATTN" if vllm_on_amd else None,
         moe_backend="emulation" if precision is Precision.MXFP4 else None,
         parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
         nodes=nodes,
