@@ -473,7 +473,7 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
                 cost=_cost(plan, prices),
                 reasons=(*better, *reasons),
                 warnings=tuple(_warnings(plan)),
-                advice=tuple(_advice(plan, with_draft)),
+                advice=(*_advice(plan, with_draft), *_several(plan, found)),
             )
         )
     return result
@@ -672,6 +672,21 @@ def _advice(plan: Plan, drafting: Plan | None) -> Iterator[str]:
         f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
         f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
         "are left"
+    )
+
+
+def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
+    """Yield how several servers use all GPUs, if a part of them is enough for one: prefixes then stay in their server."""
+    fleet = plan.fleet
+    alone = [one for one in found if one.nodes == 1 and one.dp == 1 and one.count * 2 <= fleet.count]
+    if not alone or (plan.nodes == 1 and plan.count * 2 > fleet.count):
+        return
+    each = max(alone, key=lambda one: (one.count, one.sequences))
+    servers = fleet.count // each.count
+    tight = ", with little reserve of memory" if each.tight else ""
+    yield (
+        f"{servers} servers of {each.gpus} behind a router use {servers * each.count} GPUs and hold {servers * each.sequences} "
+        f"sequences{tight}: m3agent serve --servers HOST1,HOST2 --gpus {each.gpus} (docs/serving-ways.md)"
     )
 
 
@@ -890,7 +905,10 @@ def _setup(
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
     vllm_on_amd = amd and engine is EngineKind.VLLM
-    env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if vllm_on_amd else {}
+    row = ARCHITECTURES[fleet.gpu.architecture]
+    env = dict(row.vllm_env) if engine is EngineKind.VLLM else {}
+    if env and precision is Precision.MXFP8:
+        env |= row.vllm_mxfp8_env
     if vllm_on_amd and long:
         env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
@@ -898,6 +916,7 @@ def _setup(
         engine=engine,
         vendor=fleet.gpu.vendor,
         architecture=fleet.gpu.architecture,
+        gpu=fleet.gpu.name,
         precision=precision,
         context=wish.context,
         kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",

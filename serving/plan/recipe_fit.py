@@ -43,6 +43,7 @@ def misfit(
         engine=_engine(recipe),
         vendor=fleet.gpu.vendor,
         architecture=fleet.gpu.architecture,
+        gpu=fleet.gpu.name,
         precision=precision or _PRECISIONS.get(recipe.checkpoint, Precision.BF16),
         context=_window(argv),
         nodes=fleet.nodes,
