@@ -186,7 +186,7 @@ def _row(number: int, plan: Plan) -> tuple[str, ...]:
         layout(plan),
         kv_types(plan),
         f"{plan.kv_tokens * plan.dp:,}",
-        f"{plan.concurrency:.1f}",
+        str(plan.sequences),
         text.UNKNOWN if plan.cost.dollars_per_hour is None else f"{plan.cost.dollars_per_hour:,.2f}",
     )
 

@@ -78,12 +78,20 @@ def scrape(
         option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE"),
     ] = None,
     alerts: Annotated[bool, option("--alerts", "Print alerting rules instead, for a separate file.")] = False,
+    board: Annotated[bool, option("--dashboard", "Print a dashboard for Grafana instead.")] = False,
 ) -> None:
     """Print the Prometheus configuration that reads a running server's metrics."""
-    from m3agent.serving.check.scrape import alert_rules, scrape_config
+    from m3agent.serving.check.scrape import alert_rules, dashboard, scrape_config
 
+    if alerts and board:
+        raise UsageError("--alerts and --dashboard print different files: give one at a time")
     found = run(_chosen(endpoint, model)).endpoint
-    text = alert_rules(found) if alerts else scrape_config(found, credentials_file=credentials_file)
+    if board:
+        text = dashboard(found)
+    elif alerts:
+        text = alert_rules(found)
+    else:
+        text = scrape_config(found, credentials_file=credentials_file)
     print_bytes(text.encode())
 
 

@@ -132,6 +132,12 @@ def serve(
         Path | None,
         option("Write the scripts of --servers into this new folder.", "FOLDER"),
     ] = None,
+    kubernetes: Annotated[
+        Path | None,
+        option(
+            "Write files for Kubernetes into this new folder, for a server on the GPUs of --gpus.", "FOLDER"
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, option("--dry-run", "Print the plan, the reasons and the command; start nothing.")
     ] = False,
@@ -184,12 +190,13 @@ def serve(
         master=master,
         servers=servers,
         router=router.value,
+        kubernetes=kubernetes is not None,
     )
     why = serve_choice.why_embedded(asked, os.environ)
     if why is None:
         refuse_search_options(seed, candidates)
-    if servers is not None or write is not None:
-        _server_set(asked, write, dry_run=dry_run)
+    if servers is not None or write is not None or kubernetes is not None:
+        _server_files(asked, kubernetes or write, dry_run=dry_run)
         return
     state = state_folder()
     if detach and not dry_run:
@@ -213,33 +220,34 @@ def serve(
         run(_serve(asked, state))
 
 
-def _server_set(asked: ServeRequest, write: Path | None, *, dry_run: bool) -> None:
-    """Print the scripts of several servers behind a router, or write them into a folder."""
+def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) -> None:
+    """Print the files of several servers behind a router, or those for Kubernetes, or write them into a folder."""
     from m3agent.cli.serve import options as serve_choice
     from m3agent.serving.launch.server_set import FIRST_PORT, how_to_start
 
-    if asked.servers is None:
+    if asked.servers is None and not asked.kubernetes:
         raise UsageError("--write is for the scripts of --servers: give both")
-    if dry_run or write is None:
-        if not dry_run:
-            raise UsageError(
-                "m3agent does not start several servers itself: --dry-run prints their scripts, --write FOLDER writes them"
-            )
-        from m3agent.cli.serve.dry_run import dry_run_set
+    if folder is None and not dry_run:
+        raise UsageError(
+            "m3agent does not start several servers itself: --dry-run prints their scripts, --write FOLDER writes them"
+        )
+    made = serve_choice.cluster_files if asked.kubernetes else serve_choice.server_files
+    choice, files = made(asked, os.environ)
+    if dry_run or folder is None:
+        from m3agent.cli.serve.dry_run import files_text
 
-        _print_script(dry_run_set(asked, os.environ))
+        _print_script(files_text(choice, files, "--kubernetes" if asked.kubernetes else "--write"))
         return
-    _, files = serve_choice.server_files(asked, os.environ)
     try:
-        write.mkdir(parents=True)
+        folder.mkdir(parents=True)
         for name, text in files.items():
-            (write / name).write_text(text, "utf-8")
+            (folder / name).write_text(text, "utf-8")
     except FileExistsError:
-        raise UsageError(f"{write} exists: name a new folder for --write") from None
+        raise UsageError(f"{folder} exists: name a new folder") from None
     except OSError as error:
-        raise EnvironmentFault(f"{write} cannot be written: {error.strerror}; name another folder") from None
-    print_note(f"m3agent: wrote {', '.join(files)} into {write}")
-    print_note(f"m3agent: {how_to_start(files, write, asked.port or FIRST_PORT)}")
+        raise EnvironmentFault(f"{folder} cannot be written: {error.strerror}; name another folder") from None
+    print_note(f"m3agent: wrote {', '.join(files)} into {folder}")
+    print_note(f"m3agent: {how_to_start(files, folder, asked.port or FIRST_PORT)}")
 
 
 async def _serve(asked: ServeRequest, state: Path) -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from m3agent.cli.serve.options import Choice, ServeRequest, choose, image_of, reachable, server_files
+from m3agent.cli.serve.options import Choice, ServeRequest, choose, image_of, reachable
 from m3agent.serving.launch.container import container_command, without_chosen_gpus
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import as_node, node_commands
@@ -122,13 +122,18 @@ def _started(
     return job.argv, job.env, job.files
 
 
-def dry_run_set(asked: ServeRequest, environ: Mapping[str, str]) -> str:
-    """Return the files of several servers behind a router; the plan of each server is in comments."""
+def files_text(choice: Choice, files: Mapping[str, str], option: str) -> str:
+    """Return files of servers as text; the plan of each server is in comments.
+
+    Args:
+        choice: What each server starts.
+        files: The files by name.
+        option: The option that writes them.
+    """
     from m3agent.cli.plan import plan_details
 
-    choice, files = server_files(asked, environ)
     lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]
     lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
-    lines.append(f"{'next':<12} --write FOLDER in place of --dry-run writes these files")
+    lines.append(f"{'next':<12} {option} FOLDER without --dry-run writes these files")
     text = "".join(f"# {line}\n" for line in lines)
     return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())

@@ -18,6 +18,7 @@ from m3agent.serving.launch.checkpoint import (
     read_draft,
 )
 from m3agent.serving.launch.installed import installed_version
+from m3agent.serving.launch.kubernetes import Cluster, kubernetes_files
 from m3agent.serving.launch.prepare import (
     LaunchRequest,
     OptionsError,
@@ -73,6 +74,7 @@ class ServeRequest(LaunchRequest):
     master: str | None = None
     servers: str | None = None
     router: Router = "vllm-router"
+    kubernetes: bool = False
 
     @property
     def here(self) -> bool:
@@ -201,6 +203,8 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
             f"each server would be {fleet}, and its best plan does not use them as one rank: name more servers with fewer "
             "GPUs each, or lower --concurrency"
         )
+    if asked.router == "llm-d":
+        return choice, _cluster_files(asked, choice, replicas=len(places))
     visible = "HIP_VISIBLE_DEVICES" if fleet.gpu.vendor is Vendor.AMD else "CUDA_VISIBLE_DEVICES"
     try:
         files = set_files(
@@ -216,6 +220,48 @@ def server_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choic
     except ValueError as error:
         raise UsageError(str(error)) from None
     return choice, files
+
+
+def cluster_files(asked: ServeRequest, environ: Mapping[str, str]) -> tuple[Choice, dict[str, str]]:
+    """Plan one server in a Kubernetes cluster; `asked.gpus` are those of its machines.
+
+    Returns:
+        What it starts, and the files by name.
+
+    Raises:
+        EnvironmentFault: The GPUs cannot be detected, or they do not suffice.
+        UsageError: The options are unusable.
+    """
+    if (
+        asked.recipe
+        or asked.slurm
+        or asked.servers
+        or asked.node_rank is not None
+        or asked.router == "dynamo"
+    ):
+        raise UsageError(
+            "--kubernetes takes a plan and starts nothing here: leave out --recipe, --slurm, --servers, --node-rank and "
+            "--router dynamo"
+        )
+    host = "127.0.0.1" if asked.router == "llm-d" else "0.0.0.0"  # noqa: S104  # other pods reach it, with a key
+    choice = choose(replace(asked, host=host), environ, key=None, local=False)
+    return choice, _cluster_files(asked, choice)
+
+
+def _cluster_files(asked: ServeRequest, choice: Choice, replicas: int = 1) -> dict[str, str]:
+    plan = choice.plan
+    assert plan is not None, "made for a plan only"
+    cluster = Cluster(
+        "amd.com/gpu" if plan.vendor is Vendor.AMD else "nvidia.com/gpu",
+        weights=plan.memory.weights * plan.count,
+        replicas=replicas,
+        llm_d=asked.router == "llm-d",
+    )
+    job = replace(choice.prepared.job, image=image_of(asked, choice.prepared))
+    try:
+        return kubernetes_files(job, cluster)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _recipe_choice(
@@ -319,7 +365,7 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
         UsageError: The options, the checkpoint or the named GPUs are unusable.
     """
     _go_together(asked)
-    in_image = asked.container or (asked.servers is not None and asked.router == "llm-d")
+    in_image = asked.container or asked.kubernetes or (asked.servers is not None and asked.router == "llm-d")
     wanted = replace(asked, key=key, environ=environ, in_image=in_image)
     try:
         checkpoint = (

@@ -62,6 +62,7 @@ PURPOSES = {
     "typer": "the command line",
     "urllib3": "errors of the Docker engine's stream of events",
     "uvicorn": "the server of the embedded engine",
+    "pyyaml": "files for Kubernetes and Prometheus",
 }
 """What our direct dependencies are for. Every other package is listed with the packages that depend on it."""
 UNKNOWN = "not stated"

@@ -1,20 +1,44 @@
-"""Print Prometheus' configuration for a server's metrics, and alerts for agent work.
+"""Print Prometheus' configuration for a server's metrics, alerts for agent work, and a dashboard for Grafana.
 
-https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config and …/alerting_rules/.
+https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config and …/alerting_rules/;
+https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from m3agent.serving.check.checklist import FULL, LOW_HIT_RATE
 from m3agent.serving.check.engine_state import metrics_url
 from m3agent.serving.client.endpoint import Endpoint
+from m3agent.serving.facts.table import Row, rows
 from m3agent.serving.plan.engines import ENGINES
+from m3agent.util.yaml_text import yaml_text
 
 JOB = "m3agent"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PanelRow(Row):
+    """A graph of the dashboard."""
+
+    name: str
+    """The title."""
+    engine: str
+    unit: str
+    """Grafana's name of the unit."""
+    queries: tuple[str, ...]
+    said: str
+    """What it shows, and what to do about it."""
+
+
+PANELS = rows(PanelRow, "panels")
+_WIDTH, _HEIGHT = 8, 7
+_COLUMNS = 3
 
 
 def scrape_config(
@@ -30,23 +54,13 @@ def scrape_config(
     """
     page = urlsplit(metrics_url(endpoint))
     shown = {"engine": endpoint.flavour, "model": endpoint.model, **(labels or {})}
-    lines = ["scrape_configs:", f"  - job_name: {JOB}"]
+    job: dict[str, Any] = {"job_name": JOB, "metrics_path": page.path, "scrape_interval": "15s"}
     if page.scheme != "http":
-        lines.append(f"    scheme: {page.scheme}")
-    lines += [f"    metrics_path: {_text(page.path)}", "    scrape_interval: 15s"]
+        job["scheme"] = page.scheme
     if credentials_file is not None:
-        lines += [
-            "    authorization:",
-            "      type: Bearer",
-            f"      credentials_file: {_text(credentials_file)}",
-        ]
-    lines += [
-        "    static_configs:",
-        f"      - targets: [{_text(page.netloc.rpartition('@')[2])}]",
-        "        labels:",
-    ]
-    lines += [f"          {name}: {_text(value)}" for name, value in shown.items()]
-    return "\n".join(lines) + "\n"
+        job["authorization"] = {"type": "Bearer", "credentials_file": credentials_file}
+    job["static_configs"] = [{"targets": [page.netloc.rpartition("@")[2]], "labels": shown}]
+    return yaml_text({"scrape_configs": [job]})
 
 
 def alert_rules(endpoint: Endpoint) -> str:
@@ -79,19 +93,50 @@ def alert_rules(endpoint: Endpoint) -> str:
                 "Turns miss the prefix cache: a rewritten history, a full cache, or a wrong rank.",
             ),
         ]
-    return "".join(["groups:\n", f"  - name: {JOB}\n", "    rules:\n", *rules])
+    return yaml_text({"groups": [{"name": JOB, "rules": rules}]})
 
 
-def _rule(name: str, expression: str, holds: str, summary: str) -> str:
-    return (
-        f"      - alert: {name}\n"
-        f"        expr: {_text(expression)}\n"
-        f"        for: {holds}\n"
-        f"        annotations:\n"
-        f"          summary: {_text(summary)}\n"
+def _rule(name: str, expression: str, holds: str, summary: str) -> dict[str, object]:
+    return {"alert": name, "expr": expression, "for": holds, "annotations": {"summary": summary}}
+
+
+def dashboard(endpoint: Endpoint) -> str:
+    """Return a dashboard for Grafana as JSON; it asks for the Prometheus when it is imported.
+
+    For engines with unknown series it shows only whether the server answers.
+    """
+    up = PanelRow(
+        name="The server answers",
+        engine=endpoint.flavour,
+        unit="short",
+        queries=(f'up{{job="{JOB}"}}',),
+        said="1 while Prometheus can read the metrics.",
+        source="Prometheus",
+        date=PANELS[0].date,
     )
+    shown = [up, *(panel for panel in PANELS if panel.engine == endpoint.flavour)]
+    source = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+    board = {
+        "title": "MiniMax M3",
+        "uid": "m3agent",
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-6h", "to": "now"},
+        "templating": {"list": [source]},
+        "panels": [_panel(number, panel) for number, panel in enumerate(shown)],
+    }
+    return json.dumps(board, indent=2) + "\n"
 
 
-def _text(value: str) -> str:
-    """Quote a string for YAML; every JSON string is also a YAML string."""
-    return json.dumps(value, ensure_ascii=False)
+def _panel(number: int, panel: PanelRow) -> dict[str, object]:
+    row, column = divmod(number, _COLUMNS)
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": panel.name,
+        "description": panel.said,
+        "datasource": {"type": "prometheus", "uid": "${source}"},
+        "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "targets": [{"refId": "ABC"[at], "expr": query} for at, query in enumerate(panel.queries)],
+    }

@@ -29,6 +29,7 @@ TABLES = (
     "faults",
     "ends",
     "models",
+    "panels",
 )
 """Names of the tables. A row of `gpus` begins with `[[gpu]]`, and so on."""
 

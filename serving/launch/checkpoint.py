@@ -38,6 +38,7 @@ _WIDTHS = {
 }
 _ARCHITECTURE = "MiniMaxM3"
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)  # a repository on Hugging Face
+_OTHER_MODEL = re.compile(r"minimax-?m3\.[0-9]", re.IGNORECASE)  # M3.1-Flash
 _PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
 
 
@@ -84,6 +85,11 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
         what = "is a file" if path.exists() else "does not exist"
         raise CheckpointError(
             f"{model} {what}: give a folder with config.json, or a name like MiniMaxAI/MiniMax-M3"
+        )
+    if _OTHER_MODEL.search(model):
+        raise CheckpointError(
+            f"{model} is another model than M3, with other sizes, and m3agent has no plan for it: start it as its own documents say, "
+            "or use a hosted one, with m3agent fix --endpoint URL --model NAME"
         )
     folder = _cached(model, environ)
     return (

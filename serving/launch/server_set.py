@@ -21,6 +21,7 @@ from m3agent.serving.plan.memory_model import BLOCK
 from m3agent.serving.plan.overlay import KEY
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
+"""Routers; the files for llm-d are those of `serving/launch/kubernetes.py`."""
 MOST_SERVERS = 64
 NAMED = "name them, as in --servers gpu1,gpu2, and let --gpus be those of one machine"
 FIRST_PORT = 8000
@@ -31,7 +32,6 @@ _KEEP_SECONDS = 3600
 """Seconds for which Dynamo's router remembers a session that is idle."""
 _PROXY_SECONDS = 7200
 """Longest request in seconds. A prompt of a million tokens takes minutes, and requests may wait in front of it."""
-_HASH_SEED = "42"
 _HOST = re.compile(r"(?P<host>[A-Za-z0-9][A-Za-z0-9._-]*)(?::(?P<port>[1-9][0-9]{0,4}))?", re.ASCII)
 _FRONTEND = (
     "--host",
@@ -133,8 +133,6 @@ def set_files(
     Raises:
         ValueError: The router cannot serve these places.
     """
-    if router == "llm-d":
-        return _kubernetes(job, len(places), "amd.com/gpu" if visible.startswith("HIP") else "nvidia.com/gpu")
     if router == "dynamo":
         if any(place.devices is None for place in places):
             raise ValueError(
@@ -202,7 +200,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
 
 
 def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
-    """Say how to start the servers, when `set_files` is written into a folder.
+    """Say how to start the servers, when the files are written into a folder.
 
     Args:
         files: The names of the files.
@@ -218,10 +216,8 @@ def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
             "choose a key, and export it as M3AGENT_API_KEY on each machine; run each server-N.sh on its machine with bash, then "
             f"{folder / 'router.sh'} where m3agent runs; {use}"
         )
-    return (
-        "set KV_EVENTS_ENDPOINT and add the volumes, then start the servers with: kubectl apply -f "
-        f"{folder / 'servers.yaml'}; plugins.yaml is for the chart of llm-d's endpoint picker"
-    )
+    start = f"read the first lines of each file, then: kubectl apply -f {folder / 'weights.yaml'} -f {folder / 'servers.yaml'}"
+    return f"{start}; values.yaml is for the chart of llm-d's router" if "values.yaml" in files else start
 
 
 def router_argv(urls: Sequence[str], host: str, port: int) -> tuple[str, ...]:
@@ -300,76 +296,6 @@ def _dynamo(job: EngineJob, places: Sequence[Place], host: str, port: int, visib
 
 def _exports(env: Mapping[str, str]) -> list[str]:
     return [f"export {name}={json.dumps(value)}" for name, value in env.items()]
-
-
-def _kubernetes(job: EngineJob, servers: int, resource: str) -> dict[str, str]:
-    """Return the servers for Kubernetes, and the settings of llm-d's scheduler. Not tried.
-
-    The form of the settings is that of llm-d 0.8 (its guide to precise prefix cache aware routing).
-    """
-    command = LaunchCommand.of(job.argv)
-    topic = f"kv@$(POD_IP):{FIRST_PORT}@{job.model}"
-    options = command.replacing(
-        ("--port", str(FIRST_PORT)),
-        ("--host", "0.0.0.0"),  # noqa: S104  # other pods reach it
-        _events("$(KV_EVENTS_ENDPOINT)", topic=topic),
-    ).options
-    words = [*command.positional, *sum(options, ())]
-    env = {**job.env, "PYTHONHASHSEED": _HASH_SEED}
-    env.pop("VLLM_API_KEY", None)
-    variables = "".join(
-        f"            - {{name: {name}, value: {json.dumps(value)}}}\n" for name, value in env.items()
-    )
-    deployment = f"""\
-# Servers of MiniMax M3 for llm-d. Set KV_EVENTS_ENDPOINT to the scheduler's service, and add volumes for the weights.
-# The servers ask for no key: only the gateway may reach them.
-apiVersion: apps/v1
-kind: Deployment
-metadata: {{name: minimax-m3}}
-spec:
-  replicas: {servers}
-  selector: {{matchLabels: {{app: minimax-m3}}}}
-  template:
-    metadata: {{labels: {{app: minimax-m3}}}}
-    spec:
-      containers:
-        - name: modelserver
-          image: {job.image or "vllm/vllm-openai:latest"}
-          command: {json.dumps(list(command.program))}
-          args: {json.dumps(words)}
-          env:
-            - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}
-            - {{name: KV_EVENTS_ENDPOINT, value: "tcp://SCHEDULER.NAMESPACE.svc.cluster.local:5557"}}
-{variables}          ports: [{{name: modelserver, containerPort: {FIRST_PORT}}}]
-          resources: {{limits: {{{resource}: "{job.gpus}"}}}}
-          readinessProbe: {{httpGet: {{path: /health, port: modelserver}}, periodSeconds: 10}}
-          volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
-      volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
-"""
-    plugins = f"""\
-# Settings of llm-d's endpoint picker (pluginsCustomConfig of its chart). blockSize and hashSeed must equal the servers'.
-apiVersion: inference.networking.x-k8s.io/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-  - type: single-profile-handler
-  - type: precise-prefix-cache-scorer
-    parameters:
-      tokenProcessorConfig: {{blockSize: {BLOCK}, hashSeed: "{_HASH_SEED}"}}
-      indexerConfig:
-        tokenizersPoolConfig:
-          modelName: {job.model}
-          uds: {{socketFile: /tmp/tokenizer/tokenizer-uds.socket}}
-      kvEventsConfig: {{topicFilter: "kv@", zmqEndpoint: "tcp://*:5557", discoverPods: false}}
-  - type: queue-scorer
-  - type: max-score-picker
-schedulingProfiles:
-  - name: default
-    plugins:
-      - {{pluginRef: precise-prefix-cache-scorer, weight: 10.0}}
-      - {{pluginRef: queue-scorer, weight: 1.0}}
-      - {{pluginRef: max-score-picker}}
-"""
-    return {"servers.yaml": deployment, "plugins.yaml": plugins}
 
 
 def needs_key(places: Sequence[Place], host: str) -> bool:

@@ -7,7 +7,8 @@ figure. An engine's utilisation is a share of it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from m3agent.serving.facts.table import Row, rows, within
@@ -84,6 +85,12 @@ class ArchitectureRow(Row):
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
     """Tensor-parallel sizes of SGLang's cookbook for M3."""
+    sglang_precisions: tuple[Precision, ...] = ()
+    """Precisions that the cookbook has; empty for any."""
+    vllm_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment that vLLM's recipe page sets."""
+    vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The same for MXFP8 weights, in addition."""
 
     def has_fp8_index(self, version: str | None) -> bool:
         """Return whether a version of vLLM has index keys in fp8; None means that a version can be chosen."""
@@ -168,7 +175,8 @@ class UnknownGpu(ValueError):
 def parse_gpus(text: str, memory: int | None = None) -> Fleet:
     """Parse a number of GPUs: `H200` (one), `8xH200`, `2x4xGB200` (two nodes of four), `8 x h20-141GB`.
 
-    More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`.
+    More GPUs than one machine has are spread over several: `8xGB200` means `2x4xGB200`, and so does `2xGB200 NVL4`. An NVL72 is
+    a rack of 18 machines.
 
     Args:
         text: The number of GPUs.
@@ -179,7 +187,7 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
         UnknownGpu: The table has no such GPU.
         ValueError: The text is not a number of GPUs; the message is one sentence.
     """
-    spec = re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower())  # noqa: RUF001  # the sign people paste
+    spec = _counted(re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower()))  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
     if match is None:
         shown = text if len(text) <= 40 else text[:39] + "…"
@@ -192,6 +200,12 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
         raise ValueError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
     fleet = Fleet(_named(model, size) if memory is None else _of_memory(model, size, memory), per_node, nodes)
     return fleet if second else fleet.of(per_node)
+
+
+def _counted(spec: str) -> str:
+    """Return `2xgb200 nvl4`, two boards of four GPUs, as the number of GPUs: `8xgb200`."""
+    board = re.fullmatch(r"(?:([0-9]{1,4})x)?(.*?[a-z0-9])[ -]?nvl([0-9]{1,3})", spec)
+    return spec if board is None else f"{int(board[1] or 1) * int(board[3])}x{board[2]}"
 
 
 def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:

@@ -75,6 +75,7 @@ class Setup:
         msa: True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton.
         index_cache: True if layers take over the choice of blocks of other layers.
         lora: True if the engine loads LoRA adapters.
+        gpu: Name of the kind of GPU; empty if unknown.
         env: Environment variables.
     """
 
@@ -112,6 +113,7 @@ class Setup:
     msa: bool = False
     index_cache: bool = False
     lora: bool = False
+    gpu: str = ""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 

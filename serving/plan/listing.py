@@ -21,7 +21,7 @@ from m3agent.serving.plan.engines import ENGINES
 
 _STARTS = {
     "vllm": ("vllm serve", "vllm.entrypoints.cli.main serve", "vllm.entrypoints.openai.api_server"),
-    "sglang": ("sglang.launch_server",),
+    "sglang": ("sglang.launch_server", "sglang serve"),
 }
 _MODEL = {"vllm": "--model", "sglang": "--model-path"}
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]?")  # 25.6k is 25,600; 1K is 1,024

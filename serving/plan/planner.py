@@ -478,7 +478,7 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
                 cost=_cost(plan, prices),
                 reasons=(*better, *reasons),
                 warnings=tuple(_warnings(plan)),
-                advice=tuple(_advice(plan, with_draft)),
+                advice=(*_advice(plan, with_draft), *_several(plan, found)),
             )
         )
     return result
@@ -571,8 +571,8 @@ def _better_than(plan: Plan, other: Plan) -> str:
         "its index keys are in bf16, not in fp8",
         f"it has fewer copies of the attention ({plan.dp}, not {other.dp})",
         (
-            f"it uses {plan.count} GPUs, not {other.count}, so its cache holds {plan.concurrency:.1f} sequences, not "
-            f"{other.concurrency:.1f}"
+            f"it uses {plan.count} GPUs, not {other.count}, so its cache holds {plan.kv_tokens * plan.dp:,} tokens, not "
+            f"{other.kv_tokens * other.dp:,}"
         ),
         "it has a draft",
     )
@@ -680,6 +680,21 @@ def _advice(plan: Plan, drafting: Plan | None) -> Iterator[str]:
     )
 
 
+def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
+    """Yield how several servers use all GPUs, if a part of them is enough for one: prefixes then stay in their server."""
+    fleet = plan.fleet
+    alone = [one for one in found if one.nodes == 1 and one.dp == 1 and one.count * 2 <= fleet.count]
+    if not alone or (plan.nodes == 1 and plan.count * 2 > fleet.count):
+        return
+    each = max(alone, key=lambda one: (one.count, one.sequences))
+    servers = fleet.count // each.count
+    tight = ", with little reserve of memory" if each.tight else ""
+    yield (
+        f"{servers} servers of {each.gpus} behind a router use {servers * each.count} GPUs and hold {servers * each.sequences} "
+        f"sequences{tight}: m3agent serve --servers HOST1,HOST2 --gpus {each.gpus} (docs/serving-ways.md)"
+    )
+
+
 def _warnings(plan: Plan) -> Iterator[str]:
     """Yield what the user should know before the start."""
     wish = plan.wish
@@ -773,8 +788,9 @@ def _cache_types(
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
     if engine is EngineKind.SGLANG:
-        ways = ARCHITECTURES[fleet.gpu.architecture].sglang_tp
-        yield from ((Split(tp, ep=True), 1) for tp in ways if tp <= fleet.per_node)
+        row = ARCHITECTURES[fleet.gpu.architecture]
+        if not row.sglang_precisions or precision in row.sglang_precisions:
+            yield from ((Split(tp, ep=True), 1) for tp in row.sglang_tp if tp <= fleet.per_node)
         return
     if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
         if fleet.gpu.name in _MSA_GPUS:
@@ -893,14 +909,19 @@ def _setup(
 ) -> Setup:
     amd = fleet.gpu.vendor is Vendor.AMD
     long = wish.context > NATIVE_CONTEXT
-    env = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"} if amd else {}
-    if amd and long:
+    vllm_on_amd = amd and engine is EngineKind.VLLM
+    row = ARCHITECTURES[fleet.gpu.architecture]
+    env = dict(row.vllm_env) if engine is EngineKind.VLLM else {}
+    if env and precision is Precision.MXFP8:
+        env |= row.vllm_mxfp8_env
+    if vllm_on_amd and long:
         env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
     return Setup(
         engine=engine,
         vendor=fleet.gpu.vendor,
         architecture=fleet.gpu.architecture,
+        gpu=fleet.gpu.name,
         precision=precision,
         context=wish.context,
         kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",
@@ -908,7 +929,7 @@ def _setup(
         rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
-        attention_backend="TRITON_ATTN" if amd else None,
+        attention_backend="TRITON_ATTN" if vllm_on_amd else None,
         moe_backend="emulation" if precision is Precision.MXFP4 else None,
         parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
         nodes=nodes,

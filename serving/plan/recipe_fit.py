@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.command_setup import setup_of
 from m3agent.serving.plan.gpus import Fleet
 from m3agent.serving.plan.kinds import EngineKind, Precision
@@ -42,8 +43,9 @@ def misfit(
         engine=_engine(recipe),
         vendor=fleet.gpu.vendor,
         architecture=fleet.gpu.architecture,
+        gpu=fleet.gpu.name,
         precision=precision or _PRECISIONS.get(recipe.checkpoint, Precision.BF16),
-        context=NATIVE_CONTEXT,
+        context=_window(argv),
         nodes=fleet.nodes,
         msa=MSA_FILE in recipe.files,
     )
@@ -52,6 +54,12 @@ def misfit(
     for trap in met(setup, Severity.REFUSE):
         return f"{recipe.name} cannot be served on {fleet}: {trap.sentence}"
     return None
+
+
+def _window(argv: Sequence[str]) -> int:
+    """Return the context window that a command of vLLM names, otherwise M3's own."""
+    given = LaunchCommand.of(argv).option("--max-model-len") or ("", "")
+    return int(given[1]) if given[1].isdecimal() else NATIVE_CONTEXT
 
 
 def _engine(recipe: Recipe) -> EngineKind:

@@ -181,7 +181,7 @@ def test_the_title_says_how_many_plans_are_shown() -> None:
     assert "\norder        Plans that hold all sequences asked for come first." in rest
     assert "\nother plans  Give --engine, --precision, --gpus or a higher --concurrency" in rest
     assert (
-        "\nwhy          better than the next plan: it uses 8 GPUs, not 4, so its cache holds 3.4 sequences, not 1.0\n"
+        "\nwhy          better than the next plan: it uses 8 GPUs, not 4, so its cache holds 1,762,432 tokens, not 545,408\n"
         in rest
     )
     assert "\n8  vllm" in rest and "\n9  " not in rest

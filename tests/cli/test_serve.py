@@ -600,7 +600,7 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
     folder = tmp_path / "set"
     shown = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--dry-run").stdout
     assert (
-        "\n# next         --write FOLDER in place of --dry-run writes these files\n\n# file server-1.sh\n"
+        "\n# next         --write FOLDER without --dry-run writes these files\n\n# file server-1.sh\n"
         in shown
     )
     done = machine.run("serve", "--servers", "2", "--gpus", "8xH200", "--write", str(folder))
@@ -609,6 +609,14 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
     assert "--tensor-parallel-size 4" in (folder / "server-2.sh").read_text()
     router = machine.run("serve", "--servers", "a,b", "--gpus", "4xH200", "--dry-run", "--router", "llm-d")
     assert "# file servers.yaml\n" in router.stdout
+
+
+def test_files_for_kubernetes_are_written_into_a_new_folder(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "m3"
+    done = machine.run("serve", "--kubernetes", str(folder), "--gpus", "8xH200")
+    assert done.returncode == 0, done.stderr
+    names = ["autoscaling.yaml", "servers.yaml", "weights.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == names
 
 
 @pytest.mark.parametrize(
@@ -623,7 +631,7 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
             "run each server-N.sh on its machine with bash, then set/router.sh where m3agent runs; then m3agent fix ISSUE",
         ),
         (("dynamo.sh",), "start all of them with: bash set/dynamo.sh"),
-        (("servers.yaml", "plugins.yaml"), "kubectl apply -f set/servers.yaml"),
+        (("weights.yaml", "servers.yaml"), "kubectl apply -f set/weights.yaml -f set/servers.yaml"),
     ],
 )
 def test_written_servers_say_how_to_start_them(files: tuple[str, ...], said: str) -> None:

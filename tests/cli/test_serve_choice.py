@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from m3agent.cli.serve.command import refuse_search_options
-from m3agent.cli.serve.dry_run import dry_run
-from m3agent.cli.serve.options import ServeRequest, choose
+from m3agent.cli.serve.dry_run import dry_run, files_text
+from m3agent.cli.serve.options import ServeRequest, choose, cluster_files
 from m3agent.util.errors import UsageError
 
 
@@ -116,3 +117,35 @@ def test_a_recipe_without_a_server_says_what_to_do_and_is_not_started() -> None:
     assert shown.endswith("\ndocker pull vllm/vllm-openai:minimax-m3\n")
     with pytest.raises(UsageError, match=said):
         choose(asked, {}, key=None, local=True)
+
+
+KUBERNETES = ServeRequest(gpus="8xH200", kubernetes=True)
+
+
+def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
+    choice, files = cluster_files(KUBERNETES, {})
+    assert [change.what for change in choice.prepared.left_out] == ["fast tokeniser"]
+    assert "VLLM_USE_FASTOKENS" not in files["servers.yaml"]
+    shown = files_text(choice, files, "--kubernetes")
+    assert [line for line in shown.splitlines() if line.startswith("# file ")] == [
+        f"# file {name}" for name in files
+    ]
+    router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
+    assert set(router) - set(files) == {"values.yaml"}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"slurm": True},
+        {"recipe": "vllm-nvidia-tp8"},
+        {"router": "dynamo"},
+        {"engine": "dynamo"},
+        {"engine": "embedded"},
+        {"servers": "2"},
+        {"engine": "trtllm", "precision": "nvfp4", "gpus": "4xB200", "image": "own:1"},
+    ],
+)
+def test_what_kubernetes_files_cannot_have_is_refused(beside: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        cluster_files(replace(KUBERNETES, **beside), {})

@@ -22,8 +22,8 @@ def lines(block: Block, width: int | None) -> list[str]:
 def test_the_plans_of_four_h200_at_80_columns() -> None:
     assert lines(overview(FOUND), 79) == [
         "#  ENGINE  WEIGHTS  GPUS    LAYOUT      KV CACHE   KV TOKENS  SEQUENCES  $/HOUR",
-        "1  vllm    mxfp8    4xH200  TP4         bf16       545,408    1.0        19.36",
-        "2  vllm    mxfp8    4xH200  TP2 DP2 EP  fp8+index  1,050,624  2.0        19.36",
+        "1  vllm    mxfp8    4xH200  TP4         bf16       545,408    1          19.36",
+        "2  vllm    mxfp8    4xH200  TP2 DP2 EP  fp8+index  1,050,624  2          19.36",
         "fp8+index: the cache keeps keys, values and index keys (for sparse attention)",
         "in fp8.",
         "",
@@ -38,7 +38,7 @@ def test_a_narrow_terminal_lacks_columns_and_keeps_the_numbers() -> None:
     shown = lines(overview(FOUND), 59)
     assert shown[:2] == [
         "#  ENGINE  WEIGHTS  GPUS    LAYOUT      SEQUENCES  $/HOUR",
-        "1  vllm    mxfp8    4xH200  TP4         1.0        19.36",
+        "1  vllm    mxfp8    4xH200  TP4         1          19.36",
     ]
     assert shown[3] == "too narrow for KV CACHE, KV TOKENS: --json has them"
     assert shown[7] == "1  ██████████████████▒▒▒▒░··  103.1 + 23.0 + 2.5 + 11.2 GiB"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from m3agent.serving.check.scrape import alert_rules, scrape_config
+from m3agent.serving.check.metrics import parse_metrics
+from m3agent.serving.check.scrape import JOB, PANELS, alert_rules, dashboard, scrape_config
 from m3agent.serving.client.endpoint import Endpoint, Flavour
 
 
@@ -62,3 +66,28 @@ def test_alerts(flavour: Flavour, count: int) -> None:
         assert rule.keys() == {"alert", "expr", "for", "annotations"}
         assert rule["expr"].count("(") == rule["expr"].count(")")
         assert count == 1 or rule["alert"] == "M3ServerDown" or f"{flavour}:" in rule["expr"]
+
+
+@pytest.mark.parametrize(("flavour", "count"), [("vllm", 10), ("sglang", 4), ("trtllm", 1)])
+def test_a_dashboard_shows_the_metrics_of_its_engine(flavour: Flavour, count: int) -> None:
+    board = json.loads(dashboard(endpoint(flavour=flavour)))
+    panels = board["panels"]
+    assert len(panels) == count
+    assert len({panel["id"] for panel in panels}) == count
+    places = [panel["gridPos"] for panel in panels]
+    assert len({(place["x"], place["y"]) for place in places}) == count
+    assert all(place["x"] + place["w"] <= 24 for place in places)
+    (source,) = board["templating"]["list"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {f"${{{source['name']}}}"}
+    assert all(panel["description"] and panel["targets"] for panel in panels)
+
+
+def test_the_dashboard_asks_for_metrics_that_the_engine_has() -> None:
+    page = (Path(__file__).parent / "vllm-0.24-metrics.txt").read_text()
+    known = {sample.name for sample in parse_metrics(page)}
+    for panel in PANELS:
+        for query in panel.queries:
+            names = re.findall(rf"({panel.engine}:\w+)(\{{[^}}]*\}})", query)
+            assert names, query
+            assert {selector for _, selector in names} == {f'{{job="{JOB}"}}'}
+            assert panel.engine != "vllm" or {name for name, _ in names} <= known

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from m3agent.serving.client.models import ModelRow
+from m3agent.serving.check.scrape import PanelRow
 from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
 from m3agent.serving.launch.fault_rows import EndRow, FaultRow
@@ -31,6 +32,7 @@ KINDS: dict[str, Any] = {
     "faults": FaultRow,
     "ends": EndRow,
     "models": ModelRow,
+    "panels": PanelRow,
 }
 
 

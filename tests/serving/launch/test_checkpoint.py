@@ -249,3 +249,10 @@ def test_another_model_is_no_draft(tmp_path: Path, config: dict[str, Any], said:
 def test_a_draft_that_cannot_be_read_is_refused(tmp_path: Path, model: str, said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         read_draft(model, {"HF_HUB_CACHE": str(tmp_path)})
+
+
+@pytest.mark.parametrize("name", ["MiniMaxAI/MiniMax-M3.1-Flash", "nvidia/MiniMax-M3.1-Flash-NVFP4"])
+def test_a_later_model_is_not_planned_as_m3(name: str, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="m3agent fix --endpoint URL --model NAME"):
+        read_checkpoint(name, {"HF_HOME": str(tmp_path)})
+    assert read_checkpoint("nvidia/MiniMax-M3-NVFP4", {"HF_HOME": str(tmp_path)}).precision == "nvfp4"

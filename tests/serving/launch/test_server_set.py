@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]
 
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.server_set import (
@@ -84,19 +83,6 @@ def test_dynamo_has_a_frontend_and_workers_without_options_of_a_server() -> None
         files(named_places("a,b"), "dynamo")
     with pytest.raises(ValueError, match="asks for no key"):
         files(local_places(2, 8, 8000), "dynamo", host="0.0.0.0")
-
-
-def test_llm_d_has_a_deployment_and_a_picker_with_the_same_blocks() -> None:
-    found = {name: yaml.safe_load(text) for name, text in files(local_places(3, 12, 8000), "llm-d").items()}
-    spec = found["servers.yaml"]["spec"]
-    (container,) = spec["template"]["spec"]["containers"]
-    assert (spec["replicas"], container["resources"]) == (3, {"limits": {"nvidia.com/gpu": "4"}})
-    assert container["command"] == ["vllm", "serve"]
-    assert container["args"][:3] == ["org/m3", "--block-size", "128"]
-    environment = {entry["name"]: entry.get("value") for entry in container["env"]}
-    (scorer,) = [plugin for plugin in found["plugins.yaml"]["plugins"] if "parameters" in plugin]
-    processor = scorer["parameters"]["tokenProcessorConfig"]
-    assert processor == {"blockSize": 128, "hashSeed": environment["PYTHONHASHSEED"]}
 
 
 @pytest.mark.parametrize(

@@ -122,3 +122,16 @@ def test_memory_that_is_given_replaces_the_table_s() -> None:
     with pytest.raises(UnknownGpu) as caught:
         parse_gpus("4xH200SXM")
     assert caught.value.near == ("H200",)
+
+
+@pytest.mark.parametrize(
+    ("text", "fleet"),
+    [
+        ("2xGB200 NVL4", "2x4xGB200"),
+        ("GB200-NVL4", "4xGB200"),
+        ("GB300 NVL72", "18x4xGB300"),
+        ("4xDGX Spark", "4x1xGB10"),
+    ],
+)
+def test_boards_and_machines_are_counted_in_gpus(text: str, fleet: str) -> None:
+    assert str(parse_gpus(text)) == fleet

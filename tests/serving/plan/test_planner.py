@@ -88,7 +88,7 @@ def test_a_million_tokens_on_four_h200() -> None:
 @pytest.mark.parametrize(
     ("gpus", "wish", "why"),
     [
-        ("8xH200", PlanRequest(), "it uses 8 GPUs, not 4, so its cache holds 3.4 sequences, not 1.0"),
+        ("8xH200", PlanRequest(), "it uses 8 GPUs, not 4, so its cache holds 1,762,432 tokens, not 545,408"),
         ("4xH200", PlanRequest(), "its KV cache is in bf16, not in fp8"),
         ("8xMI300X", PlanRequest(), "it has fewer copies of the attention (1, not 2)"),
         ("8xH200", PlanRequest(concurrency=30), "it holds more of the sequences that were asked for"),
@@ -272,7 +272,7 @@ def test_amd_gets_what_amd_needs() -> None:
     plan = best("4xMI355X", MILLION)
     assert plan.recipe == "vllm-amd-1m"
     assert plan.attention_backend == "TRITON_ATTN"
-    assert plan.env == {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0", "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
+    assert plan.env == AITER | {"VLLM_ROCM_USE_AITER": "1", "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}
     assert plan.rope is Rope.YARN
     assert plan.hf_overrides == {
         "text_config": {
@@ -463,3 +463,59 @@ def test_the_first_plan_holds_what_is_wanted_if_any_does(gpu: Gpu, count: int, w
     found = plans(Fleet(gpu, count), wish)
     if any(plan.sequences >= wish.concurrency for plan in found):
         assert found[0].sequences >= wish.concurrency
+
+
+AITER = {
+    "VLLM_USE_BREAKABLE_CUDAGRAPH": "0",
+    "VLLM_ROCM_USE_AITER_MOE": "1",
+    "VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "precision", "more"),
+    [
+        ("4xMI355X", Precision.MXFP8, {"VLLM_ROCM_USE_AITER": "1"}),
+        ("8xMI325X", Precision.MXFP8, {"VLLM_ROCM_USE_AITER": "1", "VLLM_ROCM_USE_AITER_MHA": "0"}),
+        ("8xMI300X", Precision.BF16, {}),
+    ],
+)
+def test_vllm_on_amd_has_the_environment_of_its_recipe_page(
+    gpus: str, precision: Precision, more: dict[str, str]
+) -> None:
+    plan = plans(parse_gpus(gpus), PlanRequest(precision=precision))[0]
+    assert plan.env == AITER | more
+
+
+@pytest.mark.parametrize(
+    ("gpus", "recipe"),
+    [("8xMI355X", "sglang-mi355x"), ("8xMI300X", "sglang-mi300x"), ("4xB200", "sglang-8gpu")],
+)
+def test_sglang_is_planned_as_its_cookbook_has_it(gpus: str, recipe: str) -> None:
+    wish = PlanRequest(engine=EngineKind.SGLANG, precision=Precision.MXFP8)
+    plan = plans(parse_gpus(gpus), wish)[0]
+    assert (plan.recipe, plan.env) == (recipe, {})
+    assert plans(parse_gpus("8xMI300X"), replace(wish, precision=Precision.BF16)) == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "context", "said"),
+    [
+        ("16xH100", 524_288, "2 servers of 8xH100-80 behind a router use 16 GPUs and hold 2 sequences"),
+        (
+            "16xH100",
+            1_048_576,
+            "2 servers of 8xH100-80 behind a router use 16 GPUs and hold 2 sequences, with little",
+        ),
+        ("8xH200", 524_288, ""),
+        ("8xA100", 524_288, ""),
+    ],
+)
+def test_gpus_of_which_a_half_is_enough_are_advised_as_several_servers(
+    gpus: str, context: int, said: str
+) -> None:
+    advice = [
+        one for one in plans(parse_gpus(gpus), PlanRequest(context=context))[0].advice if "servers" in one
+    ]
+    assert len(advice) == bool(said)
+    assert all(one.startswith(said) for one in advice)

@@ -34,6 +34,25 @@ NAMES = [
     "trtllm-b200-1x4",
     "dynamo-trtllm-disagg",
     "dynamo-vllm-agg",
+    "vllm-nvidia-nvfp4",
+    "vllm-nvidia-nvfp4-eagle3",
+    "vllm-nvidia-nvfp4-eagle3-gqa",
+    "vllm-nvidia-h100",
+    "vllm-nvidia-h200-humming",
+    "vllm-amd-mi300x-mxfp8",
+    "vllm-amd-mi355x-mxfp8",
+    "vllm-amd-mi355x-many",
+    "vllm-amd-mxfp4-tp8",
+    "vllm-amd-mxfp4-benchmark",
+    "sglang-b200",
+    "sglang-b300",
+    "sglang-h200",
+    "sglang-mi355x",
+    "sglang-mi300x",
+    "sglang-b200-prefill",
+    "sglang-b200-decode",
+    "sglang-h200-prefill",
+    "sglang-h200-decode",
 ]
 
 P = "--tool-call-parser minimax_m3 --reasoning-parser minimax_m3 --enable-auto-tool-choice"
@@ -92,9 +111,44 @@ PRINTED = {
         "--context-length 131072 --port 30000"
     ),
 }
+NVFP4 = "vllm serve nvidia/MiniMax-M3-NVFP4 --tensor-parallel-size 8 --trust-remote-code --block-size 128"
+SGLANG = "sglang serve --trust-remote-code --model-path {} --reasoning-parser auto --tool-call-parser auto"
+APART = "sglang serve --model-path {} --trust-remote-code --reasoning-parser auto --tool-call-parser auto"
+FA4 = "--attention-backend fa4 --page-size 128 --moe-runner-backend deep_gemm --chunked-prefill-size 8192"
+PRINTED |= {
+    "vllm-nvidia-nvfp4": f"{NVFP4} {P}",
+    "vllm-nvidia-h100": f"vllm serve {M}-MXFP8 --tensor-parallel-size 8 --block-size 128 --max-model-len 131072 {P}",
+    "vllm-amd-mi355x-mxfp8": (
+        f"vllm serve {M}-MXFP8 --tensor-parallel-size 8 --block-size 128 --attention-backend TRITON_ATTN {P}"
+    ),
+    "vllm-amd-mi355x-many": (
+        f"vllm serve {M}-MXFP8 --tensor-parallel-size 4 --block-size 128 --language-model-only --moe-backend aiter "
+        "--kv-cache-dtype fp8 --max-num-batched-tokens 32768 --attention-backend TRITON_ATTN --linear-backend "
+        f"emulation {P}"
+    ),
+    "sglang-b300": (
+        f"{SGLANG.format(M + '-MXFP8')} --tp 4 {FA4} --mem-fraction-static 0.75 --host 0.0.0.0 --port 30000"
+    ),
+    "sglang-h200": f"{SGLANG.format(M)} --tp 8 --mem-fraction-static 0.75 --host 0.0.0.0 --port 30000",
+    "sglang-b200-prefill": (
+        f"{APART.format(M + '-MXFP8')} --tp 4 --disaggregation-mode prefill --disaggregation-transfer-backend nixl "
+        "--disaggregation-ib-device mlx5_0 --host 0.0.0.0 --port 30000 --disaggregation-bootstrap-port 8998"
+    ),
+}
+
 # m3agent's own: the scripts read their address from them, so that `serve --host --port` can set it
 DYNAMO_ENV = {"HTTP_HOST": "0.0.0.0", "HTTP_PORT": "8000"}
 AMD_ENV = {"VLLM_USE_BREAKABLE_CUDAGRAPH": "0"}
+AITER = AMD_ENV | {"VLLM_ROCM_USE_AITER": "1"}
+FUSED = AITER | {
+    "VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS": "1",
+    "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "INT4",
+}
+QUICK = {
+    "VLLM_ROCM_QUICK_REDUCE_CAST_BF16_TO_FP16": "0",
+    "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION_MIN_SIZE_KB": "256",
+}
+HIGH = {"VLLM_FLOAT32_MATMUL_PRECISION": "high"}
 ENV = {
     "vllm-amd-tp8": AMD_ENV,
     "vllm-amd-tp8-ep": AMD_ENV,
@@ -106,6 +160,25 @@ ENV = {
     "trtllm-b200-1x4": {"MODEL": "/models/MiniMax-M3-NVFP4"},
     "dynamo-trtllm-disagg": DYNAMO_ENV,
     "dynamo-vllm-agg": DYNAMO_ENV,
+    "vllm-nvidia-nvfp4": HIGH,
+    "vllm-nvidia-nvfp4-eagle3": HIGH,
+    "vllm-nvidia-nvfp4-eagle3-gqa": HIGH,
+    "vllm-nvidia-h200-humming": {"VLLM_MARLIN_USE_ATOMIC_ADD": "1"},
+    "vllm-amd-mi300x-mxfp8": AITER
+    | {
+        "VLLM_ENGINE_READY_TIMEOUT_S": "3600",
+        "VLLM_ROCM_USE_AITER_MHA": "0",
+        "TORCH_BLAS_PREFER_HIPBLASLT": "1",
+        "NCCL_MIN_NCHANNELS": "112",
+        "GPU_MAX_HW_QUEUES": "2",
+    },
+    "vllm-amd-mi355x-mxfp8": FUSED,
+    "vllm-amd-mi355x-many": FUSED | QUICK | {"VLLM_ROCM_SHUFFLE_KV_CACHE_LAYOUT": "1"},
+    "vllm-amd-mxfp4-benchmark": FUSED
+    | QUICK
+    | {"VLLM_ENGINE_READY_TIMEOUT_S": "3600", "VLLM_ROCM_USE_AITER_MOE": "1"},
+    "sglang-mi355x": {"SGLANG_USE_AITER": "1"},
+    "sglang-mi300x": {"SGLANG_USE_AITER": "1"},
 }
 
 

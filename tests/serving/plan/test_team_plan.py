@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 
+from m3agent.agent.ui.plan_view import overview
 from m3agent.serving.plan.agents import (
     CONVERSATION,
     LONGEST_REPOSITORY,
@@ -147,3 +148,15 @@ def test_servers_are_named_as_a_command_only_where_each_keeps_its_sessions() -> 
     assert plans(parse_gpus("4xH200"), wish)[0].sequences >= 4
     assert command("8xH200", 700_000) == "", "its best plan has two ranks"
     assert command("8xH100-80", 200_000) == "", "with four sequences its best plan keeps one session"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "agents", "repository"),
+    [("8xH200", 64, 300_000), ("8xH200", 64, 20_000), ("8xB300", 40, 700_000)],
+)
+def test_the_plan_and_the_team_name_one_number_of_sessions(gpus: str, agents: int, repository: int) -> None:
+    team = answer(gpus, agents, repository)
+    plan = plans(parse_gpus(gpus), PlanRequest(context=session_tokens(repository), concurrency=agents))[0]
+    shown = [line.plain for line in overview([plan])(None)][1].split()
+    assert team.plan.gpus == plan.gpus
+    assert shown[-2] == str(team.kept) == str(plan.json()["sequences"])

@@ -185,6 +185,16 @@ EXAMPLES: dict[str, tuple[Setup, dict[str, Any], dict[str, Any]]] = {
         {"precision": Precision.INT4, "nodes": 1},
     ),
     "trtllm-padded-graphs": (MSA, {}, {"msa": False}),
+    "h100-window": (
+        replace(H200, gpu="H100-80", tp=8),
+        {"context": 131_073},
+        {"context": 131_072},
+    ),
+    "h20-images": (
+        replace(H200, tp=8, text_only=False),
+        {"gpu": "H20-96"},
+        {"gpu": "H20-141"},
+    ),
     "not-measured-engine": (SGLANG, {}, {"engine": EngineKind.VLLM}),
 }
 

@@ -1,0 +1,200 @@
+"""Files for Kubernetes: every object fits the schemas of its API, and says what the server needs.
+
+`schemas/kubernetes.json` has the schemas of the kinds that are written; its `source` says where they come from. The pods of a
+LeaderWorkerSet have Kubernetes' own schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from m3agent.serving.launch.job import EngineJob
+from m3agent.serving.launch.kubernetes import NAME, PORT, SECRET, Cluster, kubernetes_files
+from m3agent.serving.launch.prepare import LaunchRequest, prepare
+from m3agent.serving.plan.gpus import Vendor, parse_gpus
+from m3agent.serving.plan.kinds import EngineKind
+from m3agent.serving.plan.listing import listing, problems
+from m3agent.serving.plan.memory_model import GIB
+from m3agent.serving.plan.planner import PlanRequest, plans
+from m3agent.serving.plan.recipe import recipe
+
+SCHEMAS = json.loads((Path(__file__).parent / "schemas" / "kubernetes.json").read_text())
+ARGV = ("vllm", "serve", "org/m3", "--block-size", "128", "--port", "9", "--host", "127.0.0.1")
+JOB = EngineJob(
+    "vllm",
+    ARGV,
+    {"SWITCH": "1", "VLLM_API_KEY": "$M3AGENT_API_KEY"},
+    {},
+    "0.0.0.0",
+    9,
+    8,
+    image="image:1",
+    model="org/m3",
+)
+CLUSTER = Cluster("nvidia.com/gpu", weights=400 * GIB)
+
+
+def objects(files: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """The objects by kind, each compared with its schema."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, text in files.items():
+        if name == "values.yaml":
+            continue
+        for one in yaml.safe_load_all(text):
+            schema = {**SCHEMAS["kinds"][one["kind"]], "definitions": SCHEMAS["definitions"]}
+            jsonschema.Draft202012Validator(schema).validate(one)
+            assert one["kind"] not in found
+            found[one["kind"]] = one
+    return found
+
+
+def planned(gpus: str, wish: PlanRequest, host: str = "0.0.0.0") -> EngineJob:
+    plan = plans(parse_gpus(gpus), wish)[0]
+    wanted = LaunchRequest(host=host, in_image=True)
+    job = prepare(recipe(plan.recipe), wanted, plan).job
+    return replace(job, image=job.image or "image:1")
+
+
+@pytest.mark.parametrize("gpus", ["8xH200", "2x8xH100", "4xB300", "8xMI355X", "4x1xGB10", "8xA100"])
+@pytest.mark.parametrize("host_cache", [0, 400_000_000_000])
+def test_the_objects_of_plans_fit_their_schemas(gpus: str, host_cache: int) -> None:
+    fleet = parse_gpus(gpus)
+    resource = "amd.com/gpu" if fleet.gpu.vendor is Vendor.AMD else "nvidia.com/gpu"
+    job = planned(gpus, PlanRequest(host_cache=host_cache))
+    found = objects(kubernetes_files(job, Cluster(resource, 400 * GIB)))
+    kind = "LeaderWorkerSet" if job.nodes > 1 else "Deployment"
+    assert set(found) == {
+        *("PersistentVolumeClaim", "Job", "Service", "PodDisruptionBudget", "ScaledObject"),
+        kind,
+    }
+    assert found["ScaledObject"]["spec"]["scaleTargetRef"]["kind"] == kind
+    spec = found[kind]["spec"]
+    pods = [spec["template"]] if job.nodes == 1 else list(pods_of(spec).values())
+    for pod in pods:
+        (container,) = pod["spec"]["containers"]
+        each = {resource: str(job.gpus // job.nodes)}
+        assert container["resources"] == {"limits": each, "requests": each}
+        (shared,) = [one["emptyDir"]["sizeLimit"] for one in pod["spec"]["volumes"] if "emptyDir" in one]
+        assert int(shared.removesuffix("Gi")) == 16 + math.ceil(host_cache / GIB)
+        words = [
+            *container["command"],
+            *(word.replace("$(LWS_WORKER_INDEX)", "1") for word in container["args"]),
+        ]
+        assert problems(words, listing("vllm")) == []
+
+
+def pods_of(spec: dict[str, Any]) -> dict[str, Any]:
+    return {name: spec["leaderWorkerTemplate"][f"{name}Template"] for name in ("leader", "worker")}
+
+
+def test_a_schema_refuses_what_the_api_does_not_have() -> None:
+    text = kubernetes_files(JOB, CLUSTER)["servers.yaml"]
+    for wrong in (
+        text.replace("failureThreshold", "failures"),
+        text.replace("maxSurge: 0", "maxSurge: {}"),
+        text.replace("kind: Deployment", "kind: Service"),
+    ):
+        with pytest.raises(jsonschema.ValidationError):
+            objects({"servers.yaml": wrong})
+
+
+def test_a_server_never_downloads_and_has_the_key_from_a_secret() -> None:
+    found = objects(kubernetes_files(JOB, CLUSTER))
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    env = {one["name"]: one.get("value", one.get("valueFrom")) for one in server["env"]}
+    assert env["VLLM_API_KEY"] == {"secretKeyRef": {"name": SECRET, "key": "key"}}
+    assert (env["HF_HUB_OFFLINE"], env["SWITCH"]) == ("1", "1")
+    assert server["args"][-4:] == ["--port", str(PORT), "--host", "0.0.0.0"]
+    (download,) = found["Job"]["spec"]["template"]["spec"]["containers"]
+    assert download["command"][-1] == "hf download org/m3"
+    volume = {"name": "weights", "mountPath": env["HF_HOME"]}
+    assert volume in server["volumeMounts"]
+    assert volume in download["volumeMounts"]
+    assert found["PersistentVolumeClaim"]["spec"]["resources"]["requests"]["storage"] == "480Gi"
+
+
+def test_a_slow_start_is_awaited_and_a_hanging_server_is_started_again() -> None:
+    (server,) = objects(kubernetes_files(JOB, CLUSTER))["Deployment"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    seconds = {
+        kind: server[f"{kind}Probe"]["periodSeconds"] * server[f"{kind}Probe"]["failureThreshold"]
+        for kind in ("startup", "readiness", "liveness")
+    }
+    assert seconds == {"startup": 3600, "readiness": 15, "liveness": 180}
+
+
+def test_only_the_first_of_several_machines_answers() -> None:
+    job = replace(JOB, nodes=2, gpus=16, draft="org/draft")
+    found = objects(kubernetes_files(job, CLUSTER))
+    pods = pods_of(found["LeaderWorkerSet"]["spec"])
+    labels = found["Service"]["spec"]["selector"]
+    assert [labels.items() <= pod["metadata"]["labels"].items() for pod in pods.values()] == [True, False]
+    leader, worker = (pod["spec"]["containers"][0] for pod in pods.values())
+    assert "--headless" in worker["args"]
+    assert "--headless" not in leader["args"]
+    assert "startupProbe" in leader
+    assert "startupProbe" not in worker
+    assert "VLLM_HOST_IP" in [one["name"] for one in worker["env"]]
+    assert found["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]["size"] == 2
+    download = found["Job"]["spec"]["template"]["spec"]["containers"][0]["command"][-1]
+    assert download == "hf download org/m3 && hf download org/draft"
+
+
+def test_llm_d_reads_the_blocks_that_the_servers_report() -> None:
+    job = planned("4xH200", PlanRequest(), "127.0.0.1")
+    files = kubernetes_files(job, replace(CLUSTER, replicas=3, llm_d=True))
+    deployment = objects(files)["Deployment"]
+    (server,) = deployment["spec"]["template"]["spec"]["containers"]
+    args = server["args"]
+    events = json.loads(args[args.index("--kv-events-config") + 1])
+    router = yaml.safe_load(files["values.yaml"])["router"]
+    picker = yaml.safe_load(*router["epp"]["pluginsCustomConfig"].values())
+    parameters = {one["type"]: one["parameters"] for one in picker["plugins"] if "parameters" in one}
+    producer = parameters["precise-prefix-cache-producer"]
+    discovery = producer["kvEventsConfig"]
+    assert picker["apiVersion"] == "llm-d.ai/v1alpha1"
+    assert events["endpoint"] == f"tcp://*:{discovery['podDiscoveryConfig']['socketPort']}"
+    assert discovery["discoverPods"] is True
+    assert events["topic"].startswith(discovery["topicFilter"])
+    served = args[args.index("--served-model-name") + 1]
+    assert events["topic"].endswith(f":{PORT}@{served}")
+    assert parameters["token-producer"] == {"modelName": served, "vllm": {"url": f"http://{NAME}:{PORT}"}}
+    assert producer["tokenProcessorConfig"] == {"blockSizeTokens": int(args[args.index("--block-size") + 1])}
+    names = {one["type"] for one in picker["plugins"]}
+    assert {one["pluginRef"] for one in picker["schedulingProfiles"][0]["plugins"]} < names
+    assert router["modelServers"]["matchLabels"].items() <= deployment["metadata"]["labels"].items()
+    assert deployment["spec"]["replicas"] == 3
+    assert "secretKeyRef" not in files["servers.yaml"]
+
+
+def test_sglang_gets_its_key_as_an_option_and_no_scaler() -> None:
+    found = objects(kubernetes_files(planned("4xB200", PlanRequest(engine=EngineKind.SGLANG)), CLUSTER))
+    (server,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert server["args"][server["args"].index("--api-key") + 1] == "$(M3AGENT_API_KEY)"
+    assert "--config" not in server["args"]
+    assert "M3AGENT_API_KEY" in [one["name"] for one in server["env"]]
+    assert "ScaledObject" not in found
+
+
+@pytest.mark.parametrize(
+    ("job", "cluster"),
+    [
+        (replace(JOB, engine="trtllm"), CLUSTER),
+        (replace(JOB, model="/models/m3"), CLUSTER),
+        (replace(JOB, draft="/models/draft"), CLUSTER),
+        (replace(JOB, engine="sglang"), replace(CLUSTER, llm_d=True)),
+        (replace(JOB, nodes=2), replace(CLUSTER, llm_d=True)),
+    ],
+)
+def test_what_cannot_run_there_is_refused(job: EngineJob, cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match=r"leave out|take the files|name a checkpoint"):
+        kubernetes_files(job, cluster)
