@@ -47,16 +47,17 @@ def eval_card(
     Exit codes: 0 every attempt has a result; 2 wrong use; 3 some have none because the machine or the model server
     failed; 130 interrupted.
     """
-    from m3agent.agent.session.usage import prices_at
+    from m3agent.agent.session.usage import prices_of
     from m3agent.evals.card.config import adapters_of, key_of, read_config
     from m3agent.evals.card.run import agents_of, make_card, open_runs, verifying
     from m3agent.evals.data.load import digest
     from m3agent.evals.grade.validate import Validations
     from m3agent.evals.run.parts import standard_parts
+    from m3agent.serving.client.endpoint import unasked
 
     wish = read_config(config)
     adapters = adapters_of(wish, config)
-    prices = prices_at(wish.server.endpoint, wish.server.price)
+    prices = prices_of(unasked(wish.server.endpoint, wish.server.model), wish.server.price)
     agents = agents_of(adapters, wish, prices, key_of(wish.server))
     instances = load_rows(_beside(config, wish.data), ",".join(wish.ids))
     invalid: dict[str, str] = {}

@@ -417,7 +417,8 @@ def doubled(chunks: list[Chunk], _: Turn) -> list[Chunk]:
 
 
 def empty_choices(chunks: list[Chunk], _: Turn) -> list[Chunk]:
-    return [chunk for given in chunks for chunk in ({"choices": []}, {"choices": None}, given)]
+    empty: list[Chunk] = [{"choices": []}, {"choices": None}]
+    return [chunk for given in chunks for chunk in (*empty, given)]
 
 
 def in_reasoning(turn: Turn) -> Any:

@@ -55,9 +55,8 @@ def parameters(url: str, model: str, **fields: Any) -> dict[str, Any]:
     at = unasked(url, model)
     at = endpoint(at.url, flavour=at.flavour, reasoning_field=at.reasoning_field, model=model, **fields)
     tools = [{"type": "function", "function": {"name": "f"}}]
-    thinking = "enabled"
     return request_parameters(
-        at, tools, tool_choice="auto", max_tokens=None, thinking=thinking, sampling=Sampling()
+        at, tools, tool_choice="auto", max_tokens=None, thinking="enabled", sampling=Sampling()
     )
 
 

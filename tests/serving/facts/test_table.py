@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.client.models import ModelRow
 from m3agent.serving.check.scrape import PanelRow
+from m3agent.serving.client.models import ModelRow
 from m3agent.serving.errors import TableError
 from m3agent.serving.facts.table import TABLES, Condition, parse_rows, raw_rows, raw_text, rows, within
 from m3agent.serving.launch.fault_rows import EndRow, FaultRow
