@@ -94,6 +94,9 @@ def environment_layer(builder: Builder, declared: Declared, below: Image, exclud
         "import_folders": declared.import_folders,
         "exclude_newer": exclude_newer,
     }
+    if declared.not_of_index:  # the names of other images stay
+        made_from["members"] = [asdict(member) for member in declared.members]
+        made_from["not_of_index"] = declared.not_of_index
 
     def steps() -> list[Step]:
         lists = {

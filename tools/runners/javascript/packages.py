@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 import re
 
 from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
+from m3agent.util.member_patterns import is_member
 
 LOCKS = {
     "package-lock.json": "npm",
@@ -37,20 +37,6 @@ def member_patterns(tree: Tree, root: str) -> list[str]:
             r"^[ \t]*-[ \t]*['\"]?([^'\"#\n]+?)['\"]?[ \t]*(?:#.*)?$", block[1], re.MULTILINE
         )
     return patterns
-
-
-def is_member(patterns: list[str], folder: str) -> bool:
-    """Return whether a folder, relative to the workspace's root, is one of its packages."""
-
-    def matches(pattern: str) -> bool:
-        pattern = pattern.removeprefix("./").rstrip("/")
-        if pattern.endswith("/**"):
-            return folder.startswith(pattern[:-2])
-        return fnmatch.fnmatchcase(folder, pattern) and folder.count("/") == pattern.count("/")
-
-    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
-    refused = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    return any(map(matches, wanted)) and not any(map(matches, refused))
 
 
 def workspace_of(tree: Tree, folder: str) -> str:
