@@ -71,13 +71,17 @@ def test_the_hash_has_the_inputs_and_nothing_else_of_the_tree(workspace_of: Work
     suite = needs(
         "web",
         inputs=("web/lock", "web/none"),
-        keep=("deps", "kept", "/opt/cache", "../out"),
+        keep=("deps", "kept", "/opt/cache", "../out", "../../outside"),
         commands=(("x",),),
     )
     job = suite_job(suite, workspace.entries(workspace.base))
     assert job["inputs"] == [("web/lock", workspace.entries(workspace.base)["web/lock"].sha)]
-    assert job["keep"] == ["web/deps", "web/kept", "/opt/cache"]
-    assert job["untracked"] == ["web/deps", "/opt/cache"]
+    assert job["keep"] == ["web/deps", "web/kept", "/opt/cache", "out"]
+    assert job["untracked"] == ["web/deps", "/opt/cache", "out"]
+    other = replace(
+        suite, name="own:web/inner", root="web/inner", preparation=replace(suite.preparation, root="web")
+    )
+    assert {**suite_job(other, workspace.entries(workspace.base)), "suite": suite.name} == job
 
 
 @pytest.mark.parametrize(

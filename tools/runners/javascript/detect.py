@@ -6,8 +6,8 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
@@ -31,10 +31,8 @@ _WRAPPERS = frozenset(
 """Words before a test runner that start it."""
 _MANAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_OWN_VARIABLES = frozenset(
-    {"CI", "TZ", "LC_ALL", "NO_COLOR", "FORCE_COLOR", "PATH", "HOME", "NODE_TEST_CONTEXT"}
-)
-"""Variables that m3agent sets, or that would change results."""
+_OWN_VARIABLES = frozenset({"CI", "PATH", "HOME", "NODE_TEST_CONTEXT"})
+"""Variables that only m3agent sets. A script may set all others, such as TZ: its tests were written with them."""
 _MOST_CALLS = 20
 """Most scripts that one script may call."""
 
@@ -77,8 +75,19 @@ def _calls(script: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator
     if script in seen or len(seen) >= _MOST_CALLS:
         return
     seen.append(script)
+    exported: dict[str, str] = {}
     for words in _commands(script):
-        yield from _call(words, scripts, seen)
+        if words[:1] == ["export"]:
+            exported |= _assigned(words[1:])
+        env = dict(exported)
+        for call in _call(words, scripts, seen, env):
+            yield replace(call, env={**env, **call.env})
+
+
+def _assigned(words: Iterable[str]) -> dict[str, str]:
+    """Return the variables that words like `TZ=UTC` set."""
+    matches = filter(None, map(_ASSIGNMENT.fullmatch, words))
+    return {match[1]: match[2] for match in matches if match[1] not in _OWN_VARIABLES}
 
 
 def _commands(script: str) -> Iterator[list[str]]:
@@ -99,24 +108,24 @@ def _commands(script: str) -> Iterator[list[str]]:
     yield words
 
 
-def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
-    env: dict[str, str] = {}
+def _call(
+    words: Sequence[str], scripts: Mapping[str, Any], seen: list[str], env: dict[str, str]
+) -> Iterator[Call]:
+    """Yield the calls of a command; add the variables that it sets before them to `env`."""
     node: list[str] = []
     is_node = False
     for at, word in enumerate(words):
         name = word.rpartition("/")[2].removesuffix(".js").removesuffix(".mjs").removesuffix(".cjs")
         rest = tuple(words[at + 1 :])
-        assignment = _ASSIGNMENT.fullmatch(word)
-        if assignment:
-            if assignment[1] not in _OWN_VARIABLES:
-                env[assignment[1]] = assignment[2]
+        if _ASSIGNMENT.fullmatch(word):
+            env |= _assigned([word])
         elif name in PROGRAMS:
-            yield Call(PROGRAMS[name], rest, tuple(node), env)
+            yield Call(PROGRAMS[name], rest, tuple(node))
             return
         elif name in ("node", "tsx", "ts-node") and "--test" in rest:
             loader = {"tsx": ("--import", "tsx"), "ts-node": ("--require", "ts-node/register")}.get(name, ())
             options, files = _node_arguments(rest)
-            yield Call("node-test", files, (*loader, *options), env)
+            yield Call("node-test", files, (*loader, *options))
             return
         elif name in ("run-s", "run-p", "npm-run-all", "npm-run-all2"):
             for called in rest:

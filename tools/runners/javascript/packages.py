@@ -22,6 +22,9 @@ _MODERN_YARN = "4.9.2"
 _PNPM_OF_LOCK = {"5": "7.33.7", "6": "8.15.9", "9": "9.15.9"}
 """Version of pnpm that reads a lock file, by the lock file's version. Later lock files need the last version here."""
 
+_LINK = re.compile(r"(?:file|link|portal):((?!/).*)")
+"""A dependency in a folder of the repository."""
+
 
 def member_patterns(tree: Tree, root: str) -> list[str]:
     """Return the patterns of a workspace's packages, relative to its root; empty if it is no workspace."""
@@ -65,24 +68,21 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
     locks = [
         lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
     ]
-    folder = posixpath.relpath(root or ".", suite.root or ".")
     command, notices = _install(manager, version, tree, root, locks)
-    if folder != ".":
-        option = {"npm": "--prefix", "pnpm": "--dir", "yarn": "--cwd"}["npm" if manager == "bun" else manager]
-        program = 3 if command[0] == "npx" else 1
-        command = (*command[:program], option, folder, *command[program:])
     members = [_in(root, "package.json")]
     patterns = member_patterns(tree, root)
     for path in tree.named("package.json"):
         inner = posixpath.dirname(path)[len(root) :].lstrip("/")
         if is_within(path, root) and is_member(patterns, inner):
             members.append(path)
+    for path in members:  # it grows
+        named = {_in(folder, "package.json") for folder in _linked(tree, path)}
+        members += sorted((named & tree.paths).difference(members))
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
     inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
-    keep = [
-        posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), suite.root or ".") for path in members
-    ]
+    keep = [posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), root or ".") for path in members]
     return Preparation(
+        root=root,
         system_packages=("nodejs", "npm"),
         commands=(command,),
         inputs=tuple(inputs),
@@ -123,6 +123,18 @@ def _install(
         else []
     )
     return ("npm", "install", *quiet), notices
+
+
+def _linked(tree: Tree, manifest: str) -> set[str]:
+    """Return the folders of the repository that a package.json names as dependencies."""
+    kinds = ("dependencies", "devDependencies", "optionalDependencies")
+    tables = [wanted for kind in kinds if isinstance(wanted := tree.json(manifest).get(kind), dict)]
+    matches = (_LINK.match(str(text)) for wanted in tables for text in wanted.values())
+    return {
+        posixpath.normpath(_in(posixpath.dirname(manifest), match[1].rstrip("/")))
+        for match in matches
+        if match
+    }
 
 
 def _in(folder: str, name: str) -> str:
