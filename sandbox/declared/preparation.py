@@ -33,6 +33,8 @@ class Preparation:
     """What is missing or left out, as sentences for people."""
     root: str | None = None
     """Folder in which the commands run, such as that of a workspace, whose suites share them; None for the suite's."""
+    warm: tuple[tuple[str, ...], ...] = ()
+    """Commands without a network that compile dependencies ahead, into `keep`. They make a layer of their own, and may fail."""
 
 
 @dataclass(frozen=True)

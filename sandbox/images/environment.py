@@ -255,11 +255,14 @@ class _Finder:
                     builder.say(f"{suite.name}: {notice}")
                 continue
             job = suite_job(suite, self.entries)
-            same = json.dumps({**job, "suite": ""}, sort_keys=True)
+            same = json.dumps([{**job, "suite": ""}, suite.preparation.warm], sort_keys=True)
             if same not in done:
                 done.add(same)
                 with builder.tolerant(f"continuing without the dependencies of {suite.name}"):
                     image = builder.image(suite_layer(builder, suite, job, self.workspace, image), image)
+                    if suite.preparation.warm:
+                        job |= {"commands": (), "offline_commands": suite.preparation.warm}
+                        image = builder.image(suite_layer(builder, suite, job, self.workspace, image), image)
         return image
 
     def again(self, image: str) -> str:

@@ -20,6 +20,11 @@ _FOLDER = re.compile(
     r"""(?:=>|^(?:[ \t]*|use[ \t]+(?:\([ \t]*)?))[ \t]*["`]?(\.{1,2}(?:/[^\s"`]*)?)(?=[\s"`)]|$)""",
     re.MULTILINE,
 )
+_REQUIRED = re.compile(r"^[ \t]*(?:require[ \t]+)?(\S+)[ \t]+v\d", re.MULTILINE)
+_IMPORT = re.compile(
+    rb"""^[ \t]*(?:import[ \t]+)?(?:[\w.]+[ \t]+)?["`]([\w.-]+/[\w./~+-]+)["`][ \t]*(?://.*)?\r?$""",
+    re.MULTILINE,
+)
 _TAKES_TEST = re.compile(rb"\bfunc\b[^{;]*[\s*]testing\.(?:TB|[TBFM])\b")
 """A function with a test among its parameters or results."""
 
@@ -55,6 +60,7 @@ class Go(DrivenRunner):
             offline_commands=(("env", f"GOCACHE={CACHE}", "go", "build", "std"),),
             inputs=tuple(sorted({path for path in inputs if path in tree.paths})),
             keep=(CACHE,) if vendored else (MODULES, CACHE),
+            warm=() if vendored else _compiled(suite, tree),
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
         )
 
@@ -112,6 +118,16 @@ def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
     if _work_file(suite, tree) is not None and _workspace(suite, tree) is None:
         found["GOWORK"] = "off"
     return found
+
+
+def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
+    """Return the command that compiles the packages of other modules that a module imports."""
+    modules = tuple(f"{name}/" for name in _REQUIRED.findall(tree.text(suite.path("go.mod"))))
+    inner = [path for path in tree.paths if path.endswith(".go") and is_within(path, suite.root)]
+    found = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
+    packages = sorted(name for name in found if f"{name}/".startswith(modules))
+    script = f'GOCACHE={CACHE} go list -e -export -deps -f "{{{{.Error}}}}" -- "$@" || true'
+    return (("sh", "-c", script, "sh", *packages),) if modules and packages else ()
 
 
 def _work_file(suite: Suite, tree: Tree) -> str | None:

@@ -327,7 +327,11 @@ def test_skipped_tests_of_catch_are_skipped_whatever_the_exit_status() -> None:
     }
     done["watched"] = [*RETURNED[:-1], ["return", 4, 2, ""]]
     report = read(done)
-    assert (report.sets["skipped"], report.red, report.complete) == (["tests/unit_test.cpp::adds"], set(), True)
+    assert (report.sets["skipped"], report.red, report.complete) == (
+        ["tests/unit_test.cpp::adds"],
+        set(),
+        True,
+    )
     assert not report.signs.forged
 
 

@@ -89,6 +89,20 @@ def test_a_module_of_a_workspace_sees_the_others(uses: str) -> None:
     assert (outside.inputs, outside.env["GOWORK"]) == (("tools/go.mod",), "off")
 
 
+def test_the_packages_that_a_module_imports_are_compiled_ahead() -> None:
+    files = {
+        "go.mod": "module x.test/own\nrequire (\n\tx.test/far v1.2.0 // indirect\n)\nrequire y.test/z v0.1.0\n",
+        "a.go": 'package a\n\nimport (\n\t"fmt"\n\tq "x.test/far/in" // why\n\t"x.test/own/b"\n\t"x.test/farther/c"\n)\n',
+        "b/b_test.go": 'package b\nimport . "y.test/z"\nvar list = []string{\n"x.test/far/list",\n}\n',
+        "c/c.go": 'import "x.test/far/in"\n',
+    }
+    (command,) = GO.prepare(SUITE, records.tree_of(files)).warm
+    assert command[4:] == ("x.test/far/in", "y.test/z")
+    vendored = GO.prepare(SUITE, records.tree_of({**files, "vendor/modules.txt": ""}))
+    alone = GO.prepare(SUITE, records.tree_of({"go.mod": "module x\n", "a.go": 'import "x/b"\n'}))
+    assert (vendored.warm, alone.warm) == ((), ())
+
+
 def test_the_environment_has_the_modules_that_replace_others() -> None:
     files = {
         "cmd/go.mod": "module x\nreplace (\n\ta.test/b v1 => ../b\n)\nreplace a.test/c => ./c // see ./d\n",
