@@ -144,12 +144,8 @@ def _siblings(source: Path, modules: Path) -> Iterator[str]:
 def _link_modules(folder: Path, target: Path, roots: tuple[Path, Path], needs: re.Pattern[bytes]) -> None:
     """Link installed packages one by one, so that the repository's own packages among them are those of the work tree.
 
-    Args:
-        folder: The folder of the packages.
-        target: The new folder.
-        roots: The user's folder and the work tree.
-        needs: Matches the package.json of packages that need one of the repository's. Node looks for it where their files
-            really are, so they are copied.
+    Node looks for a package's dependencies where its files really are. So packages whose package.json matches `needs`, because
+    they need one of the repository's, are copied. `roots` are the user's folder and the work tree.
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():

@@ -14,12 +14,11 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
-from m3agent.sandbox.declared.in_tree import PROJECT_READERS, read_in_tree
+from m3agent.sandbox.declared.in_tree import read_in_tree, read_project
 from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.named import read_bounds, read_named, read_nox
-from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
-from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
+from m3agent.sandbox.declared.setup_files import read_tox
 from m3agent.sandbox.declared.testing import (
     PLAIN_FOLDER,
     read_django,
@@ -131,8 +130,7 @@ def read_required_pythons(files: Files) -> tuple[str, ...]:
     If it accepts a range, results on another version than the pinned one count as well.
     """
     found = ScanResult()
-    for read in (read_pyproject, read_setup_cfg, read_setup_py):
-        read(files, found)
+    read_project(files, found)
     if found.python is None:
         read_locks(files, found)
     return pythons_in(found.python or "") or _minor(_pin(files, found)) or read_ci_pythons(files)
@@ -166,9 +164,7 @@ def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
 
 def _scan(files: Files, found: ScanResult) -> ScanResult:
     """Add what the files declare, besides what only nox names."""
-    read_pyproject(files, found)
-    read_setup_cfg(files, found)
-    read_setup_py(files, found)
+    read_project(files, found)
     for path in requirements_files(files):
         read_requirements(files, path, found)
     read_tox(files, found)
@@ -185,12 +181,10 @@ def _add_members(files: Files, found: ScanResult, names: Iterable[str]) -> None:
         if not folder or (folder, extras) in done:
             continue
         done.add((folder, extras))
-        below = files.below(folder)
         inner = ScanResult(
             named=found.named | extras, groups=found.groups, in_tree=found.in_tree, asked=found.asked
         )
-        for read in PROJECT_READERS:
-            read(below, inner)
+        read_project(files.below(folder), inner)
         found.take(inner, folder)
         todo += found.asked
 

@@ -43,10 +43,17 @@ LINES = (
     *("tool.hatch.envs.*.dependencies", "tool.hatch.envs.*.extra-dependencies"),
 )
 """Lists of requirement lines, which may name a folder."""
-MEMBERS = (("tool.uv.workspace.members", "tool.uv.workspace.exclude"), ("tool.hatch.workspace.members", ""))
+MEMBERS = (
+    ("tool.uv.workspace.members", "tool.uv.workspace.exclude"),
+    ("tool.hatch.workspace.members", "tool.hatch.workspace.exclude"),
+)
 """Lists with patterns of a workspace's members, and of the folders that are none."""
-PROJECT_READERS = (read_pyproject, read_setup_cfg, read_setup_py)
-"""Readers of the files that declare one project."""
+ELSEWHERE = {
+    "workspace": "the workspace, which has no member of this name",
+    "git": "a git repository",
+    "url": "an address",
+}
+"""Keys of a source, and where the package comes from. A member of the workspace is found by its name."""
 
 
 def read_in_tree(files: Files) -> InTree:
@@ -56,9 +63,10 @@ def read_in_tree(files: Files) -> InTree:
     return InTree(reader.folders, {n: w for n, w in reader.elsewhere.items() if n not in reader.folders})
 
 
-def has_project(files: Files) -> bool:
-    """Return whether a folder's files make it a Python project."""
-    return any(name in files.paths for name in (PYPROJECT, CFG, PY))
+def read_project(files: Files, found: ScanResult) -> None:
+    """Add what the files of one project declare."""
+    for read in (read_pyproject, read_setup_cfg, read_setup_py):
+        read(files, found)
 
 
 class _Reader:
@@ -84,56 +92,47 @@ class _Reader:
                 self._source(name, source, folder)
             for line, start in _lines(below, whole, folder):
                 self._line(line, start)
-            self._members(whole, folder)
+            self._members(whole, below, folder)
 
     def _name(self, below: Files, folder: str) -> None:
         own = ScanResult()
-        for read in PROJECT_READERS:
-            read(below, own)
+        read_project(below, own)
         name = own.project.name if own.project else posixpath.basename(folder)  # setup.py may compute it
         if name:
             self.folders.setdefault(canonicalize_name(name), folder)
 
     def _source(self, name: str, source: dict[str, Any], folder: str) -> None:
-        normal = canonicalize_name(name)
-        if isinstance(path := source.get("path"), str):
-            self._place(normal, named_folder(f"./{path}" if path[:1] != "/" else path, folder)[1], path)
-        elif source.get("workspace") is True:
-            self.elsewhere.setdefault(normal, "the workspace, which has no member of this name")
-        elif "git" in source:
-            self.elsewhere.setdefault(normal, "a git repository")
-        elif "url" in source:
-            self.elsewhere.setdefault(normal, "an address")
+        path = source.get("path")
+        if isinstance(path, str):
+            self._line(f"{name} @ file:{path}", folder)
+        elif found := next((words for key, words in ELSEWHERE.items() if source.get(key)), ""):
+            self._add(name, None, found)
 
     def _line(self, line: str, folder: str) -> None:
         name, path = named_folder(line, folder)
-        if name and path is None and "file:" not in line:
-            self.elsewhere.setdefault(
-                canonicalize_name(name), "a git repository" if "git+" in line else "an address"
-            )
-        else:
-            self._place(canonicalize_name(name), path, line)
+        target = line.partition("file:")[2]
+        address = "a git repository" if "git+" in line else "an address"
+        self._add(
+            name, path, f"'{target[:80]}', which is no project of the repository" if target else address
+        )
 
-    def _place(self, name: str, path: str | None, text: str) -> None:
-        """Record a package by the path that its source names, or as one from elsewhere."""
-        if path is not None and has_project(self.files.below(path)):
+    def _add(self, name: str, path: str | None, elsewhere: str) -> None:
+        """Record a package in a folder of the repository, or one from elsewhere."""
+        normal = canonicalize_name(name)
+        if path is not None and {PYPROJECT, CFG, PY} & self.files.below(path).paths:
             self._todo.append(path)
             if name:
-                self.folders.setdefault(name, path)
+                self.folders.setdefault(normal, path)
         elif name:
-            self.elsewhere.setdefault(name, f"'{text[:80]}', which is no project of the repository")
+            self.elsewhere.setdefault(normal, elsewhere)
 
-    def _members(self, whole: dict[str, Any], folder: str) -> None:
-        below = self.files.below(folder)
+    def _members(self, whole: dict[str, Any], below: Files, folder: str) -> None:
         for members, exclude in MEMBERS:
-            patterns = [
-                *texts_at(whole, members),
-                *(f"!{text}" for text in texts_at(whole, exclude) if exclude),
-            ]
-            inner = (posixpath.dirname(path) for path in below.paths if posixpath.basename(path) == PYPROJECT)
-            self._todo += [
-                posixpath.join(folder, path) for path in sorted(inner) if is_member(patterns, path)
-            ]
+            patterns = [*texts_at(whole, members), *(f"!{text}" for text in texts_at(whole, exclude))]
+            for path in sorted(below.paths) if patterns else ():
+                inner, name = posixpath.split(path)
+                if name == PYPROJECT and is_member(patterns, inner):
+                    self._todo.append(posixpath.join(folder, inner))
 
 
 def _sources(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

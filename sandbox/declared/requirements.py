@@ -96,11 +96,9 @@ def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: 
 
 
 def named_folder(line: str, folder: str) -> tuple[str, str | None]:
-    """Return the name in a requirement line, if it has one, and the path in the repository that it names; None if it names none.
+    """Return the name in a line such as `-e ../x[test]` or `x @ file:x`, and the path in the repository that it names.
 
-    Args:
-        line: A line like `-e ./x`, `../x[test]` or `x @ file:///${PROJECT_ROOT}/x`.
-        folder: The folder that relative paths start from.
+    Relative paths start from `folder`. The name may be empty, and the path None.
     """
     text = EDITABLE.sub("", line.strip())
     name = NAMED.match(text)
@@ -122,23 +120,14 @@ def named_folder(line: str, folder: str) -> tuple[str, str | None]:
 
 
 def asks_folder(line: str, folders: Iterable[str], found: ScanResult) -> bool:
-    """Record that a line requires a package of the repository by its folder; return whether it does, or names the root.
-
-    Args:
-        line: The line.
-        folders: Folders that relative paths may start from.
-        found: Has the packages of the repository.
-    """
-    for folder in folders:
-        path = named_folder(line, folder)[1]
-        names = [name for name, place in found.in_tree.folders.items() if place == path]
-        extras = re.search(r"\[([^\]]*)\]", line)
-        for name in names:
-            wanted = (canonicalize_name(extra.strip()) for extra in extras[1].split(",")) if extras else ()
-            found.asked.setdefault(name, set()).update(wanted)
-        if names or path == "":
-            return True
-    return False
+    """Return whether a line names the repository or one of its packages by a path from one of the folders; record which."""
+    extras = re.search(r"\[([^\]]*)\]", line)
+    wanted = {canonicalize_name(extra.strip()) for extra in extras[1].split(",")} if extras else set()
+    paths = {named_folder(line, folder)[1] for folder in folders}
+    names = [name for name, folder in found.in_tree.folders.items() if folder in paths]
+    for name in names:
+        found.asked.setdefault(name, set()).update(wanted)
+    return bool(names) or "" in paths
 
 
 def _option(line: str) -> tuple[str | None, str]:

@@ -219,10 +219,9 @@ class _Finder:
                 )
                 below = self._with_compilers(below, build, pythons)
                 layer = environment_layer(builder, declared, below, exclude_newer)
-                if any(installs(suite.preparation) for suite in suites):  # which count without it, too
-                    with builder.tolerant("continuing without the Python dependencies"):
-                        image = builder.image(layer, below)
-                else:
+                others = any(installs(suite.preparation) for suite in suites)  # which count without it, too
+                note = builder.tolerant("continuing without the Python dependencies")
+                with note if others else contextlib.nullcontext():
                     image = builder.image(layer, below)
         if image is not None and build is not None:
             job = {

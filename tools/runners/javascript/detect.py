@@ -134,16 +134,8 @@ def _call(
         elif name in _MANAGERS:
             if _elsewhere(rest):
                 return  # it runs the scripts of other packages
-            if rest[:1] and rest[0] in ("run", "run-script"):
-                yield from _called(
-                    next((word for word in rest[1:] if not word.startswith("-")), ""), scripts, seen
-                )
-                return
-            if rest[:1] and rest[0] in ("test", "t"):
-                yield from _called("test", scripts, seen)
-                return
-            if rest[:1] and rest[0] in scripts and rest[0] not in PROGRAMS:
-                yield from _called(rest[0], scripts, seen)
+            if called := _script_name(rest, scripts):
+                yield from _called(called, scripts, seen)
                 return
         elif name == "node":
             is_node = True
@@ -151,6 +143,16 @@ def _call(
             node += [word] if is_node else []  # an option or its value
         elif name not in _WRAPPERS:
             return
+
+
+def _script_name(words: Sequence[str], scripts: Mapping[str, Any]) -> str:
+    """Return the script that a package manager's arguments start; empty if they start none."""
+    first = words[0] if words else ""
+    if first in ("run", "run-script"):
+        return next((word for word in words[1:] if not word.startswith("-")), "")
+    if first in ("test", "t"):
+        return "test"
+    return first if first in scripts and first not in PROGRAMS else ""
 
 
 def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
