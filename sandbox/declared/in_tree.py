@@ -43,9 +43,8 @@ LINES = (
     *("tool.hatch.envs.*.dependencies", "tool.hatch.envs.*.extra-dependencies"),
 )
 """Lists of requirement lines, which may name a folder."""
-MEMBERS = (
-    ("tool.uv.workspace.members", "tool.uv.workspace.exclude"),
-    ("tool.hatch.workspace.members", "tool.hatch.workspace.exclude"),
+MEMBERS = tuple(
+    (f"tool.{tool}.workspace.members", f"tool.{tool}.workspace.exclude") for tool in ("uv", "hatch", "rye")
 )
 """Lists with patterns of a workspace's members, and of the folders that are none."""
 ELSEWHERE = {

@@ -548,6 +548,7 @@ MEMBER = '[project]\nname = "Own_Core"\nversion = "3"\ndependencies = ["beta"]\n
         {
             "pyproject.toml": "[tool.pixi.pypi-dependencies]\nown-core = {path = 'packages/core', editable = true}\n"
         },
+        {"pyproject.toml": "[tool.rye.workspace]\nmembers = ['packages/co*']\n"},
         {"pixi.toml": "[pypi-dependencies]\nown-core = {path = 'packages/core'}\n"},
         {"requirements.txt": "-e ./packages/core\n"},
         {"requirements.txt": "./packages/core\n"},

@@ -110,7 +110,10 @@ def _install(
         )
         if modern:
             name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
-            return ("npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
+            settings = tree.text(_in(root, ".yarnrc.yml"))
+            found = re.search(r"^nodeLinker:[ \t\"']*(?:node-modules|pnpm)\b", settings, re.MULTILINE)
+            linker = () if found else ("env", "YARN_NODE_LINKER=node-modules")  # runners are looked for there
+            return (*linker, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
         name = f"yarn@{version or _CLASSIC_YARN}"
         options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
         return ("npx", "--yes", name, "install", *options), []
