@@ -145,9 +145,9 @@ def test_a_workspace_is_one_suite_if_its_root_runs_the_tests(root: dict[str, obj
             "npx --yes yarn@1.22.22 install --frozen-lockfile --ignore-scripts --non-interactive",
         ),
         (
-            {"yarn.lock": "__metadata:\n  version: 8\n", ".yarnrc.yml": "nodeLinker: pnp\n"},
+            {"yarn.lock": "__metadata:\n  version: 8\n", ".yarnrc.yml": "nodeLinker: pnp\nyarnPath: x\n"},
             "yarn",
-            "env YARN_NODE_LINKER=node-modules npx --yes @yarnpkg/cli-dist@4.9.2 install --immutable --mode=skip-build",
+            "env YARN_NODE_LINKER=node-modules YARN_IGNORE_PATH=1 npx --yes @yarnpkg/cli-dist@4.9.2 install --immutable --mode=skip-build",
         ),
         (
             {"yarn.lock": "__metadata:\n  version: 8\n", ".yarnrc.yml": "a: 1\nnodeLinker: 'node-modules'\n"},

@@ -19,6 +19,11 @@ LOCKS = {
 _SETTINGS = (".npmrc", ".yarnrc.yml", "pnpm-workspace.yaml")
 _CLASSIC_YARN = "1.22.22"
 _MODERN_YARN = "4.9.2"
+_YARN_NEEDS = {
+    r"\A(?![^\0]*\bnodeLinker:[ \t\"']*(?:node-modules|pnpm)\b)": "YARN_NODE_LINKER=node-modules",
+    r"\byarnPath:": "YARN_IGNORE_PATH=1",
+}
+"""Variables of yarn 2 and later, by what its settings say: runners are found in node_modules; yarn itself is installed by npm."""
 _PNPM_OF_LOCK = {"5": "7.33.7", "6": "8.15.9", "9": "9.15.9"}
 """Version of pnpm that reads a lock file, by the lock file's version. Later lock files need the last version here."""
 
@@ -111,9 +116,9 @@ def _install(
         if modern:
             name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
             settings = tree.text(_in(root, ".yarnrc.yml"))
-            found = re.search(r"^nodeLinker:[ \t\"']*(?:node-modules|pnpm)\b", settings, re.MULTILINE)
-            linker = () if found else ("env", "YARN_NODE_LINKER=node-modules")  # runners are looked for there
-            return (*linker, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
+            own = [word for pattern, word in _YARN_NEEDS.items() if re.search(pattern, settings)]
+            env = ("env", *own) if own else ()
+            return (*env, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
         name = f"yarn@{version or _CLASSIC_YARN}"
         options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
         return ("npx", "--yes", name, "install", *options), []
