@@ -88,10 +88,8 @@ class ScanResult:
         requirement = self._plain(line, source, "requirement")
         if requirement is None:
             return
-        if self.project and canonicalize_name(requirement.name) == canonicalize_name(self.project.name):
-            return  # the project itself: its files are on PYTHONPATH
         name = canonicalize_name(requirement.name)
-        if name in self.in_tree.folders:
+        if name in self.in_tree.folders:  # the project itself is one of them
             self.asked.setdefault(name, set()).update(map(canonicalize_name, requirement.extras))
             return
         where = "an address" if requirement.url else ""
@@ -120,9 +118,7 @@ class ScanResult:
         """Add what the files of one of the repository's packages declare."""
         for line, source in inner.requirements.items():
             self.requirements.setdefault(line, f"{folder}/{source}")
-        self.notices += [
-            line for line in (f"{folder}/{text}" for text in inner.notices) if line not in self.notices
-        ]
+        self.notices = list(dict.fromkeys([*self.notices, *(f"{folder}/{text}" for text in inner.notices)]))
         if inner.project is not None and inner.project not in self.members:
             self.members.append(inner.project)
         self.accept_python(inner.python)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
-from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
+from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, table_of, workspace_of
 from m3agent.tools.runners.path_rules import JS, is_code
 
 OTHER_PROJECTS = words_of(
@@ -198,8 +198,7 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     """Return a package's call of a runner, and the evidence for it."""
     path = posixpath.join(folder, "package.json")
     manifest = tree.json(path)
-    found = manifest.get("scripts")
-    scripts = found if isinstance(found, dict) else {}
+    scripts = table_of(manifest, "scripts")
     names = ["test"]
     if "test" not in scripts or not member_patterns(
         tree, folder
@@ -215,18 +214,13 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
                 return call, f"scripts.{name} in {path}"
         if calls:
             return None, ""  # the scripts name another runner
-    own = {**_table(manifest, "devDependencies"), **_table(manifest, "dependencies")}
+    own = {**table_of(manifest, "devDependencies"), **table_of(manifest, "dependencies")}
     known = [name for name in CONFIGURATIONS if name in own]
     if known and not member_patterns(tree, folder):  # a workspace's root often has them for its packages
         return (Call(runner), f"devDependencies in {path}") if known[0] == runner else (None, "")
     start = posixpath.join(folder, CONFIGURATIONS.get(runner, "\0"))
     configuration = sorted(name for name in tree.paths if name.startswith(start))
     return (Call(runner), configuration[0]) if configuration else (None, "")
-
-
-def _table(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = manifest.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:

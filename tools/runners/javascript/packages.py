@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
 from m3agent.util.member_patterns import is_member
@@ -136,13 +138,19 @@ def _install(
 def _linked(tree: Tree, manifest: str) -> set[str]:
     """Return the folders of the repository that a package.json names as dependencies."""
     kinds = ("dependencies", "devDependencies", "optionalDependencies")
-    tables = [wanted for kind in kinds if isinstance(wanted := tree.json(manifest).get(kind), dict)]
-    matches = (_LINK.match(str(text)) for wanted in tables for text in wanted.values())
+    wanted = (text for kind in kinds for text in table_of(tree.json(manifest), kind).values())
+    matches = (_LINK.match(str(text)) for text in wanted)
     return {
         posixpath.normpath(_in(posixpath.dirname(manifest), match[1].rstrip("/")))
         for match in matches
         if match
     }
+
+
+def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a table of a package.json; empty if there is none."""
+    found = manifest.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _in(folder: str, name: str) -> str:
