@@ -17,7 +17,7 @@ from m3agent.sandbox.backends.here_machine import in_container, wanted_beside
 from m3agent.sandbox.backends.kinds import IMAGELESS, WITHOUT_ISOLATION
 from m3agent.sandbox.backends.sandbox import SandboxLimits
 from m3agent.sandbox.declared.container import MayBuild
-from m3agent.sandbox.declared.declared import read_declared
+from m3agent.sandbox.declared.declared import folders_before_installed, read_declared
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.errors import EnvironmentBuildFailed
 from m3agent.sandbox.images.environment import files_of, find_environment, image_of_tree
@@ -121,6 +121,8 @@ async def with_environment(
     Raises:
         EngineUnavailable, ImageMissing: There is no engine, or no image to start from.
     """
+    folders = await asyncio.to_thread(lambda: folders_before_installed(files_of(workspace)))
+    spec = replace(spec, python_folders=folders)
     if spec.image is not None:
         if spec.image.startswith(f"{REPOSITORY}:"):
             touch(state, spec.image)

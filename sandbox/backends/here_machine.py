@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from m3agent.sandbox.backends.bwrap_machine import processes_of_user
@@ -42,7 +43,10 @@ CGROUP = Path("/proc/1/cgroup")
 ENGINES = ("/docker", "/kubepods", "/lxc", "/containerd", "/libpod")
 SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
 """Parts of the names of variables that commands do not get."""
-LINKED = ("node_modules", ".venv", "venv")
+MODULES = "node_modules"
+INNER = (".bin", ".pnpm", MODULES)
+"""Folders of packages in a folder of packages."""
+LINKED = (MODULES, ".venv", "venv")
 """Names of ignored folders that a work tree gets as links."""
 MOST_COPIED = 512 << 20
 """Bytes of ignored files that a work tree gets; the largest are left out."""
@@ -96,15 +100,22 @@ def wanted_beside(path: str) -> bool:
 def add_ignored(source: Path, paths: tuple[str, ...], work_tree: Path) -> None:
     """Add ignored files of the user's folder to a work tree: what was built or installed there.
 
-    Installed packages are linked, so that they take neither time nor room. The rest is copied, smallest first, up to
-    `MOST_COPIED` bytes in all.
+    Installed packages are linked, so that they take neither time nor room, but no link leads to the user's own code. The
+    rest is copied, smallest first, up to `MOST_COPIED` bytes in all.
     """
     copied = 0
     sized = sorted((_size(source / path), path) for path in paths if Path(path).name not in LINKED)
-    for path in (path for path in paths if Path(path).name in LINKED):
+    source, work_tree = source.resolve(), work_tree.resolve()
+    linked = [path for path in paths if Path(path).name in LINKED]
+    siblings = {name for path in linked for name in _siblings(source, source / path)}
+    needs = re.compile(rf'"(?:{"|".join(map(re.escape, sorted(siblings)))})"\s*:'.encode())
+    for path in linked:
         with contextlib.suppress(OSError):
             (work_tree / path).parent.mkdir(parents=True, exist_ok=True)
-            (work_tree / path).symlink_to(source / path)
+            if siblings and Path(path).name == MODULES and not (source / path).is_symlink():
+                _link_modules(source / path, work_tree / path, (source, work_tree), needs)
+            else:
+                (work_tree / path).symlink_to(source / path)
     for size, path in sized:
         copied += size
         if copied > MOST_COPIED:
@@ -116,6 +127,38 @@ def add_ignored(source: Path, paths: tuple[str, ...], work_tree: Path) -> None:
                 shutil.copytree(source / path, target, symlinks=True, dirs_exist_ok=True)
             else:
                 shutil.copy2(source / path, target, follow_symlinks=False)
+
+
+def _siblings(source: Path, modules: Path) -> Iterator[str]:
+    """Yield the names of the repository's own packages, which a package manager has linked into a folder."""
+    for path in [*modules.glob("*"), *modules.glob("@*/*")] if modules.name == MODULES else ():
+        real = path.resolve()
+        if (
+            path.is_symlink()
+            and real.is_relative_to(source)
+            and MODULES not in real.relative_to(source).parts
+        ):
+            yield str(path.relative_to(modules))
+
+
+def _link_modules(folder: Path, target: Path, roots: tuple[Path, Path], needs: re.Pattern[bytes]) -> None:
+    """Link installed packages one by one, so that the repository's own packages among them are those of the work tree.
+
+    Node looks for a package's dependencies where its files really are. So packages whose package.json matches `needs`, because
+    they need one of the repository's, are copied. `roots` are the user's folder and the work tree.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    for path in folder.iterdir():
+        place, real = target / path.name, path.resolve()
+        manifest = path / "package.json"
+        if path.is_symlink():
+            place.symlink_to(roots[1] / real.relative_to(roots[0]) if real.is_relative_to(roots[0]) else real)
+        elif path.is_dir() and (path.name.startswith("@") or path.name in INNER or folder.name == ".pnpm"):
+            _link_modules(path, place, roots, needs)
+        elif manifest.is_file() and needs.search(manifest.read_bytes()):
+            shutil.copytree(path, place, symlinks=True)
+        else:
+            place.symlink_to(path)
 
 
 def _size(path: Path) -> int:

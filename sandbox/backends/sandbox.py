@@ -216,13 +216,21 @@ class _Output:
 class Sandbox:
     """An isolated machine with the work tree in it; use it as an asynchronous context manager."""
 
-    def __init__(self, machine: Machine, workspace: Workspace, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        workspace: Workspace,
+        network: Network | None = None,
+        python_folders: tuple[str, ...] = (),
+    ) -> None:
         self.machine = machine
         self.workspace = workspace
         self.tree = workspace.base
         """The last known state of the work tree."""
         self.network = network
         """The network through which commands reach listed hosts; None if there is no network."""
+        self.python_folders = python_folders
+        """Folders of the work tree from which Python imports, besides its root and `src`."""
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
         self.python = ""
@@ -285,7 +293,8 @@ class Sandbox:
         await self.boot()
         size = await self._lay(self.tree, set(), alone=True)
         work_tree = self.folders.work_tree
-        python_path = [work_tree, self._env["PYTHONPATH"]]
+        inner = [f"{work_tree}/{folder}" for folder in self.python_folders]
+        python_path = [work_tree, *inner, self._env["PYTHONPATH"]]
         if any(path.startswith("src/") for path in self.workspace.entries(self.tree)):
             python_path.insert(1, f"{work_tree}/src")
         self._env["PYTHONPATH"] = ":".join(filter(None, python_path))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import posixpath
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -12,13 +14,18 @@ from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.backends.pytest_bundle import DISTRIBUTIONS
 from m3agent.sandbox.declared.accepted_pythons import minor_of, pythons_in, read_ci_pythons
+from m3agent.sandbox.declared.in_tree import read_in_tree, read_project
 from m3agent.sandbox.declared.locks import read_locks
 from m3agent.sandbox.declared.named import read_bounds, read_named, read_nox
-from m3agent.sandbox.declared.pyproject import read_pyproject
 from m3agent.sandbox.declared.requirements import read_requirements, requirements_files
-from m3agent.sandbox.declared.setup_files import read_setup_cfg, read_setup_py, read_tox
-from m3agent.sandbox.declared.testing import read_django, read_import_folders, read_test_options
-from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, ScanResult, name_of
+from m3agent.sandbox.declared.setup_files import read_tox
+from m3agent.sandbox.declared.testing import (
+    PLAIN_FOLDER,
+    read_django,
+    read_import_folders,
+    read_test_options,
+)
+from m3agent.sandbox.declared.types import TEST_GROUPS, DeclaredProject, Files, InTree, ScanResult, name_of
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,10 @@ class Declared:
     """Folders with its packages, besides the root and `src`."""
     python_ci: tuple[str, ...] = ()
     """Minor versions of Python that its workflows name, best first."""
+    members: tuple[DeclaredProject, ...] = ()
+    """Its packages besides the project itself."""
+    not_of_index: tuple[str, ...] = ()
+    """Normalized names of packages that no index is asked for, even if another package requires them."""
 
     @property
     def empty(self) -> bool:
@@ -58,16 +69,19 @@ class Declared:
 
 def read_declared(files: Files) -> Declared:
     """Read all files that declare dependencies; unusable declarations give notices, never errors."""
-    found = _scan(files, ScanResult(named=read_named(files)))
+    in_tree = read_in_tree(files)
+    found = _scan(files, ScanResult(named=read_named(files), in_tree=in_tree))
     read_nox(files, found)
-    sure = _scan(files, ScanResult(groups=TEST_GROUPS)).requirements
+    _add_members(files, found, in_tree.folders)
+    sure = _scan(files, ScanResult(groups=TEST_GROUPS, in_tree=in_tree))
+    _add_members(files, sure, ())
     django_settings = read_django(files, found)
     if found.requirements:
         read_locks(files, found)
         read_bounds(files, found)
     return Declared(
         tuple(sorted(found.requirements)),
-        tuple(sorted(found.requirements.keys() - sure.keys())),
+        tuple(sorted(found.requirements.keys() - sure.requirements.keys())),
         tuple(sorted(found.constraints)),
         found.python,
         _pin(files, found),
@@ -75,9 +89,31 @@ def read_declared(files: Files) -> Declared:
         tuple(found.notices),
         django_settings,
         read_test_options(files),
-        read_import_folders(files),
+        _python_folders(files, in_tree),
         read_ci_pythons(files),
+        tuple(found.members),
+        tuple(sorted({*(name for name, folder in in_tree.folders.items() if folder), *in_tree.elsewhere})),
     )
+
+
+def folders_before_installed(files: Files) -> tuple[str, ...]:
+    """Return the folders that Python looks into before installed packages; without those that would hide its own modules."""
+    hiding = {f"{name}{end}" for name in sys.stdlib_module_names for end in (".py", "/__init__.py")}
+    folders = _python_folders(files, read_in_tree(files))
+    return tuple(folder for folder in folders if hiding.isdisjoint(files.below(folder).paths))
+
+
+def _python_folders(files: Files, in_tree: InTree) -> tuple[str, ...]:
+    """Return the folders from which the repository's own code is imported, besides the root and `src`."""
+    folders = dict.fromkeys(read_import_folders(files))
+    for folder in sorted({folder for folder in in_tree.folders.values() if folder}):
+        below = files.below(folder)
+        named = list(read_import_folders(below))
+        if any(path.startswith("src/") and path.endswith(".py") for path in below.paths):
+            named.insert(0, "src")
+        folders |= dict.fromkeys(posixpath.join(folder, path) for path in named or [""])
+    plain = (folder.rstrip("/") for folder in folders)
+    return tuple(folder for folder in plain if PLAIN_FOLDER.fullmatch(folder))
 
 
 def acceptable_pythons(declared: Declared) -> tuple[str, ...]:
@@ -94,8 +130,7 @@ def read_required_pythons(files: Files) -> tuple[str, ...]:
     If it accepts a range, results on another version than the pinned one count as well.
     """
     found = ScanResult()
-    for read in (read_pyproject, read_setup_cfg, read_setup_py):
-        read(files, found)
+    read_project(files, found)
     if found.python is None:
         read_locks(files, found)
     return pythons_in(found.python or "") or _minor(_pin(files, found)) or read_ci_pythons(files)
@@ -116,7 +151,7 @@ def _minor(pin: str | None) -> tuple[str, ...]:
 
 def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
     """Return the contents of an environment with the requirements that a Dockerfile names; all of them are optional."""
-    known = set(map(name_of, declared.requirements))
+    known = {*map(name_of, declared.requirements), *declared.not_of_index}
     if declared.project is not None:
         known.add(canonicalize_name(declared.project.name))
     more = {word for word in requirements if name_of(word) not in known}
@@ -129,13 +164,29 @@ def with_named(declared: Declared, requirements: Sequence[str]) -> Declared:
 
 def _scan(files: Files, found: ScanResult) -> ScanResult:
     """Add what the files declare, besides what only nox names."""
-    read_pyproject(files, found)
-    read_setup_cfg(files, found)
-    read_setup_py(files, found)
+    read_project(files, found)
     for path in requirements_files(files):
         read_requirements(files, path, found)
     read_tox(files, found)
     return found
+
+
+def _add_members(files: Files, found: ScanResult, names: Iterable[str]) -> None:
+    """Add what the repository's own packages declare: those with these names, and those that are required."""
+    done = set[tuple[str, frozenset[str]]]()
+    todo = [*names, *found.asked]
+    while todo:
+        name = todo.pop()
+        folder, extras = found.in_tree.folders[name], frozenset(found.asked.get(name, ()))
+        if not folder or (folder, extras) in done:
+            continue
+        done.add((folder, extras))
+        inner = ScanResult(
+            named=found.named | extras, groups=found.groups, in_tree=found.in_tree, asked=found.asked
+        )
+        read_project(files.below(folder), inner)
+        found.take(inner, folder)
+        todo += found.asked
 
 
 def _comes_along(line: str) -> bool:

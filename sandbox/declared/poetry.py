@@ -85,15 +85,18 @@ def _dependency(name: str, wish: object, extras: set[str], found: ScanResult) ->
         return
     if details.get("optional") and name not in extras:
         return
-    if not isinstance(details.get("version", "*"), str) or details.keys() & {"git", "path", "url"}:
-        found.notice(PYPROJECT, f"{name} comes from a folder or an address, not from an index: left out")
+    chosen = f"[{','.join(strings(details.get('extras')))}]" if strings(details.get("extras")) else ""
+    if details.keys() & {"git", "path", "url"}:
+        found.require(f"{name}{chosen}", PYPROJECT)  # no index is asked: its source is known
+        return
+    if not isinstance(details.get("version", "*"), str):
+        found.notice(PYPROJECT, f"the dependency {name} cannot be parsed: left out")
         return
     try:
         versions = specifier(details.get("version", "*"))
     except NotSimple:
         found.notice(PYPROJECT, f"{name} '{details['version']}' offers alternatives: any version is used")
         versions = ""
-    chosen = f"[{','.join(strings(details.get('extras')))}]" if strings(details.get("extras")) else ""
     markers = _markers(details)
     found.require(f"{name}{chosen}{versions}" + (f" ; {markers}" if markers else ""), PYPROJECT)
 

@@ -21,7 +21,7 @@ class Preparation:
     keep: tuple[str, ...] = ()
     """Folders that the commands make.
 
-    A path relative to the suite's root, such as `node_modules`, is laid into the work tree of each sandbox. An
+    A path relative to the folder of the commands, such as `node_modules`, is laid into the work tree of each sandbox. An
     absolute path stays where it is in the image, and is read-only in sandboxes.
     """
     env: Mapping[str, str] = field(default_factory=dict)
@@ -31,6 +31,10 @@ class Preparation:
     """
     notices: tuple[str, ...] = ()
     """What is missing or left out, as sentences for people."""
+    root: str | None = None
+    """Folder in which the commands run, such as that of a workspace, whose suites share them; None for the suite's."""
+    warm: tuple[tuple[str, ...], ...] = ()
+    """Commands without a network that compile dependencies ahead, into `keep`. They make a layer of their own, and may fail."""
 
 
 @dataclass(frozen=True)

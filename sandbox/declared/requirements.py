@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
+
+from packaging.utils import canonicalize_name
 
 from m3agent.sandbox.declared.types import Files, ScanResult, words_of
 
@@ -15,6 +18,12 @@ OPTION = re.compile(r"\s+(?=--[a-z])")
 FILE_OPTIONS = {"-r": False, "--requirement": False, "-c": True, "--constraint": True}
 """Options that name another file, and whether that file contains constraints."""
 ADDRESS = re.compile(r"(?:[a-z]+\+)?[a-z]{2,}://|git@", re.IGNORECASE)
+
+EDITABLE = re.compile(r"^(?:-e|--editable)[\s=]*")
+NAMED = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?\s*@\s*")
+ROOT_MARK = re.compile(r"\$\{PROJECT_ROOT\}|\{(?:toxinidir|tox_root)\}|\{root((?::parent)*)(?::uri|:real)*\}")
+"""How PDM, tox and Hatch write the folder of the project, or with `:parent` one above it."""
+FILE_URL = re.compile(r"^file:(?://(?=\.))?")
 
 
 def requirements_files(files: Files) -> list[str]:
@@ -70,8 +79,8 @@ def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: 
             return
         read_requirements(files, other, found, constraint=constraint or FILE_OPTIONS[name], seen=seen)
     elif name in {"-e", "--editable"} or line.startswith((".", "/")) or "file:" in line:
-        target = (value if name else line).split("[")[0].split(";")[0].strip()
-        if posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) != ".":
+        target = value if name else line
+        if not asks_folder(line, (posixpath.dirname(path), ""), found):
             found.notice(path, f"'{target[:80]}' is installed from a folder or an address: left out")
     elif name is not None:
         found.notice(path, f"the option {name} is not followed")
@@ -84,6 +93,41 @@ def _line(files: Files, path: str, line: str, found: ScanResult, *, constraint: 
             found.constrain(requirement, path)
         else:
             found.require(requirement, path, hashes)
+
+
+def named_folder(line: str, folder: str) -> tuple[str, str | None]:
+    """Return the name in a line such as `-e ../x[test]` or `x @ file:x`, and the path in the repository that it names.
+
+    Relative paths start from `folder`. The name may be empty, and the path None.
+    """
+    text = EDITABLE.sub("", line.strip())
+    name = NAMED.match(text)
+    target = re.split(r"[\[;#\s]", text[name.end() :] if name else text)[0]
+    marked = ROOT_MARK.search(target)
+    if marked:
+        target = "./" + "../" * (marked[1] or "").count(":parent") + target[marked.end() :].lstrip("/\\")
+    elif target.startswith("file:"):
+        target = FILE_URL.sub("", target).lstrip() or "."
+    elif (
+        name or re.match(r"[a-z+]+:", target) or (text == line.strip() and not target.startswith((".", "/")))
+    ):
+        return name[1] if name else "", None
+    path = posixpath.normpath(posixpath.join(folder, target))
+    outside = path.startswith(("/", "../")) or path == ".."
+    if path == ".":
+        path = ""
+    return name[1] if name else "", None if outside else path
+
+
+def asks_folder(line: str, folders: Iterable[str], found: ScanResult) -> bool:
+    """Return whether a line names the repository or one of its packages by a path from one of the folders; record which."""
+    extras = re.search(r"\[([^\]]*)\]", line)
+    wanted = {canonicalize_name(extra.strip()) for extra in extras[1].split(",")} if extras else set()
+    paths = {named_folder(line, folder)[1] for folder in folders}
+    names = [name for name, folder in found.in_tree.folders.items() if folder in paths]
+    for name in names:
+        found.asked.setdefault(name, set()).update(wanted)
+    return bool(names) or "" in paths
 
 
 def _option(line: str) -> tuple[str | None, str]:

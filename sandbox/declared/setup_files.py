@@ -6,11 +6,12 @@ setup.py is parsed, never executed, so values that it computes stay unknown.
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from typing import Any
 
 from m3agent.sandbox.declared.pyproject import UNKNOWN_VERSION
-from m3agent.sandbox.declared.requirements import read_named_file
+from m3agent.sandbox.declared.requirements import asks_folder, read_named_file
 from m3agent.sandbox.declared.types import Files, ScanResult, strings, table
 from m3agent.util.python_ast import parse
 
@@ -78,15 +79,15 @@ def read_tox(files: Files, found: ScanResult) -> None:
     """Add the dependencies of tox's main environment, without those for a single factor."""
     config = files.ini(TOX, found)
     for raw in config.get("testenv", "deps", fallback="").splitlines():
-        line = re.sub(r"\{toxinidir\}[/\\]?", "", raw.split(" #")[0]).strip()
+        line = re.sub(r"\{(?:toxinidir|tox_root)\}[/\\]?", "./", raw.split(" #")[0]).strip()
         if not line or line.startswith("#"):
             continue
         if FACTOR.match(line) or "{" in line:
             found.notice(TOX, f"'{line[:80]}' depends on tox's own settings: left out")
         elif match := re.match(r"(-r|--requirement|-c|--constraint)[\s=]*(\S+)", line):
-            read_named_file(files, match[2], TOX, found, constraint="c" in match[1][:3])
+            read_named_file(files, posixpath.normpath(match[2]), TOX, found, constraint="c" in match[1][:3])
         elif line.startswith(("-", ".", "/")):
-            if line.split("[")[0] not in {".", "-e .", "-e."}:
+            if not asks_folder(line, ("",), found):
                 found.notice(TOX, f"'{line[:80]}' is installed from a folder or is an option: left out")
         else:
             found.require(line, TOX)

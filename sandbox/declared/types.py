@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import configparser
 import itertools
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -32,6 +34,16 @@ class DeclaredProject:
     entry_points: dict[str, dict[str, str]]
 
 
+@dataclass(frozen=True)
+class InTree:
+    """The packages that an index is never asked for, by normalized name."""
+
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders of those that the repository contains; empty for its root."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Where the others come from, such as `a git repository`."""
+
+
 @dataclass
 class ScanResult:
     """Results so far."""
@@ -49,6 +61,12 @@ class ScanResult:
     """Normalized names of the extras and groups that the repository's test runs install."""
     groups: frozenset[str] = WANTED_GROUPS
     """Names of the other extras and groups that are installed."""
+    in_tree: InTree = field(default_factory=InTree)
+    """The packages that an index is never asked for."""
+    asked: dict[str, set[str]] = field(default_factory=dict)
+    """Normalized names of the repository's packages that are required, each with the extras."""
+    members: list[DeclaredProject] = field(default_factory=list)
+    """The repository's packages besides the project itself."""
 
     def wants(self, name: str) -> bool:
         """Return whether an extra or group with this name is installed."""
@@ -70,14 +88,22 @@ class ScanResult:
         requirement = self._plain(line, source, "requirement")
         if requirement is None:
             return
-        if self.project and canonicalize_name(requirement.name) == canonicalize_name(self.project.name):
-            return  # the project itself: its files are on PYTHONPATH
+        name = canonicalize_name(requirement.name)
+        if name in self.in_tree.folders:  # the project itself is one of them
+            self.asked.setdefault(name, set()).update(map(canonicalize_name, requirement.extras))
+            return
+        where = "an address" if requirement.url else ""
+        if where := self.in_tree.elsewhere.get(name, where):
+            self.notice(source, f"{requirement.name} comes from {where}, not from an index: left out")
+            return
         self.requirements.setdefault(str(requirement) + options, source)
 
     def constrain(self, line: str, source: str) -> None:
         """Add a version constraint; one that names no version of an index is left out with a notice."""
         requirement = self._plain(line, source, "constraint")
-        if requirement is not None:
+        if requirement is not None and requirement.url is not None:
+            self.notice(source, f"{requirement.name} comes from an address, not from an index: left out")
+        elif requirement is not None:
             self.constraints.setdefault(str(requirement), source)
 
     def _plain(self, line: str, source: str, kind: str) -> Requirement | None:
@@ -86,10 +112,16 @@ class ScanResult:
         except InvalidRequirement:
             self.notice(source, f"'{line[:80]}' is not a {kind}: left out")
             return None
-        if requirement.url is not None:
-            self.notice(source, f"{requirement.name} comes from an address, not from an index: left out")
-            return None
         return requirement
+
+    def take(self, inner: ScanResult, folder: str) -> None:
+        """Add what the files of one of the repository's packages declare."""
+        for line, source in inner.requirements.items():
+            self.requirements.setdefault(line, f"{folder}/{source}")
+        self.notices = list(dict.fromkeys([*self.notices, *(f"{folder}/{text}" for text in inner.notices)]))
+        if inner.project is not None and inner.project not in self.members:
+            self.members.append(inner.project)
+        self.accept_python(inner.python)
 
     def accept_python(self, specifier: str | None) -> None:
         """Record which Python versions the project accepts; the first file that specifies them counts."""
@@ -103,6 +135,18 @@ class Files:
     def __init__(self, paths: Collection[str], read: Callable[[str], bytes]) -> None:
         self.paths = frozenset(paths)
         self._read = read
+
+    def below(self, folder: str) -> Files:
+        """Return the files in a folder, by their paths relative to it; all files if it is empty."""
+        if not folder:
+            return self
+        first, last = (bisect.bisect_left(self._ordered, f"{folder}{end}") for end in "/0")  # 0 follows /
+        inner = [path[len(folder) + 1 :] for path in self._ordered[first:last]]
+        return Files(inner, lambda path: self._read(f"{folder}/{path}"))
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        return sorted(self.paths)
 
     def text(self, path: str, found: ScanResult | None = None) -> str | None:
         """Return a file's text, or None if it is missing or not readable as text; `found` gets a notice then."""
@@ -175,12 +219,17 @@ def plain_words(words: Iterable[str], with_value: Collection[str]) -> list[str]:
 
 def texts_at(tables: object, *places: str) -> Iterator[str]:
     """Yield the strings, and those in lists, at dotted places in tables; `*` stands for all keys or items."""
+    for value in values_at(tables, *places):
+        yield from strings(value if isinstance(value, list) else [value])
+
+
+def values_at(tables: object, *places: str) -> Iterator[object]:
+    """Yield the values at dotted places in tables; `*` stands for all keys or items."""
     for place in places:
         values = [tables]
         for key in place.split("."):
             values = [inner for value in values for inner in _inside(value, key)]
-        for value in values:
-            yield from strings(value if isinstance(value, list) else [value])
+        yield from values
 
 
 def _inside(value: object, key: str) -> list[object]:

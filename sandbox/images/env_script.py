@@ -188,6 +188,12 @@ def make_environment(uv: str, job: dict[str, Any], env: dict[str, str]) -> list[
     command = [uv, "pip", "install", "--python", folder + "/bin/python3"]
     if version_of(python, env) >= UVS_OLDEST_TO_COMPILE:
         command.append("--compile-bytecode")
+    if job.get("not_of_index"):  # a package that is overridden so is never needed
+        overrides = HERE / "overrides.txt"
+        overrides.write_text(
+            "".join(name + " ; python_version < '0'\n" for name in job["not_of_index"]), "utf-8"
+        )
+        command += ["--override", str(overrides)]
     return [*command, "--exclude-newer", job["exclude_newer"]] if job["exclude_newer"] else command
 
 
@@ -254,8 +260,8 @@ def finish() -> None:
 def describe(job: dict[str, Any]) -> None:
     """Write what says where the project's code is."""
     packages = next(Path(job["folder"], "lib").glob("python*/site-packages"))
-    if job["project"]:
-        describe_project(packages, Path(job["folder"]), job["project"])
+    for project in filter(None, [job["project"], *job.get("members", ())]):
+        describe_project(packages, Path(job["folder"]), project)
     if job["import_folders"]:
         (packages / "m3agent-project.pth").write_text(
             "".join(line + "\n" for line in job["import_folders"]), "utf-8"

@@ -219,10 +219,9 @@ class _Finder:
                 )
                 below = self._with_compilers(below, build, pythons)
                 layer = environment_layer(builder, declared, below, exclude_newer)
-                if any(installs(suite.preparation) for suite in suites):  # which count without it, too
-                    with builder.tolerant("continuing without the Python dependencies"):
-                        image = builder.image(layer, below)
-                else:
+                others = any(installs(suite.preparation) for suite in suites)  # which count without it, too
+                note = builder.tolerant("continuing without the Python dependencies")
+                with note if others else contextlib.nullcontext():
                     image = builder.image(layer, below)
         if image is not None and build is not None:
             job = {
@@ -255,11 +254,14 @@ class _Finder:
                     builder.say(f"{suite.name}: {notice}")
                 continue
             job = suite_job(suite, self.entries)
-            same = json.dumps({**job, "suite": ""}, sort_keys=True)
+            same = json.dumps([{**job, "suite": ""}, suite.preparation.warm], sort_keys=True)
             if same not in done:
                 done.add(same)
                 with builder.tolerant(f"continuing without the dependencies of {suite.name}"):
                     image = builder.image(suite_layer(builder, suite, job, self.workspace, image), image)
+                    if suite.preparation.warm:
+                        job |= {"commands": (), "offline_commands": suite.preparation.warm}
+                        image = builder.image(suite_layer(builder, suite, job, self.workspace, image), image)
         return image
 
     def again(self, image: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import platform
+import posixpath
 import re
 import shlex
 import shutil
@@ -94,6 +95,9 @@ def environment_layer(builder: Builder, declared: Declared, below: Image, exclud
         "import_folders": declared.import_folders,
         "exclude_newer": exclude_newer,
     }
+    if declared.not_of_index:  # the names of other images stay
+        made_from["members"] = [asdict(member) for member in declared.members]
+        made_from["not_of_index"] = declared.not_of_index
 
     def steps() -> list[Step]:
         lists = {
@@ -177,13 +181,14 @@ def suite_job(suite: SuiteNeeds, entries: Mapping[str, TreeEntry]) -> dict[str, 
         entries: The files of the tree by path.
     """
     needs = suite.preparation
-    prefix = f"{suite.root}/" if suite.root else ""
-    folders = (path if path.startswith("/") else f"{prefix}{path}" for path in needs.keep)
+    root = suite.root if needs.root is None else needs.root
+    # a link out of the root, such as npm's to `../shared`, may need what lies there
+    folders = (posixpath.normpath(posixpath.join(root, path)) for path in needs.keep)
     keep = [path for path in folders if usable_folder(path)]
     inputs = sorted(set(needs.inputs) & entries.keys())
     return {
         "suite": suite.name,
-        "root": suite.root,
+        "root": root,
         "commands": needs.commands,
         "offline_commands": needs.offline_commands,
         "inputs": [(path, entries[path].sha) for path in inputs if entries[path].mode & 0o170000 == 0o100000],

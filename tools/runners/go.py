@@ -15,6 +15,16 @@ MODULES = "/opt/m3agent-go/modules"
 CACHE = "/opt/m3agent-go/cache"
 """Folder of the compiled standard library in an environment. Since version 1.20, Go does not come with one."""
 DATA = "testdata"
+MANIFESTS = ("go.mod", "go.sum")
+_FOLDER = re.compile(
+    r"""(?:=>|^(?:[ \t]*|use[ \t]+(?:\([ \t]*)?))[ \t]*["`]?(\.{1,2}(?:/[^\s"`]*)?)(?=[\s"`)]|$)""",
+    re.MULTILINE,
+)
+_REQUIRED = re.compile(r"^[ \t]*(?:require[ \t]+)?(\S+)[ \t]+v\d", re.MULTILINE)
+_IMPORT = re.compile(
+    rb"""^[ \t]*(?:import[ \t]+)?(?:[\w.]+[ \t]+)?["`]([\w.-]+/[\w./~+-]+)["`][ \t]*(?://.*)?\r?$""",
+    re.MULTILINE,
+)
 _TAKES_TEST = re.compile(rb"\bfunc\b[^{;]*[\s*]testing\.(?:TB|[TBFM])\b")
 """A function with a test among its parameters or results."""
 
@@ -35,11 +45,14 @@ class Go(DrivenRunner):
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Download the modules that the module needs, as data: Go runs no code of them."""
-        inputs = [suite.path(name) for name in ("go.mod", "go.sum")]
+        inputs = [suite.path(name) for name in MANIFESTS]
         workspace = _workspace(suite, tree)
         if workspace is not None:
-            inputs += [workspace, f"{workspace}.sum", *tree.named("go.mod", "go.sum")]
+            inputs += [workspace, f"{workspace}.sum", *tree.named(*MANIFESTS)]
             inputs = [path for path in inputs if is_within(path, posixpath.dirname(workspace))]
+        for path in inputs:  # it grows
+            needed = (posixpath.join(folder, name) for folder in _folders(tree, path) for name in MANIFESTS)
+            inputs += sorted(set(needed) & tree.paths - set(inputs))
         vendored = suite.path("vendor/modules.txt") in tree.paths
         return Preparation(
             system_packages=("golang-go",),
@@ -47,6 +60,7 @@ class Go(DrivenRunner):
             offline_commands=(("env", f"GOCACHE={CACHE}", "go", "build", "std"),),
             inputs=tuple(sorted({path for path in inputs if path in tree.paths})),
             keep=(CACHE,) if vendored else (MODULES, CACHE),
+            warm=() if vendored else _compiled(suite, tree),
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
         )
 
@@ -87,7 +101,12 @@ class Go(DrivenRunner):
 
     def environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the program."""
-        return {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work, **_environment(job.suite, job.tree)}
+        found = {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work}
+        if (
+            _workspace(job.suite, job.tree) is not None
+        ):  # the image may have these of a module outside of the workspace
+            found |= {"GOFLAGS": "", "GOWORK": "auto"}
+        return {**found, **_environment(job.suite, job.tree)}
 
 
 def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
@@ -96,13 +115,39 @@ def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
     # with `mod`, an incomplete go.sum is no error; vendor folders and workspaces do not allow it
     if suite.path("vendor/modules.txt") not in tree.paths and _workspace(suite, tree) is None:
         found["GOFLAGS"] = "-mod=mod"
+    if _work_file(suite, tree) is not None and _workspace(suite, tree) is None:
+        found["GOWORK"] = "off"
     return found
 
 
-def _workspace(suite: Suite, tree: Tree) -> str | None:
+def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
+    """Return the command that compiles the packages of other modules that a module imports."""
+    modules = tuple(f"{name}/" for name in _REQUIRED.findall(tree.text(suite.path("go.mod"))))
+    inner = [path for path in tree.paths if path.endswith(".go") and is_within(path, suite.root)]
+    found = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
+    packages = sorted(name for name in found if f"{name}/".startswith(modules))
+    script = f'GOCACHE={CACHE} go list -e -export -deps -f "{{{{.Error}}}}" -- "$@" || true'
+    return (("sh", "-c", script, "sh", *packages),) if modules and packages else ()
+
+
+def _work_file(suite: Suite, tree: Tree) -> str | None:
     """Return the path of the go.work file that Go finds above a module."""
     paths = (posixpath.join(folder, "go.work") for folder in (suite.root, *above(suite.root)))
     return next((path for path in paths if path in tree.paths), None)
+
+
+def _workspace(suite: Suite, tree: Tree) -> str | None:
+    """Return the path of the go.work file of the workspace that a module belongs to."""
+    path = _work_file(suite, tree)
+    return path if path is not None and suite.root in _folders(tree, path) else None
+
+
+def _folders(tree: Tree, path: str) -> list[str]:
+    """Return the folders that a go.mod or go.work file names: members of a workspace, and replacements of modules."""
+    start = posixpath.dirname(path)
+    named = _FOLDER.findall(tree.text(path)) if posixpath.basename(path) in ("go.mod", "go.work") else []
+    paths = (posixpath.normpath(posixpath.join(start, name)) for name in named)
+    return ["" if path == "." else path for path in paths]
 
 
 def _module_of(path: str, modules: Mapping[str, str]) -> str | None:

@@ -14,8 +14,7 @@ only lie about its own program:
 Limits: code that knows the witness can imitate it, because both are in one process. Programs that are linked
 statically or use a sanitizer have no witness. They give a sign, which counts if a run without the patch does not give it.
 Programs that a script, valgrind or ctest starts (`WILL_FAIL`, fixtures, regular expressions) have no witness either: their
-exit status or output is believed. Catch2's version 3 is read as its documentation says, and was not
-tried. Assertion macros that a product's header redefines are not seen here: see `m3agent.tools.runners.registrations`.
+exit status or output is believed. Assertion macros that a product's header redefines are not seen here: see `m3agent.tools.runners.registrations`.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ PATIENCE = 6
 """Time limits of a test that a program may take, because a program contains many tests."""
 MOST_REASON = 4000
 """Most characters of an error text."""
+ALL_SKIPPED = 4
+"""Exit status of Catch2's version 3 if all tests that ran were skipped."""
 SKIP = 77
 """Exit status by which a test program says that it was skipped, in meson and automake."""
 MODES: Sequence[Mapping[str, Any]] = (
@@ -428,6 +429,12 @@ class ProgramReader:
             outcome = "failed"  # a test that ran with it, such as a fixture's clean-up, failed
         self._whole(outcome, text or self.output)
 
+    def _ended_itself(self) -> bool:
+        """Return whether the program came to its own end: nothing killed it, and no code under test ended it early."""
+        events = self.done.get("watched")
+        early = isinstance(events, list) and bool(events) and events[-1][0] != "return"
+        return self.exit >= 0 and not self.timed_out and not early
+
     def check_end(self) -> None:
         """Add a sign if something other than main() or a test ended the program."""
         events = self.done.get("watched")
@@ -471,17 +478,24 @@ class ProgramReader:
         found, whole = (gtest_results if gtest else catch_results)(report)
         if gtest and not whole:
             found = gtest_text(self.output)
+        if self._ended_itself() and not found.keys() & set(planned):
+            what = "its report" if planned else "its list of tests"
+            problem = f"error: the program {self.program.title} uses {mode}, but {what} cannot be read"
+            self.reading.problem = self.reading.problem or problem
+            return
         if not planned:
             self._whole("error", f"it lists no tests\n{listing}"[:MOST_REASON])
             return
-        red = False
+        outcomes = set[Outcome]()
         for name in planned:
             place, outcome, text = found.get(name) or ("", "error", f"it has no result\n{self._why()}")
             if outcome == "open":
                 outcome, text = "failed", self._why()
-            red |= outcome in ("failed", "error")
+            outcomes.add(outcome)
             ident = ident_of(self._file(place), [name])
             self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))
+        red = bool(outcomes & {"failed", "error"})
+        status = 0 if mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED else self.exit
         for name in sorted(found.keys() - set(planned)):
             self._sign(f"the program reported {name[:200]}, which its list does not contain")
         if gtest and whole:
@@ -490,7 +504,7 @@ class ProgramReader:
                     self._sign(
                         f"the report says that {name[:200]} passed, the program's output says that it failed"
                     )
-        if (self.exit != 0 or self.timed_out or not whole) and not red:
+        if (status != 0 or self.timed_out or not whole) and not red:
             self._whole("failed", f"no test of it failed\n{self._why()}")
         elif self.exit == 0 and red:
             self._sign("the program ended with 0 although a test of it failed")

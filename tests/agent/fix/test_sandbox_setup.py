@@ -13,10 +13,12 @@ from m3agent.agent.fix.sandbox_setup import NOT_ISOLATED, chosen_sandbox, with_e
 from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec
 from m3agent.sandbox.backends.kinds import IMAGELESS
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.declared.preparation import Preparation, SuiteNeeds
 from m3agent.sandbox.network.allow_list import AllowList
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.errors import UsageError
+from tests.fakes.machine import MemoryMachine, no_programs
 from tests.fakes.runner import use_own_runner
 
 WorkspaceOf = Callable[[dict[str, str | bytes]], Workspace]
@@ -146,3 +148,21 @@ async def test_without_isolation_the_network_cannot_be_limited(monkeypatch: pyte
 async def test_an_image_is_refused_where_the_sandbox_would_ignore_it(backend: Backend) -> None:
     with pytest.raises(UsageError, match=f"--sandbox {backend} has no images, so it cannot use nosuch:1"):
         await chosen_sandbox(Settings(sandbox=backend, image="nosuch:1", yes=True), print)
+
+
+async def test_python_imports_from_the_trees_packages_before_installed_ones(
+    workspace_of: WorkspaceOf, tmp_path: Path
+) -> None:
+    workspace = workspace_of(
+        {
+            "pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/*']\n",
+            "packages/core/pyproject.toml": "[project]\nname = 'core'\n",
+            "packages/core/src/core.py": "",
+        }
+    )
+    settings = Settings(environment="off")
+    spec = await with_environment(SandboxSpec("here"), "here", workspace, settings, tmp_path, lambda _: None)
+    assert spec.python_folders == ("packages/core/src",)
+    async with Sandbox(MemoryMachine(no_programs), workspace, python_folders=spec.python_folders) as sandbox:
+        paths = sandbox.environment["PYTHONPATH"].split(":")
+        assert paths[:2] == [sandbox.folders.work_tree, f"{sandbox.folders.work_tree}/packages/core/src"]

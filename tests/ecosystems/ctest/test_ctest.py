@@ -272,12 +272,10 @@ def test_gtest_report() -> None:
     [
         # a result is missing
         ({"exit": 0, "report": gtest(Adds="passed")}, "Cart.Fails", "ended with 0"),
-        # the report is missing or no report
-        ({"exit": 0, "report": ""}, "Cart.Adds", ""),
-        ({"exit": 0, "report": "[" * 50_000}, "Cart.Adds", ""),
-        ({"exit": 0, "report": '{"testsuites": [{"testsuite": [{"name": 3}]}]}'}, "Cart.Adds", ""),
-        # the list is missing
-        ({"exit": 0, "listed": "", "report": gtest(Adds="passed")}, "unit", ""),
+        # the program did not come to its end
+        ({"exit": -6, "report": ""}, "Cart.Adds", ""),
+        ({"exit": 0, "report": "", "watched": EARLY}, "Cart.Adds", "ended with 0"),
+        ({"exit": -6, "listed": "", "report": ""}, "unit", ""),
         # the report contradicts the exit status, the program's text or the list
         ({"exit": 1, "report": gtest(Adds="passed", Fails="passed")}, "unit", ""),
         ({"exit": 0, "report": gtest(Adds="passed", Fails="failed")}, "Cart.Fails", "ended with 0"),
@@ -298,6 +296,43 @@ def test_gtest_is_not_believed(done: dict[str, Any], red: str, sign: str) -> Non
     report = read({"mode": "gtest", "listed": LIST, **done})
     assert bool(red) == any(ident.endswith(f"::{red}") for ident in report.red)
     assert sign in "\n".join(report.signs.forged)
+
+
+@pytest.mark.parametrize("mode", ["gtest", "catch2", "catch3"])
+@pytest.mark.parametrize(
+    "done",
+    [
+        {"report": ""},
+        {"report": "[" * 50_000},
+        {"report": '{"testsuites": [{"testsuite": [{"name": 3}]}]}'},
+        {"report": "<Catch2TestRun><Test name='of a later version'/></Catch2TestRun>"},
+        {"listed": "", "report": gtest(Adds="passed")},
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1, 255])
+def test_results_that_cannot_be_read_are_not_red(done: dict[str, Any], mode: str, status: int) -> None:
+    returned = [*RETURNED[:-1], ["return", status, 2, ""]]
+    report = read({"exit": status, "mode": mode, "listed": LIST, "watched": returned, **done}, {"exit": 0})
+    assert (report.ran, report.complete) == (0, False)
+    assert report.cause.endswith("cannot be read")
+
+
+def test_skipped_tests_of_catch_are_skipped_whatever_the_exit_status() -> None:
+    case = '<TestCase name="adds"><Skip/><OverallResult success="true" skips="1"/></TestCase>'
+    done = {
+        "exit": 4,
+        "mode": "catch3",
+        "listed": "adds\n",
+        "report": f"<Catch2TestRun>{case}</Catch2TestRun>",
+    }
+    done["watched"] = [*RETURNED[:-1], ["return", 4, 2, ""]]
+    report = read(done)
+    assert (report.sets["skipped"], report.red, report.complete) == (
+        ["tests/unit_test.cpp::adds"],
+        set(),
+        True,
+    )
+    assert not report.signs.forged
 
 
 def test_gtest_text_counts_only_for_the_running_test() -> None:

@@ -75,9 +75,43 @@ def test_the_environment_downloads_modules_unless_they_are_vendored() -> None:
     vendored = GO.prepare(SUITE, tree_of("go.mod", "vendor/modules.txt"))
     assert (vendored.commands, vendored.keep) == ((), (CACHE,))
     assert "GOFLAGS" not in vendored.env
-    workspace = GO.prepare(Suite("go", "a"), tree_of("go.work", "a/go.mod", "b/go.mod"))
-    assert workspace.inputs == ("a/go.mod", "b/go.mod", "go.work")
-    assert "GOFLAGS" not in workspace.env
+
+
+@pytest.mark.parametrize(
+    "uses", ["use ./a\nuse ./b\n", 'use (\n\t./a\n  "./b" // of b\n)\n', "use ( ./a )\n"]
+)
+def test_a_module_of_a_workspace_sees_the_others(uses: str) -> None:
+    tree = records.tree_of({"go.work": uses, "a/go.mod": "", "b/go.mod": "", "tools/go.mod": ""})
+    plan = GO.prepare(Suite("go", "a"), tree)
+    assert plan.inputs == ("a/go.mod", "b/go.mod", "go.work", "tools/go.mod")
+    assert not {"GOFLAGS", "GOWORK"} & plan.env.keys()
+    outside = GO.prepare(Suite("go", "tools"), tree)
+    assert (outside.inputs, outside.env["GOWORK"]) == (("tools/go.mod",), "off")
+
+
+def test_the_packages_that_a_module_imports_are_compiled_ahead() -> None:
+    files = {
+        "go.mod": "module x.test/own\nrequire (\n\tx.test/far v1.2.0 // indirect\n)\nrequire y.test/z v0.1.0\n",
+        "a.go": 'package a\n\nimport (\n\t"fmt"\n\tq "x.test/far/in" // why\n\t"x.test/own/b"\n\t"x.test/farther/c"\n)\n',
+        "b/b_test.go": 'package b\nimport . "y.test/z"\nvar list = []string{\n"x.test/far/list",\n}\n',
+        "c/c.go": 'import "x.test/far/in"\n',
+    }
+    (command,) = GO.prepare(SUITE, records.tree_of(files)).warm
+    assert command[4:] == ("x.test/far/in", "y.test/z")
+    vendored = GO.prepare(SUITE, records.tree_of({**files, "vendor/modules.txt": ""}))
+    alone = GO.prepare(SUITE, records.tree_of({"go.mod": "module x\n", "a.go": 'import "x/b"\n'}))
+    assert (vendored.warm, alone.warm) == ((), ())
+
+
+def test_the_environment_has_the_modules_that_replace_others() -> None:
+    files = {
+        "cmd/go.mod": "module x\nreplace (\n\ta.test/b v1 => ../b\n)\nreplace a.test/c => ./c // see ./d\n",
+        "cmd/c/go.mod": "replace a.test/e => ../../e",
+        "cmd/c/go.sum": "",
+        **dict.fromkeys(("b/go.mod", "e/go.mod", "d/go.mod", "cmd/d/go.mod", "go.mod"), ""),
+    }
+    plan = GO.prepare(Suite("go", "cmd"), records.tree_of(files))
+    assert plan.inputs == ("b/go.mod", "cmd/c/go.mod", "cmd/c/go.sum", "cmd/go.mod", "e/go.mod")
 
 
 def test_a_build_cache_starts_with_links_to_the_prepared_one(tmp_path: Path) -> None:
@@ -361,6 +395,10 @@ async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[
         "tools/go.mod": "module example.com/tools\n\ngo 1.19\n\nrequire example.com/shop v1.0.0\n",
         "tools/a_test.go": test.format("tools", "example.com/shop", "shop"),
     }
+    report = await run(sandbox_of, files, root="tools")
+    assert (report.passed, report.complete) == (("tools/a_test.go::TestOne",), True)
+    files["go.work"] = "go 1.19\n\nuse ./shop\n"  # the module `tools` is not in the workspace
+    files["tools/go.mod"] += "replace example.com/shop => ../shop\n"
     report = await run(sandbox_of, files, root="tools")
     assert (report.passed, report.complete) == (("tools/a_test.go::TestOne",), True)
     files = {

@@ -9,6 +9,7 @@ import pytest
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree
 from m3agent.tools.runners.javascript import JAVASCRIPT
+from m3agent.tools.runners.javascript.detect import calls_of
 from m3agent.tools.runners.suites import find_suites
 
 TESTS = {"test/a.test.js": ""}
@@ -144,7 +145,12 @@ def test_a_workspace_is_one_suite_if_its_root_runs_the_tests(root: dict[str, obj
             "npx --yes yarn@1.22.22 install --frozen-lockfile --ignore-scripts --non-interactive",
         ),
         (
-            {"yarn.lock": "__metadata:\n  version: 8\n"},
+            {"yarn.lock": "__metadata:\n  version: 8\n", ".yarnrc.yml": "nodeLinker: pnp\nyarnPath: x\n"},
+            "yarn",
+            "env YARN_NODE_LINKER=node-modules YARN_IGNORE_PATH=1 npx --yes @yarnpkg/cli-dist@4.9.2 install --immutable --mode=skip-build",
+        ),
+        (
+            {"yarn.lock": "__metadata:\n  version: 8\n", ".yarnrc.yml": "a: 1\nnodeLinker: 'node-modules'\n"},
             "yarn",
             "npx --yes @yarnpkg/cli-dist@4.9.2 install --immutable --mode=skip-build",
         ),
@@ -173,22 +179,52 @@ def test_the_repository_names_the_version_of_its_package_manager() -> None:
     assert find_suites(hostile)[0].options["manager"] == "npm"
 
 
+@pytest.mark.parametrize(
+    ("script", "env"),
+    [
+        ("TZ=UTC vitest", {"TZ": "UTC"}),
+        ("cross-env TZ=Asia/Tokyo LC_ALL=de_DE.UTF-8 NO_COLOR=1 vitest run", {"TZ": "Asia/Tokyo", "LC_ALL": "de_DE.UTF-8", "NO_COLOR": "1"}),
+        ("export TZ=UTC B=2 && A=1 vitest", {"TZ": "UTC", "B": "2", "A": "1"}),
+        ("A=0 TZ=UTC npm run unit", {"TZ": "UTC", "A": "1"}),
+        ("TZ=UTC eslint . && vitest a=b", {}),
+        ("CI=false HOME=/x PATH=/y NODE_TEST_CONTEXT=child nyc -r text vitest", {}),
+    ],
+)  # fmt: skip
+def test_a_runner_has_the_variables_of_its_script(script: str, env: dict[str, str]) -> None:
+    scripts = {"unit": "A=1 vitest"}
+    assert calls_of(script, scripts)[0].env == env
+
+
 def test_a_package_is_installed_with_its_workspace() -> None:
     tree = tree_of({"package.json": {"workspaces": ["packages/*"]}, "package-lock.json": "", **MEMBERS})
     plans = {suite.name: JAVASCRIPT[suite.runner].prepare(suite, tree) for suite in find_suites(tree)}
     plan = plans["vitest:packages/a"]
-    assert plan.commands == (
-        ("npm", "--prefix", "../..", "ci", "--ignore-scripts", "--no-audit", "--no-fund"),
-    )
+    assert plan.commands == (("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"),)
+    assert plan.root == ""
     assert set(plan.inputs) == {
         "package.json",
         "package-lock.json",
         "packages/a/package.json",
         "packages/b/package.json",
     }
-    assert set(plan.keep) == {"../../node_modules", "node_modules", "../b/node_modules"}
+    assert set(plan.keep) == {"node_modules", "packages/a/node_modules", "packages/b/node_modules"}
     assert plans["vitest:tools/c"].commands[0][:2] == ("npm", "install")
     assert isinstance(plan, Preparation)
+
+
+def test_a_package_is_installed_with_the_folders_that_it_names() -> None:
+    web = {**scripts("jest"), "dependencies": {"shared": "file:../shared", "x": "link:/etc", "y": "^1"}}
+    tree = tree_of(
+        {
+            "web/package.json": web,
+            "web/a.test.js": "",
+            "shared/package.json": {"devDependencies": {"base": "portal:./base/", "web": "file:../web"}},
+            "shared/base/package.json": {},
+        }
+    )
+    plan = JAVASCRIPT["jest"].prepare(find_suites(tree)[0], tree)
+    assert set(plan.inputs) == {"web/package.json", "shared/package.json", "shared/base/package.json"}
+    assert set(plan.keep) == {"node_modules", "../shared/node_modules", "../shared/base/node_modules"}
 
 
 FILES = {

@@ -87,6 +87,36 @@ def test_what_was_built_or_installed_comes_along(tmp_path: Path, monkeypatch: py
     assert not os.path.lexists(target / "large.bin")
 
 
+def test_the_packages_of_a_workspace_are_those_of_the_work_tree(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    write_files(
+        source,
+        {
+            "packages/b/index.js": "theirs",
+            "node_modules/plain/package.json": '{"name": "plain"}',
+            "node_modules/@x/needs-b/package.json": '{"peerDependencies": {"@own/b": "1"}}',
+            "node_modules/.pnpm/c@1/node_modules/c/package.json": '{"dependencies": {"@own/b": "1"}}',
+        },
+    )
+    write_files(target, {"packages/b/index.js": "patched"})
+    links = {
+        "node_modules/@own/b": "../../packages/b",
+        "node_modules/.bin/b": "../../packages/b/index.js",
+        "node_modules/.pnpm/c@1/node_modules/d": "../../../plain",
+        "packages/a/node_modules/b": str(source / "packages/b"),
+        "packages/a/node_modules/c": "../../../node_modules/.pnpm/c@1/node_modules/c",
+    }
+    for path, text in links.items():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).symlink_to(text)
+    add_ignored(source, ("node_modules", "packages/a/node_modules"), target)
+    for path in ("node_modules/@own/b/index.js", "node_modules/.bin/b", "packages/a/node_modules/b/index.js"):
+        assert (target / path).read_text() == "patched"
+    assert (target / "node_modules/plain").readlink() == source / "node_modules/plain"
+    for path in ("node_modules/@x/needs-b", "packages/a/node_modules/c"):
+        assert (target / path / "package.json").resolve().is_relative_to(target), path
+
+
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [

@@ -16,6 +16,7 @@ from m3agent.sandbox.declared.container import Container, read_containers, witho
 from m3agent.sandbox.declared.declared import (
     Declared,
     acceptable_pythons,
+    folders_before_installed,
     read_declared,
 )
 from m3agent.sandbox.declared.poetry import NotSimple, specifier
@@ -513,3 +514,103 @@ def test_broken_settings_files_are_no_error(tmp_path_factory: pytest.TempPathFac
         (home / name).parent.mkdir(parents=True)
         (home / name).write_bytes(content)
     find_indexes({}, home, home / "none")
+
+
+MEMBER = '[project]\nname = "Own_Core"\nversion = "3"\ndependencies = ["beta"]\n[project.entry-points.pytest11]\nown = "own_core.plugin"\n'
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/*']\n[tool.uv.sources]\nown-core = {workspace = true}\n"
+        },
+        {
+            "pyproject.toml": "[tool.uv.workspace]\nmembers = ['packages/**']\nexclude = ['packages/old']\n",
+            "packages/old/setup.py": "",
+            "packages/old/pyproject.toml": "[project]\nname = 'alpha'\n",
+        },
+        {"pyproject.toml": "[tool.uv.sources]\nown_core = {path = 'packages/core', editable = true}\n"},
+        {"pyproject.toml": "[tool.uv.sources]\nown-core = [{path = './packages/core'}]\n"},
+        {
+            "pyproject.toml": "[tool.poetry.dependencies]\nown-core = {path = 'packages/core', develop = true}\n"
+        },
+        {"pyproject.toml": "[tool.poetry.group.dev.dependencies]\nown-core = {path = 'packages/core'}\n"},
+        {
+            "pyproject.toml": "[tool.pdm.dev-dependencies]\ndev = ['-e file:///${PROJECT_ROOT}/packages/core#egg=own-core']\n"
+        },
+        {
+            "pyproject.toml": "[dependency-groups]\ndev = ['own-core @ file:///${PROJECT_ROOT}/packages/core']\n"
+        },
+        {
+            "pyproject.toml": "[tool.hatch.envs.default]\ndependencies = ['own-core @ {root:uri}/packages/core']\n"
+        },
+        {
+            "pyproject.toml": "[tool.pixi.pypi-dependencies]\nown-core = {path = 'packages/core', editable = true}\n"
+        },
+        {"pyproject.toml": "[tool.rye.workspace]\nmembers = ['packages/co*']\n"},
+        {"pixi.toml": "[pypi-dependencies]\nown-core = {path = 'packages/core'}\n"},
+        {"requirements.txt": "-e ./packages/core\n"},
+        {"requirements.txt": "./packages/core\n"},
+        {"requirements/dev.txt": "--editable=../packages/core\n"},
+        {"requirements.txt": "own_core @ file:./packages/core\n"},
+        {"setup.cfg": "[options]\ninstall_requires =\n  own-core @ file:packages/core\n"},
+        {"tox.ini": "[testenv]\ndeps =\n  -e {toxinidir}/packages/core\n"},
+    ],
+    ids=lambda files: next(iter(files.values())).replace("\n", " ")[:70],
+)
+def test_what_the_tree_contains_is_never_asked_of_an_index(files: dict[str, str | bytes]) -> None:
+    files = {"reqs.txt": "own-core>=2\nalpha\n", "packages/core/pyproject.toml": MEMBER, **files}
+    files |= {"packages/core/src/own_core/__init__.py": "", "packages/other/package.json": ""}
+    found = declared(files)
+    assert found.requirements == ("alpha", "beta")
+    assert "beta" not in found.optional
+    assert "own-core" in found.not_of_index
+    assert found.import_folders == ("packages/core/src",)
+    assert [(member.name, member.version) for member in found.members] == [("Own_Core", "3")]
+    assert found.members[0].entry_points == {"pytest11": {"own": "own_core.plugin"}}
+    assert not [notice for notice in found.notices if "core" in notice]
+
+
+@pytest.mark.parametrize(
+    ("source", "word"),
+    [
+        ("{git = 'https://example.invalid/x'}", "a git repository"),
+        ("{url = 'https://example.invalid/x.whl'}", "an address"),
+        ("{path = 'not-there'}", "'not-there', which is no project of the repository"),
+        ("{path = '../outside'}", "'../outside', which is no project of the repository"),
+        ("{path = '/etc'}", "'/etc', which is no project of the repository"),
+        ("{workspace = true}", "the workspace, which has no member of this name"),
+    ],
+)
+def test_a_dependency_from_elsewhere_is_not_taken_from_an_index(source: str, word: str) -> None:
+    project = f"[project]\nname = 'own'\ndependencies = ['x>1', 'alpha']\n[tool.uv.sources]\nx = {source}\n"
+    found = declared({"pyproject.toml": project})
+    assert (found.requirements, found.not_of_index) == (("alpha",), ("x",))
+    assert found.notices == (f"pyproject.toml: x comes from {word}, not from an index: left out",)
+
+
+@pytest.mark.parametrize(
+    "source", ["{index = 'theirs'}", "[{index = 'theirs'}, {git = 'https://x'}]", "3", "{}"]
+)
+def test_a_dependency_from_another_index_is_still_asked_for(source: str) -> None:
+    project = f"[project]\nname = 'own'\ndependencies = ['x']\n[tool.uv.sources]\nx = {source}\n"
+    assert declared({"pyproject.toml": project}).requirements == ("x",)
+
+
+def test_members_that_name_each_other_end_and_extras_count() -> None:
+    sources = "[tool.uv.sources]\na = {path = '../a'}\nb = {path = '../b'}\n"
+    found = declared(
+        {
+            "requirements.txt": "./a[fast]\n",
+            "a/pyproject.toml": f"[project]\nname = 'a'\ndependencies = ['b[more]']\n[project.optional-dependencies]\nfast = ['x']\n{sources}",
+            "b/pyproject.toml": f"[project]\nname = 'b'\ndependencies = ['a']\n[project.optional-dependencies]\nmore = ['y']\nrare = ['z']\n{sources}",
+            "b/types.py": "",
+        }
+    )
+    assert (found.requirements, found.import_folders) == (("x", "y"), ("a", "b"))
+
+
+def test_a_folder_that_would_hide_a_module_of_python_does_not_come_first() -> None:
+    files = {"requirements.txt": "./a\n./b\n", "a/setup.py": "", "b/setup.py": "", "b/types.py": ""}
+    assert folders_before_installed(files_of({**files})) == ("a",)

@@ -105,6 +105,25 @@ async def test_an_extra_that_cannot_be_installed_does_not_spoil_the_rest(
         assert (await sandbox.exec(["python3", "-c", "import alpha, beta"])).exit == 0
 
 
+async def test_a_strangers_package_is_never_taken_for_a_member_of_the_workspace(
+    index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    index.add(wheel("alpha", "1.0", requires=("core>9", "beta")), wheel("core", "99"), wheel("beta", "1"))
+    files: dict[str, str | bytes] = {
+        "pyproject.toml": "[project]\nname = 'own'\ndependencies = ['alpha', 'core']\n"
+        "[tool.uv.workspace]\nmembers = ['packages/*']\n",
+        "packages/core/pyproject.toml": "[project]\nname = 'core'\nversion = '3'\n[project.scripts]\ncore-run = 'core:main'\n",
+        "packages/core/src/core/__init__.py": "def main():\n    print('ours')\n",
+    }
+    image = await find_environment(workspace_of(files), tmp_path, said.append)
+    script = "import alpha, beta, core, importlib.metadata as m; print(core.__file__, m.version('core'))"
+    async with sandbox_from(image, workspace_of(files)) as sandbox:
+        done = await sandbox.exec(["python3", "-c", script])
+        assert done.stdout.split() == [b"/ws/packages/core/src/core/__init__.py", b"3"], done.stderr
+        assert (await sandbox.exec(["core-run"])).stdout == b"ours\n"
+    assert not [path for path in index.requests if "core" in path]
+
+
 @pytest.mark.slow
 async def test_a_lock_that_cannot_be_followed_is_left_out(
     index: PackageIndex, workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]

@@ -71,13 +71,17 @@ def test_the_hash_has_the_inputs_and_nothing_else_of_the_tree(workspace_of: Work
     suite = needs(
         "web",
         inputs=("web/lock", "web/none"),
-        keep=("deps", "kept", "/opt/cache", "../out"),
+        keep=("deps", "kept", "/opt/cache", "../out", "../../outside"),
         commands=(("x",),),
     )
     job = suite_job(suite, workspace.entries(workspace.base))
     assert job["inputs"] == [("web/lock", workspace.entries(workspace.base)["web/lock"].sha)]
-    assert job["keep"] == ["web/deps", "web/kept", "/opt/cache"]
-    assert job["untracked"] == ["web/deps", "/opt/cache"]
+    assert job["keep"] == ["web/deps", "web/kept", "/opt/cache", "out"]
+    assert job["untracked"] == ["web/deps", "/opt/cache", "out"]
+    other = replace(
+        suite, name="own:web/inner", root="web/inner", preparation=replace(suite.preparation, root="web")
+    )
+    assert {**suite_job(other, workspace.entries(workspace.base)), "suite": suite.name} == job
 
 
 @pytest.mark.parametrize(
@@ -149,6 +153,26 @@ async def test_dependencies_are_in_each_sandbox_and_never_in_the_patch(
     assert await find_environment(workspace, tmp_path, said.append, suites=[suite, twin]) == image, (
         "built twice"
     )
+
+
+@pytest.mark.slow
+@on_engine
+async def test_what_is_compiled_ahead_is_a_layer_of_its_own(
+    workspace_of: WorkspaceOf, tmp_path: Path, said: list[str]
+) -> None:
+    workspace = workspace_of({"lock": "1"})
+    suite = needs(
+        commands=(shell("mkdir deps; echo made > deps/file; echo cold > /opt/seen/x"),),
+        inputs=("lock",),
+        keep=("deps", "/opt/seen"),
+    )
+    cold = await find_environment(workspace, tmp_path, said.append, suites=[suite])
+    for script, content in (("cat lock /opt/seen/x > /opt/seen/y", b"1cold\nmade\n"), ("exit 3", b"made\n")):
+        ahead = replace(suite, preparation=replace(suite.preparation, warm=(shell(script),)))
+        image = await find_environment(workspace, tmp_path, said.append, suites=[ahead])
+        assert (image != cold) == (b"cold" in content)
+        async with sandbox_from(image, workspace) as sandbox:
+            assert (await sandbox.exec(shell("cat /opt/seen/y deps/file 2>/dev/null"))).stdout == content
 
 
 @pytest.mark.slow  # quick: test_unavailable_package_is_one_sentence_with_a_log_and_no_leftovers

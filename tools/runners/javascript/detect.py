@@ -6,12 +6,12 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
-from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, workspace_of
+from m3agent.tools.runners.javascript.packages import manager_of, member_patterns, table_of, workspace_of
 from m3agent.tools.runners.path_rules import JS, is_code
 
 OTHER_PROJECTS = words_of(
@@ -31,10 +31,8 @@ _WRAPPERS = frozenset(
 """Words before a test runner that start it."""
 _MANAGERS = frozenset({"npm", "pnpm", "yarn", "bun"})
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
-_OWN_VARIABLES = frozenset(
-    {"CI", "TZ", "LC_ALL", "NO_COLOR", "FORCE_COLOR", "PATH", "HOME", "NODE_TEST_CONTEXT"}
-)
-"""Variables that m3agent sets, or that would change results."""
+_OWN_VARIABLES = frozenset({"CI", "PATH", "HOME", "NODE_TEST_CONTEXT"})
+"""Variables that only m3agent sets. A script may set all others, such as TZ: its tests were written with them."""
 _MOST_CALLS = 20
 """Most scripts that one script may call."""
 
@@ -77,8 +75,19 @@ def _calls(script: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator
     if script in seen or len(seen) >= _MOST_CALLS:
         return
     seen.append(script)
+    exported: dict[str, str] = {}
     for words in _commands(script):
-        yield from _call(words, scripts, seen)
+        if words[:1] == ["export"]:
+            exported |= _assigned(words[1:])
+        env = dict(exported)
+        for call in _call(words, scripts, seen, env):
+            yield replace(call, env={**env, **call.env})
+
+
+def _assigned(words: Iterable[str]) -> dict[str, str]:
+    """Return the variables that words like `TZ=UTC` set."""
+    matches = filter(None, map(_ASSIGNMENT.fullmatch, words))
+    return {match[1]: match[2] for match in matches if match[1] not in _OWN_VARIABLES}
 
 
 def _commands(script: str) -> Iterator[list[str]]:
@@ -99,24 +108,24 @@ def _commands(script: str) -> Iterator[list[str]]:
     yield words
 
 
-def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
-    env: dict[str, str] = {}
+def _call(
+    words: Sequence[str], scripts: Mapping[str, Any], seen: list[str], env: dict[str, str]
+) -> Iterator[Call]:
+    """Yield the calls of a command; add the variables that it sets before them to `env`."""
     node: list[str] = []
     is_node = False
     for at, word in enumerate(words):
         name = word.rpartition("/")[2].removesuffix(".js").removesuffix(".mjs").removesuffix(".cjs")
         rest = tuple(words[at + 1 :])
-        assignment = _ASSIGNMENT.fullmatch(word)
-        if assignment:
-            if assignment[1] not in _OWN_VARIABLES:
-                env[assignment[1]] = assignment[2]
+        if _ASSIGNMENT.fullmatch(word):
+            env |= _assigned([word])
         elif name in PROGRAMS:
-            yield Call(PROGRAMS[name], rest, tuple(node), env)
+            yield Call(PROGRAMS[name], rest, tuple(node))
             return
         elif name in ("node", "tsx", "ts-node") and "--test" in rest:
             loader = {"tsx": ("--import", "tsx"), "ts-node": ("--require", "ts-node/register")}.get(name, ())
             options, files = _node_arguments(rest)
-            yield Call("node-test", files, (*loader, *options), env)
+            yield Call("node-test", files, (*loader, *options))
             return
         elif name in ("run-s", "run-p", "npm-run-all", "npm-run-all2"):
             for called in rest:
@@ -125,16 +134,8 @@ def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> 
         elif name in _MANAGERS:
             if _elsewhere(rest):
                 return  # it runs the scripts of other packages
-            if rest[:1] and rest[0] in ("run", "run-script"):
-                yield from _called(
-                    next((word for word in rest[1:] if not word.startswith("-")), ""), scripts, seen
-                )
-                return
-            if rest[:1] and rest[0] in ("test", "t"):
-                yield from _called("test", scripts, seen)
-                return
-            if rest[:1] and rest[0] in scripts and rest[0] not in PROGRAMS:
-                yield from _called(rest[0], scripts, seen)
+            if called := _script_name(rest, scripts):
+                yield from _called(called, scripts, seen)
                 return
         elif name == "node":
             is_node = True
@@ -142,6 +143,16 @@ def _call(words: Sequence[str], scripts: Mapping[str, Any], seen: list[str]) -> 
             node += [word] if is_node else []  # an option or its value
         elif name not in _WRAPPERS:
             return
+
+
+def _script_name(words: Sequence[str], scripts: Mapping[str, Any]) -> str:
+    """Return the script that a package manager's arguments start; empty if they start none."""
+    first = words[0] if words else ""
+    if first in ("run", "run-script"):
+        return next((word for word in words[1:] if not word.startswith("-")), "")
+    if first in ("test", "t"):
+        return "test"
+    return first if first in scripts and first not in PROGRAMS else ""
 
 
 def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
@@ -187,8 +198,7 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
     """Return a package's call of a runner, and the evidence for it."""
     path = posixpath.join(folder, "package.json")
     manifest = tree.json(path)
-    found = manifest.get("scripts")
-    scripts = found if isinstance(found, dict) else {}
+    scripts = table_of(manifest, "scripts")
     names = ["test"]
     if "test" not in scripts or not member_patterns(
         tree, folder
@@ -204,18 +214,13 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
                 return call, f"scripts.{name} in {path}"
         if calls:
             return None, ""  # the scripts name another runner
-    own = {**_table(manifest, "devDependencies"), **_table(manifest, "dependencies")}
+    own = {**table_of(manifest, "devDependencies"), **table_of(manifest, "dependencies")}
     known = [name for name in CONFIGURATIONS if name in own]
     if known and not member_patterns(tree, folder):  # a workspace's root often has them for its packages
         return (Call(runner), f"devDependencies in {path}") if known[0] == runner else (None, "")
     start = posixpath.join(folder, CONFIGURATIONS.get(runner, "\0"))
     configuration = sorted(name for name in tree.paths if name.startswith(start))
     return (Call(runner), configuration[0]) if configuration else (None, "")
-
-
-def _table(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = manifest.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
+from m3agent.util.member_patterns import is_member
 
 LOCKS = {
     "package-lock.json": "npm",
@@ -19,8 +21,16 @@ LOCKS = {
 _SETTINGS = (".npmrc", ".yarnrc.yml", "pnpm-workspace.yaml")
 _CLASSIC_YARN = "1.22.22"
 _MODERN_YARN = "4.9.2"
+_YARN_NEEDS = {
+    r"\A(?![^\0]*\bnodeLinker:[ \t\"']*(?:node-modules|pnpm)\b)": "YARN_NODE_LINKER=node-modules",
+    r"\byarnPath:": "YARN_IGNORE_PATH=1",
+}
+"""Variables of yarn 2 and later, by what its settings say: runners are found in node_modules; yarn itself is installed by npm."""
 _PNPM_OF_LOCK = {"5": "7.33.7", "6": "8.15.9", "9": "9.15.9"}
 """Version of pnpm that reads a lock file, by the lock file's version. Later lock files need the last version here."""
+
+_LINK = re.compile(r"(?:file|link|portal):((?!/).*)")
+"""A dependency in a folder of the repository."""
 
 
 def member_patterns(tree: Tree, root: str) -> list[str]:
@@ -37,20 +47,6 @@ def member_patterns(tree: Tree, root: str) -> list[str]:
             r"^[ \t]*-[ \t]*['\"]?([^'\"#\n]+?)['\"]?[ \t]*(?:#.*)?$", block[1], re.MULTILINE
         )
     return patterns
-
-
-def is_member(patterns: list[str], folder: str) -> bool:
-    """Return whether a folder, relative to the workspace's root, is one of its packages."""
-
-    def matches(pattern: str) -> bool:
-        pattern = pattern.removeprefix("./").rstrip("/")
-        if pattern.endswith("/**"):
-            return folder.startswith(pattern[:-2])
-        return fnmatch.fnmatchcase(folder, pattern) and folder.count("/") == pattern.count("/")
-
-    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
-    refused = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    return any(map(matches, wanted)) and not any(map(matches, refused))
 
 
 def workspace_of(tree: Tree, folder: str) -> str:
@@ -79,24 +75,21 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
     locks = [
         lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
     ]
-    folder = posixpath.relpath(root or ".", suite.root or ".")
     command, notices = _install(manager, version, tree, root, locks)
-    if folder != ".":
-        option = {"npm": "--prefix", "pnpm": "--dir", "yarn": "--cwd"}["npm" if manager == "bun" else manager]
-        program = 3 if command[0] == "npx" else 1
-        command = (*command[:program], option, folder, *command[program:])
     members = [_in(root, "package.json")]
     patterns = member_patterns(tree, root)
     for path in tree.named("package.json"):
         inner = posixpath.dirname(path)[len(root) :].lstrip("/")
         if is_within(path, root) and is_member(patterns, inner):
             members.append(path)
+    for path in members:  # it grows
+        named = {_in(folder, "package.json") for folder in _linked(tree, path)}
+        members += sorted((named & tree.paths).difference(members))
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
     inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
-    keep = [
-        posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), suite.root or ".") for path in members
-    ]
+    keep = [posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), root or ".") for path in members]
     return Preparation(
+        root=root,
         system_packages=("nodejs", "npm"),
         commands=(command,),
         inputs=tuple(inputs),
@@ -124,7 +117,10 @@ def _install(
         )
         if modern:
             name = f"@yarnpkg/cli-dist@{version or _MODERN_YARN}"
-            return ("npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
+            settings = tree.text(_in(root, ".yarnrc.yml"))
+            own = [word for pattern, word in _YARN_NEEDS.items() if re.search(pattern, settings)]
+            env = ("env", *own) if own else ()
+            return (*env, "npx", "--yes", name, "install", "--immutable", "--mode=skip-build"), []
         name = f"yarn@{version or _CLASSIC_YARN}"
         options = ("--frozen-lockfile", "--ignore-scripts", "--non-interactive")
         return ("npx", "--yes", name, "install", *options), []
@@ -137,6 +133,24 @@ def _install(
         else []
     )
     return ("npm", "install", *quiet), notices
+
+
+def _linked(tree: Tree, manifest: str) -> set[str]:
+    """Return the folders of the repository that a package.json names as dependencies."""
+    kinds = ("dependencies", "devDependencies", "optionalDependencies")
+    wanted = (text for kind in kinds for text in table_of(tree.json(manifest), kind).values())
+    matches = (_LINK.match(str(text)) for text in wanted)
+    return {
+        posixpath.normpath(_in(posixpath.dirname(manifest), match[1].rstrip("/")))
+        for match in matches
+        if match
+    }
+
+
+def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a table of a package.json; empty if there is none."""
+    found = manifest.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _in(folder: str, name: str) -> str:

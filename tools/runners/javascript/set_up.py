@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from m3agent.tools.runners.base import Tree
+from m3agent.tools.runners.javascript.packages import table_of
 
 MANIFEST = "package.json"
 SECTIONS = ("jest", "mocha", "ava", "vitest")
@@ -41,8 +42,7 @@ def _values(tree: Tree, path: str, name: str) -> Iterator[str]:
     text = tree.text(path)
     if name == MANIFEST:
         manifest = tree.json(path)
-        scripts = manifest.get("scripts")
-        for script in scripts.values() if isinstance(scripts, dict) else ():
+        for script in table_of(manifest, "scripts").values():
             yield from _OPTION.findall(str(script))
         text = json.dumps({section: manifest.get(section) for section in SECTIONS})
     for values in _NAMED.findall(text):
