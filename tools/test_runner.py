@@ -67,15 +67,6 @@ def first_error(text: str) -> list[str]:
     return lines[-FIRST_ERROR_LINES:]
 
 
-def exception_line(text: str) -> str:
-    """Return the line that names the last exception of a test's output in pytest; of other output, the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    at = max((number for number, line in enumerate(lines) if line.startswith("E ")), default=-1)
-    while at > 0 and lines[at - 1].startswith("E "):
-        at -= 1
-    return lines[at].removeprefix("E ").strip() if lines else ""
-
-
 def summary(report: TestReport, timeout: float) -> str:
     """Return the number of tests by outcome, in one line."""
     counts = (

@@ -26,8 +26,8 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import exception_line
 from m3agent.util.sanitize import printable_line
 
 MOST_RED = 3
