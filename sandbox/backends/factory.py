@@ -45,6 +45,8 @@ class SandboxSpec:
     """The user's folder, for sandboxes without isolation."""
     ignored: tuple[str, ...] = ()
     """Ignored files and folders there that a work tree needs, such as what was built or installed."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Names and values of variables that the repository declares for all commands."""
 
 
 def parse_bytes(text: str) -> int:
@@ -138,4 +140,4 @@ def new_sandbox(
             machine = BwrapMachine(spec.limits)
         case "here":
             machine = HereMachine(spec.limits, spec.source, spec.ignored)
-    return Sandbox(machine, workspace, network)
+    return Sandbox(machine, workspace, network, dict(spec.variables))

@@ -216,13 +216,20 @@ class _Output:
 class Sandbox:
     """An isolated machine with the work tree in it; use it as an asynchronous context manager."""
 
-    def __init__(self, machine: Machine, workspace: Workspace, network: Network | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        workspace: Workspace,
+        network: Network | None = None,
+        declared: Mapping[str, str] | None = None,
+    ) -> None:
         self.machine = machine
         self.workspace = workspace
         self.tree = workspace.base
         """The last known state of the work tree."""
         self.network = network
         """The network through which commands reach listed hosts; None if there is no network."""
+        self._declared = declared or {}
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
         self.python = ""
@@ -272,6 +279,7 @@ class Sandbox:
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
+            **self._declared,
         }
         if not self.machine.isolated:
             self.typed_env = {}

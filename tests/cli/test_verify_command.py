@@ -481,6 +481,14 @@ def test_tests_that_cannot_run_are_to_be_mended_first(make_repo: MakeRepo) -> No
     assert done.stderr.endswith(f"{MEND}\n")
 
 
+def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo) -> None:
+    needs = {**BUGGY, "conftest.py": "import os\nos.environ['SERVICE_URL']\n"}
+    declaration = '[tests.env]\nSERVICE_URL = "http://localhost"\n'
+    declared = make_repo({**needs, ".m3agent.toml": declaration})
+    fix(declared)
+    assert verify(declared).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("name", "declares"),
     [
