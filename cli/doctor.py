@@ -29,6 +29,7 @@ from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.serving.check.check import Check
+from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault, M3AgentError
 
 ENGINE_TIMEOUT = 10
@@ -107,12 +108,17 @@ def _repository(repo_dir: Path) -> Check:
         repository = open_repository(repo_dir)
         root = repository.root
         large = [] if root is None else too_large(sizes_of(root, repository.list_files()))
+        submodules = sorted(repository.submodules())
     except M3AgentError as error:
         return Check("repository", False, str(error))
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
     if kind:
         where += f" ({kind})"
+    if submodules:
+        where += (
+            f"; submodules are not in sandboxes, and changes there are refused: {first_of(submodules, 5)}"
+        )
     if large:
         detail = f"{where}; not copied into sandboxes, because larger than {LARGEST_FILE >> 30} GiB: {', '.join(large)}"
         return Check("repository", None, detail, "leave them out with .gitignore, or tell git to forget them")

@@ -239,6 +239,8 @@ async def _prepare(
             say(line)
         return ready, found.sentences(), environment
 
+    if about := workspace.about_submodules:
+        say(about)
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
     if suites == DEFAULT:
@@ -248,7 +250,9 @@ async def _prepare(
     run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=told, suites=named)
+    run_context = dataclasses.replace(
+        run_context, dirty=dirty, not_importable=told, suites=named, submodules=about
+    )
     return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state), environment)
 
 

@@ -82,6 +82,8 @@ async def verify_patch(
     with scratch_folder(state) as folder:
         api = settings.github_api
         change = await read_change(request.source, repository, folder, github_api=api, env=env, say=say)
+        if about := change.workspace.about_submodules:
+            say(about)
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)
