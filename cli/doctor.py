@@ -134,9 +134,9 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         engine: Whether a container engine works.
         embedded: Whether the embedded engine makes the changes.
     """
-    from m3agent.agent.fix.suites import NO_TESTS, suites_on_disk
+    from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
-    from m3agent.sandbox.images.toolchains import missing_on_host
+    from m3agent.sandbox.images.toolchains import UNPACKAGED, missing_on_host
 
     try:
         repository = open_repository(repo_dir)
@@ -145,7 +145,8 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         return []  # `_repository` reports it
     engine = engine and "docker" in allowed_backends(settings.sandbox, settings.image)
     if not suites and not repository.bare:
-        detail, _, remedy = NO_TESTS.partition(": ")
+        said = await asyncio.to_thread(without_suites_on_disk, repository)
+        detail, _, remedy = said.partition(": ")
         return [Check("tests", None, detail, remedy)]
     found = []
     for suite in suites:
@@ -159,6 +160,9 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         detail, fix = f"{suite.language}{evidence}", ""
         if missing and settings.image:
             detail, fix = f"{detail}: {settings.image} lacks {', '.join(missing)}", "add it to that image"
+        elif missing and engine and not UNPACKAGED.isdisjoint(missing):
+            detail += f": m3agent cannot install {', '.join(missing)}, so these tests cannot run here"
+            fix = "name an image that has it with --image"
         elif missing and engine:
             detail += f": {', '.join(missing)} is missing, and the first fix installs it into an image"
         elif missing:

@@ -23,7 +23,7 @@ from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
-from m3agent.agent.fix.suites import NO_TESTS
+from m3agent.agent.fix.suites import without_suites
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
@@ -244,7 +244,7 @@ async def _prepare(
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
     if suites == DEFAULT:
-        say(NO_TESTS)
+        say(await asyncio.to_thread(without_suites, workspace))
     elif named:
         say(f"tests: {named}")
     run_context, (ready, told, environment), _ = await all_of(

@@ -14,6 +14,7 @@ from m3agent.agent.certificate.environment import described_environment
 from m3agent.agent.certificate.statement import Environment, Statement
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
+from m3agent.agent.fix.suites import suites_of, without_suites
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository
@@ -84,6 +85,8 @@ async def verify_patch(
         change = await read_change(request.source, repository, folder, github_api=api, env=env, say=say)
         if about := change.workspace.about_submodules:
             say(about)
+        if not await asyncio.to_thread(suites_of, change.workspace):
+            say(await asyncio.to_thread(without_suites, change.workspace))
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)

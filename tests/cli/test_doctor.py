@@ -400,6 +400,13 @@ def test_a_repository_without_tests_is_said_to_have_none(machine: Machine, new_r
     assert check.fix.startswith("add a test that shows the fault")
 
 
+def test_tests_that_cannot_run_here_are_named(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo(files={"deno.json": b"{}"})
+    check = machine.look()["tests"]
+    assert check.ok is None
+    assert "Deno (deno.json)" in check.detail
+
+
 def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     use_own_runner(monkeypatch, Preparation())
     (machine.repo / "own.suite").touch()
