@@ -43,6 +43,7 @@ def main() -> NoReturn:
     Whatever happens, no traceback is shown: Ctrl-C exits with 130 and is silent, an output that cannot be written and a fault
     of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
     """
+    _read_names_as_utf_8()
     usual = signal.getsignal(signal.SIGINT)
     can_interrupt = (
         usual is signal.default_int_handler
@@ -64,15 +65,33 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
+def _read_names_as_utf_8() -> None:
+    """Start Python again in its UTF-8 mode if the locale has another encoding.
+
+    Names of files are bytes. Records, test ids and sandboxes have them as UTF-8, so one name must not be two texts. The
+    output keeps the encoding of the locale.
+    """
+    if sys.getfilesystemencoding() == "utf-8":
+        return
+    encoding = sys.stdout.encoding if sys.stdout is not None else "utf-8"
+    os.environ.setdefault("PYTHONIOENCODING", encoding)
+    os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606  # no shell is meant
+
+
 def _watched(stream: TextIO | None) -> tuple[TextIO, _Output]:
-    """Return a standard stream that knows why a write failed, and its file. One that was closed becomes the null device."""
+    """Return a standard stream that knows why a write failed, and its file.
+
+    One that was closed becomes the null device. What the encoding of a stream lacks is replaced, so every printer works in
+    every locale.
+    """
     if stream is None:
         output = _Output(os.devnull, "w")
         return io.TextIOWrapper(io.BufferedWriter(output), "utf-8", "backslashreplace"), output
     output = _Output(stream.fileno(), "w", closefd=False)
     buffer = io.BufferedWriter(output)
     lines = bool(stream.line_buffering)
-    return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=lines), output
+    errors = "backslashreplace" if stream is sys.stderr else "replace"
+    return io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=lines), output
 
 
 def _run(on_interrupt: Any) -> int:

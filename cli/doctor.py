@@ -29,6 +29,7 @@ from m3agent.sandbox.backends.here_machine import in_container
 from m3agent.sandbox.backends.kinds import WITHOUT_ISOLATION
 from m3agent.sandbox.errors import EngineUnavailable, SandboxError
 from m3agent.serving.check.check import Check
+from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault, M3AgentError
 
 ENGINE_TIMEOUT = 10
@@ -107,12 +108,17 @@ def _repository(repo_dir: Path) -> Check:
         repository = open_repository(repo_dir)
         root = repository.root
         large = [] if root is None else too_large(sizes_of(root, repository.list_files()))
+        submodules = sorted(repository.submodules())
     except M3AgentError as error:
         return Check("repository", False, str(error))
     kind = "bare" if repository.bare else "shallow" if repository.shallow else ""
     where = f"{repository.root or repository.git_dir} at {repository.head[:12]}"
     if kind:
         where += f" ({kind})"
+    if submodules:
+        where += (
+            f"; submodules are not in sandboxes, and changes there are refused: {first_of(submodules, 5)}"
+        )
     if large:
         detail = f"{where}; not copied into sandboxes, because larger than {LARGEST_FILE >> 30} GiB: {', '.join(large)}"
         return Check("repository", None, detail, "leave them out with .gitignore, or tell git to forget them")
@@ -128,9 +134,9 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         engine: Whether a container engine works.
         embedded: Whether the embedded engine makes the changes.
     """
-    from m3agent.agent.fix.suites import NO_TESTS, suites_on_disk
+    from m3agent.agent.fix.suites import suites_on_disk, without_suites_on_disk
     from m3agent.sandbox.images.environment import missing_packages
-    from m3agent.sandbox.images.toolchains import missing_on_host
+    from m3agent.sandbox.images.toolchains import UNPACKAGED, missing_on_host
 
     try:
         repository = open_repository(repo_dir)
@@ -139,7 +145,8 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         return []  # `_repository` reports it
     engine = engine and "docker" in allowed_backends(settings.sandbox, settings.image)
     if not suites and not repository.bare:
-        detail, _, remedy = NO_TESTS.partition(": ")
+        said = await asyncio.to_thread(without_suites_on_disk, repository)
+        detail, _, remedy = said.partition(": ")
         return [Check("tests", None, detail, remedy)]
     found = []
     for suite in suites:
@@ -153,6 +160,9 @@ async def _suites(settings: Settings, repo_dir: Path, engine: bool, *, embedded:
         detail, fix = f"{suite.language}{evidence}", ""
         if missing and settings.image:
             detail, fix = f"{detail}: {settings.image} lacks {', '.join(missing)}", "add it to that image"
+        elif missing and engine and not UNPACKAGED.isdisjoint(missing):
+            detail += f": m3agent cannot install {', '.join(missing)}, so these tests cannot run here"
+            fix = "name an image that has it with --image"
         elif missing and engine:
             detail += f": {', '.join(missing)} is missing, and the first fix installs it into an image"
         elif missing:

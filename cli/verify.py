@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from m3agent.agent.certificate.statement import Statement
     from m3agent.agent.patches.change import Source
     from m3agent.agent.patches.verification import VerifyRequest
+    from m3agent.agent.verify.rules import Verdict
 
 SETTINGS = (
     *("image", "environment", "dockerfile", "sandbox", "allow_net"),
@@ -46,8 +48,13 @@ NEXT = {
 """What to do after each verdict."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
 """What to do if the tests ran on a Python that the project does not accept."""
-MANIFESTS = {".cfg", ".json", ".mod", ".toml", ".txt", ".xml"}
-"""Ends of the names of files that declare packages."""
+MEND = "next: mend what keeps the tests from running, and verify again"
+"""What to do if no test can run: another test would not run either."""
+MANIFESTS = re.compile(
+    r"(?:requirements|constraints)[^/]*\.(?:txt|in)|pyproject\.toml|setup\.(?:cfg|py)|package\.json|go\.mod|Cargo\.toml|pom\.xml|"
+    r"composer\.json|Gemfile|[^/]+\.(?:csproj|fsproj|gemspec)|(?:build|settings)\.gradle(?:\.kts)?|mix\.exs"
+)
+"""Names of files that declare packages."""
 
 
 @takes_settings(
@@ -139,7 +146,6 @@ async def _verify(
     from m3agent.agent.fix.entry import read_issue
     from m3agent.agent.ui.result import labelled, print_result, sign_of
     from m3agent.agent.verify.accuracy import known_accuracy
-    from m3agent.agent.verify.rules import NOT_TESTED
     from m3agent.util.daemon_thread import in_background
     from m3agent.util.errors import EXIT_CODES, Status
 
@@ -167,13 +173,21 @@ async def _verify(
         sign = f"{sign_of(found.predicate.verdict)} "
         accuracy = str(known_accuracy(state_folder(), request.repository.common_dir) or "")
         print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
-        other = found.predicate.reason.startswith(NOT_TESTED)
-        say(OTHER_PYTHON if other else NEXT[found.predicate.verdict])
-        if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):
+        say(_next_step(found.predicate.verdict, found.predicate.reason))
+        if any(MANIFESTS.fullmatch(Path(path).name) for path in found.predicate.put_back):
             say(
                 "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"
             )
     return EXIT_CODES[Status(found.predicate.verdict)]
+
+
+def _next_step(verdict: Verdict, reason: str) -> str:
+    """Return what to do after a verdict."""
+    from m3agent.agent.verify.rules import NO_RUN, NOT_TESTED, UNTESTABLE
+
+    if reason.startswith(NOT_TESTED):
+        return OTHER_PYTHON
+    return MEND if reason.startswith((NO_RUN, UNTESTABLE)) else NEXT[verdict]
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
+from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace, inside_git, refuse_git_files
 from m3agent.tools.base import (
@@ -88,14 +89,15 @@ def file_path(path: str, root: str) -> str:
     return wanted
 
 
-def path_to_write(path: str, root: str) -> str:
-    """Return the path as `file_path` does; refuse files that git itself reads, which no patch may contain.
+def path_to_write(path: str, sandbox: Sandbox) -> str:
+    """Return the path as `file_path` does; refuse files that no patch may contain.
 
     Raises:
-        PathEscapes: The path is the work tree, in git's own folder, or a file that git itself reads.
+        PathEscapes: The path is the work tree, in git's own folder, a file that git itself reads, or in a submodule.
     """
-    wanted = file_path(path, root)
+    wanted = file_path(path, sandbox.folders.work_tree)
     refuse_git_files(wanted)
+    sandbox.workspace.refuse_submodule(posixpath.normpath(wanted))
     return wanted
 
 
@@ -129,7 +131,7 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
     """Write a complete file."""
-    path = path_to_write(arguments.path, context.sandbox.folders.work_tree)
+    path = path_to_write(arguments.path, context.sandbox)
     content = arguments.content.encode()
     await context.sandbox.write(path, content)
     lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
@@ -138,7 +140,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
-    path = path_to_write(arguments.path, context.sandbox.folders.work_tree)
+    path = path_to_write(arguments.path, context.sandbox)
     if not arguments.old:
         return refusal("old is empty: name the text to replace, or use file_write for a new file")
     if arguments.old == arguments.new:

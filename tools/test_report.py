@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from m3agent.tools.execution_map import ExecutionMap
+from m3agent.tools.failure_reason import error_line
 from m3agent.tools.tampering import NO_SIGNS, Signs
 
 OUTCOMES = {
@@ -21,13 +21,6 @@ OUTCOMES = {
 FIELDS = tuple(dict.fromkeys(OUTCOMES.values()))
 NO_TESTS = 5
 """pytest's exit status if it found no test."""
-MOST_LINE = 200
-"""Characters of an error that people are told."""
-ERROR_LINE = re.compile(r"E\s+(?=\S)")
-# Python prints warnings of unclosed files after the error that ended it.
-EXCEPTION = re.compile(
-    r"(?!ResourceWarning)[A-Za-z_][\w.]*(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
-)
 
 
 @dataclass(frozen=True)
@@ -126,14 +119,6 @@ def ids_by_outcome(outcomes: Mapping[str, str]) -> dict[str, Any]:
         name: tuple(sorted(ident for ident, outcome in outcomes.items() if OUTCOMES.get(outcome) == name))
         for name in FIELDS
     }
-
-
-def error_line(text: str) -> str:
-    """Return the line of an error that names the exception; otherwise the last line; empty for a blank text."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    marked = [ERROR_LINE.sub("", line, count=1) for line in lines if ERROR_LINE.match(line)]
-    named = [line for line in marked or lines if EXCEPTION.match(line)]
-    return (named or marked or lines or [""])[-1][:MOST_LINE]
 
 
 def joined(known: TestReport, more: TestReport) -> TestReport:

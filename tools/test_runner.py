@@ -73,15 +73,6 @@ def first_error(text: str) -> list[str]:
     return lines[-FIRST_ERROR_LINES:]
 
 
-def exception_line(text: str) -> str:
-    """Return the line that names the last exception of a test's output in pytest; of other output, the last line."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    at = max((number for number, line in enumerate(lines) if line.startswith("E ")), default=-1)
-    while at > 0 and lines[at - 1].startswith("E "):
-        at -= 1
-    return lines[at].removeprefix("E ").strip() if lines else ""
-
-
 def red_before(report: TestReport, before: TestReport) -> dict[str, str]:
     """Return the red tests of a report that were red without the change, each with `SAME_ERROR` or `OTHER_ERROR`."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.execution_map import Recording
+from m3agent.tools.failure_reason import first_reason
 from m3agent.tools.run_tests import Bytecode, per_test_limit, run_in_sandbox
 from m3agent.tools.runners.base import Limits, Runner, Suite, Tree
 from m3agent.tools.runners.run import NO_VARIABLES, run_suite
@@ -67,7 +68,7 @@ async def run_tests(
             )
             report = await _run_part(sandbox, runner, suite, tree, part, limits, own_log, env)
             if not report.ran and not report.complete and not report.timed_out:
-                reason = next(iter(report.output.splitlines()), "its runner ended without a result")
+                reason = first_reason(report.output) or "its runner ended without a result"
                 report = replace(report, complete=True, not_run={suite.name: reason})
         else:
             report = await run_in_sandbox(

@@ -328,6 +328,7 @@ class Attempt:
             python=self.sandbox.python,
             not_importable=run_context.not_importable,
             suites=run_context.suites,
+            submodules=run_context.submodules,
             hint=self.variation.hint,
         )
 

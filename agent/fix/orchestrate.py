@@ -23,7 +23,7 @@ from m3agent.agent.fix.ranking import Rank, ranked, result_of
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.fix.run_context import RunContext, prepare
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
-from m3agent.agent.fix.suites import NO_TESTS
+from m3agent.agent.fix.suites import without_suites
 from m3agent.agent.loop.limits import RunLimits
 from m3agent.agent.loop.sampling import Variation, variations
 from m3agent.agent.mcp.toolset import start_servers
@@ -239,16 +239,20 @@ async def _prepare(
             say(line)
         return ready, found.sentences(), environment
 
+    if about := workspace.about_submodules:
+        say(about)
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
     if suites == DEFAULT:
-        say(NO_TESTS)
+        say(await asyncio.to_thread(without_suites, workspace))
     elif named:
         say(f"tests: {named}")
     run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()
     )
-    run_context = dataclasses.replace(run_context, dirty=dirty, not_importable=told, suites=named)
+    run_context = dataclasses.replace(
+        run_context, dirty=dirty, not_importable=told, suites=named, submodules=about
+    )
     return PreparedFix(run_context, backend, ready, started, shared, KeptBaselines(state), environment)
 
 

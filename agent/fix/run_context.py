@@ -48,6 +48,8 @@ class RunContext:
     """Sentences that say which test files cannot be imported in the sandbox, with the errors."""
     suites: str = ""
     """The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`)."""
+    submodules: str = ""
+    """What the model is told about the repository's submodules; empty if it has none."""
     ranks: int = 1
     """Number of the server's data-parallel ranks."""
 

@@ -25,6 +25,8 @@ from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.toolchains import missing_on_host
 from m3agent.sandbox.network.allow_list import describe
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.runners.command import variables_of
+from m3agent.tools.runners.suites import tree_files
 from m3agent.util.errors import UsageError
 
 NOT_ISOLATED = (
@@ -98,6 +100,10 @@ async def environment_of(
 
     Otherwise like `with_environment`.
     """
+    tree = await asyncio.to_thread(tree_files, workspace.store, workspace.base)
+    if declared := await asyncio.to_thread(variables_of, tree):
+        say(f"variables of the tests, as the repository declares them: {', '.join(declared)}")
+        spec = replace(spec, variables=tuple(declared.items()))
     tag = await asyncio.to_thread(last_tag, repository)
     may = may_build(repository, settings, state, say)
     return await with_environment(spec, backend, workspace, settings, state, say, tag, may)

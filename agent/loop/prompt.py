@@ -82,6 +82,7 @@ def first_messages(
     python: str = "",
     not_importable: Sequence[str] = (),
     suites: str = "",
+    submodules: str = "",
     hint: str = "",
     network: bool = False,
 ) -> list[dict[str, Any]]:
@@ -102,6 +103,7 @@ def first_messages(
         python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
         not_importable: Sentences that say which test files cannot be imported in the sandbox.
         suites: The repository's tests in other languages than Python, as `test_runner` runs them; empty if it has none.
+        submodules: What to say about the repository's submodules; empty if it has none.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """
     state = f"The files above are those of commit {head}"
@@ -118,6 +120,8 @@ def first_messages(
         )
     if suites:
         state += f"The tool test_runner runs these tests: {harmless(redact_text(suites))}.\n"
+    if submodules:
+        state += f"Note: {harmless(redact_text(submodules))}.\n"
     if not_importable:
         lines = "".join(f"- {harmless(redact_text(line))}\n" for line in not_importable)
         state += f"Before any change, some tests cannot run in the sandbox:\n{lines}"

@@ -33,6 +33,8 @@ from m3agent.util.sanitize import quoted
 
 MOST_PATCH = 64 << 20
 """Largest patch that is read, in bytes."""
+_NO_PLACE = "unable to add cache entry for "
+"""What git says before a path that it cannot create, such as one in a submodule."""
 _NO_PATCH = re.compile(r"No valid patches in input|unrecognized input")
 """How `git apply` (2.35 and later, and before) refuses a text without any patch."""
 _NAMED = 5  # most files that a note names
@@ -190,6 +192,8 @@ class _Reader:
             after = self.store.apply(before, text if text.endswith(b"\n") else text + b"\n")
         except GitFailed as error:
             said = str(error).removeprefix("git apply failed: ").removeprefix("error: ")
+            if said.startswith(_NO_PLACE):
+                self._workspace(commit, before).refuse_submodule(said.removeprefix(_NO_PLACE))
             if _NO_PATCH.match(said) is not None:
                 raise UsageError(f"{shown} is not a patch: give one as `git diff` prints it") from None
             raise UsageError(
@@ -267,9 +271,14 @@ class _Reader:
         return self.store.git("rev-parse", f"{commit}^{{tree}}").decode().strip()
 
     def _change(self, commit: str, before: str, after: str, origin: Origin) -> Change:
-        workspace = Workspace(self.store, before)
+        workspace = self._workspace(commit, before)
         patch = workspace.patch(after)
         return Change(workspace, patch, patch.text, Base(commit=commit, tree=before, uncommitted=0), origin)
+
+    def _workspace(self, commit: str, tree: str) -> Workspace:
+        """Return the states from a tree on, which belongs to a commit."""
+        self.store.note_submodules(self.store.submodules(commit))
+        return Workspace(self.store, tree)
 
     def _if_shallow(self) -> str:
         return (

@@ -14,6 +14,7 @@ from m3agent.agent.certificate.environment import described_environment
 from m3agent.agent.certificate.statement import Environment, Statement
 from m3agent.agent.fix.compared_runs import baseline_run, fresh_runs
 from m3agent.agent.fix.sandbox_setup import environment_of, sandbox_for
+from m3agent.agent.fix.suites import suites_of, without_suites
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository
@@ -26,8 +27,8 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import exception_line
 from m3agent.util.sanitize import printable_line
 
 MOST_RED = 3
@@ -82,6 +83,10 @@ async def verify_patch(
     with scratch_folder(state) as folder:
         api = settings.github_api
         change = await read_change(request.source, repository, folder, github_api=api, env=env, say=say)
+        if about := change.workspace.about_submodules:
+            say(about)
+        if not await asyncio.to_thread(suites_of, change.workspace):
+            say(await asyncio.to_thread(without_suites, change.workspace))
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)

@@ -44,6 +44,7 @@ def workspace_of(repository: Repository, folder: Path, say: Callable[[str], None
         EnvironmentFault: The work tree is too large, or has a file that git cannot read.
     """
     store = TreeStore(folder / TREES, objects_of(repository))
+    store.note_submodules(repository.submodules())
     if repository.root is not None:
         paths = _readable(repository.root, repository.list_files(), say)
         return Workspace.from_folder(store, repository.root, paths)

@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from m3agent.util.append_only import AppendOnlyFile
 from m3agent.util.errors import UsageError
+from m3agent.util.json_lines import json_lines
 
 Message = dict[str, Any]
 FILE = "messages.jsonl"
@@ -49,7 +50,7 @@ def read_lines(folder: Path) -> list[Message]:
     except OSError:
         return []
     try:
-        lines = [json.loads(line) for line in raw.splitlines()]
+        lines = [json.loads(line) for _, line in json_lines(raw)]
         for line in lines:
             if line["role"] == SUMMARY:
                 _summarised([], line)

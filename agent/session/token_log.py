@@ -12,6 +12,7 @@ from typing import Any
 
 from m3agent.serving.client.messages import TurnTokens
 from m3agent.util.append_only import AppendOnlyFile
+from m3agent.util.json_lines import json_lines
 
 FILE = "tokens.jsonl"
 
@@ -19,12 +20,12 @@ FILE = "tokens.jsonl"
 def read_tokens(folder: Path) -> dict[int, TurnTokens]:
     """Return the tokens of each turn of a session, by the turn's number. Torn and damaged lines end the reading."""
     try:
-        lines = (folder / FILE).read_bytes().splitlines()
+        content = (folder / FILE).read_bytes()
     except OSError:
         return {}
     found = dict[int, TurnTokens]()
     before = tuple[int, ...]()
-    for line in lines:
+    for _, line in json_lines(content):
         try:
             entry: dict[str, Any] = json.loads(line)
             prompt = (*before[: entry["kept"]], *entry["prompt"])

@@ -331,20 +331,24 @@ def _from_line(name: str, value: object, place: str, *, trusted: bool) -> object
 
 def _check_tests(table: object, place: str) -> None:
     """Check the table that names the repository's test command; `m3agent.tools.runners.command` reads it."""
+    from m3agent.tools.runners.variables import fault_of
+
     found = table if isinstance(table, dict) else {}
     if "leave_out" in found:
         _check_left_out(found["leave_out"], place)
-        if found.keys() == {"leave_out"}:
-            return
+    if fault := fault_of(found.get("env", {})):
+        raise UsageError(f"{place}: env of {TESTS} {fault}.")
+    if found and found.keys() <= {"leave_out", "env"}:
+        return
     command = found.get("command")
     words = command if isinstance(command, list) else [command]
     if not words or not all(isinstance(word, str) and word for word in words):
         raise UsageError(f"{place}: {TESTS} needs a command: a text, or a list of words.")
     if found.get("report") not in TEST_REPORTS:
         raise UsageError(f"{place}: the report of {TESTS} must be one of {', '.join(TEST_REPORTS)}.")
-    if others := sorted(found.keys() - {"command", "report", "file", "leave_out"}):
+    if others := sorted(found.keys() - {"command", "report", "file", "leave_out", "env"}):
         raise UsageError(
-            f"{place}: {TESTS} has no {others[0]}; it may have command, report, file and leave_out."
+            f"{place}: {TESTS} has no {others[0]}; it may have command, report, file, leave_out and env."
         )
 
 

@@ -78,7 +78,10 @@ class Facts:
                 self.window = log.whole(line, "max_model_len")
                 self.is_embedded |= line.get("flavour") == "embedded"  # served by another process
             case "baseline":
-                self.has_red = bool(line["failed"] or line["errored"])
+                red = bool(line["failed"] or line["errored"])
+                self.has_red = (
+                    red if red or line["passed"] else None
+                )  # nothing ran, so another test would not help
             case "test.finished" if line["where"] == "before":
                 self.green = frozenset(line["passed"])
             case "test.finished" if line["where"] == "after":

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ def key_of(spec: SandboxSpec, backend: Backend, sandbox: Sandbox, limits: Sequen
         sandbox.workspace.base,
         sandbox.machine.image_id,
         sandbox.python,
+        sys.getfilesystemencoding(),  # decides the text of a path, and so of a test's id
         backend,
         asdict(spec.limits),
         [(host.host, host.below, sorted(host.ports)) for host in spec.allow_net],

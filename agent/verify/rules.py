@@ -12,6 +12,7 @@ from typing import Literal
 
 from m3agent.agent.verify.evidence import Evidence
 from m3agent.agent.verify.stability import COMPARED_RUNS
+from m3agent.tools.failure_reason import missing_host
 from m3agent.tools.runners.suites import file_of
 from m3agent.util.counted import counted, first_of
 
@@ -20,6 +21,10 @@ Part = Literal["further runs", "delivered", "issue"]
 """Evidence that costs time. It is gathered only if a rule about it could decide."""
 NOT_TESTED = "not tested on Python"
 """Start of the reason of a verdict if the tests ran on a Python that the project does not accept."""
+UNTESTABLE = "cannot be tested here"
+"""Start of the reason of a verdict if files or suites cannot run here."""
+NO_RUN = "no test could run"
+"""Start of the reason of a verdict if the test program ended before any result."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ def not_importable(evidence: Evidence) -> str:
         return ""
     first = min(files)
     which = f"{first} cannot" if len(files) == 1 else f"{len(files)} test files cannot"
-    return f"cannot be tested here, because {which} be imported with or without the patch: {files[first]}"
+    return f"{UNTESTABLE}, because {which} be imported with or without the patch: {files[first]}"
 
 
 @_rule("failed")
@@ -208,7 +213,7 @@ def suite_cannot_run(evidence: Evidence) -> str:
     """No test has a result, because a test suite cannot run, for example without its toolchain."""
     if evidence.after.ran or not evidence.after.not_run:
         return ""
-    return "cannot be tested here, because the tests of {} could not run: {}".format(*_not_run(evidence))
+    return "{}, because the tests of {} could not run: {}".format(UNTESTABLE, *_not_run(evidence))
 
 
 @_rule("unverified")
@@ -217,7 +222,7 @@ def nothing_ran(evidence: Evidence) -> str:
     if _ran(evidence):
         return ""
     obstacle = evidence.changes.after.obstacle or evidence.changes.before.obstacle
-    return f"no test could run: {obstacle}" if obstacle else "there are no tests to check the patch"
+    return f"{NO_RUN}: {obstacle}" if obstacle else "there are no tests to check the patch"
 
 
 @_rule("unverified")
@@ -352,6 +357,8 @@ def _notes(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
         yield "the tests of {} could not run here: {}".format(*_not_run(evidence))
     if evidence.own_only and verdict != "failed":
         yield "shown only by the patch's own tests"
+    if verdict == "failed":
+        yield from _offline(evidence)
     if evidence.flaky:
         yield f"{counted(len(evidence.flaky), 'flaky test')} not counted"
     if evidence.after.signs.blind and verdict == "verified":
@@ -372,6 +379,16 @@ def _ran(evidence: Evidence) -> bool:
 
 def _in_changed_files(evidence: Evidence) -> set[str]:
     return {ident for ident in evidence.still_red if file_of(ident) in evidence.paths}
+
+
+def _offline(evidence: Evidence) -> Iterator[str]:
+    """Yield which red test lacks the network, if one does: no change of the patch can mend that."""
+    for ident in sorted(evidence.still_red):
+        host = missing_host(evidence.errors.get(ident, ""))
+        if host is not None:
+            which = f"--allow-net {host}" if host else "--allow-net HOST"
+            yield f"{ident} needs the network, which the sandbox lacks: allow it with {which}"
+            return
 
 
 def _decisive(evidence: Evidence) -> set[str]:

@@ -30,6 +30,7 @@ from m3agent.evals.create.graded import Validated
 from m3agent.evals.create.mine import MinedCommit
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.util.errors import EnvironmentFault, UsageError
+from m3agent.util.json_lines import json_lines
 
 ROWS, VIEW, TRIED, LOCK = "instances.jsonl", "agent_view.jsonl", "create.json", ".lock"
 SEEN = (
@@ -222,10 +223,9 @@ def _read(path: Path, repo: str) -> tuple[_File, dict[str, dict[str, Any]]]:
         file = _File.model_validate_json((path / TRIED).read_bytes())
         rows = {}
         if (path / ROWS).exists():
-            for line in (path / ROWS).read_bytes().split(b"\n"):
-                if line.strip():
-                    row = json.loads(line)
-                    rows[row["instance_id"]] = row
+            for _, line in json_lines((path / ROWS).read_bytes()):
+                row = json.loads(line)
+                rows[row["instance_id"]] = row
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
         said = str(error).splitlines()[0]
         raise UsageError(

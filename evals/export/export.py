@@ -26,6 +26,7 @@ from m3agent.evals.grade.trees import apply, grading_trees, open_store
 from m3agent.sandbox.errors import EngineUnavailable, EnvironmentBuildFailed, ImageMissing, SandboxError
 from m3agent.tools.runners.python import PYTEST
 from m3agent.util.errors import EnvironmentFault, UsageError, reason_of
+from m3agent.util.json_lines import json_lines
 
 OWN = {"repo_archive", "repo_ref", "environment", *(benchmark.signs[0] for benchmark in BENCHMARKS)}
 """Fields that only m3agent reads, whose paths belong to another folder, and those by which it recognises benchmarks."""
@@ -184,12 +185,11 @@ def _rows_in(path: Path) -> dict[str, str]:
     """
     rows = {}
     try:
-        for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else ():
-            if line.strip():
-                row = json.loads(line)
-                if not row["image_name"]:  # perhaps the rows to export
-                    raise KeyError("image_name")
-                rows[str(row["instance_id"])] = line
+        for _, line in json_lines(path.read_bytes() if path.exists() else b""):
+            row = json.loads(line)
+            if not row["image_name"]:  # perhaps the rows to export
+                raise KeyError("image_name")
+            rows[str(row["instance_id"])] = line
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{path} is not the file of an export: give a new folder.") from None
     return rows

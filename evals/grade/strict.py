@@ -26,6 +26,7 @@ from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.row_suites import targets_of_row
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
+from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
@@ -34,7 +35,6 @@ from m3agent.tools.runners.suites import tree_files
 from m3agent.tools.selection import Selection
 from m3agent.tools.tampering import NO_SIGNS, Signs
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import exception_line
 from m3agent.tools.test_runs import run_tests
 from m3agent.util.sanitize import last_line, printable_line
 

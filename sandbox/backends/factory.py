@@ -47,6 +47,8 @@ class SandboxSpec:
     """Ignored files and folders there that a work tree needs, such as what was built or installed."""
     python_folders: tuple[str, ...] = ()
     """Folders of the work tree from which Python imports before installed packages, besides its root and `src`."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Names and values of variables that the repository declares for all commands."""
 
 
 def parse_bytes(text: str) -> int:
@@ -140,4 +142,4 @@ def new_sandbox(
             machine = BwrapMachine(spec.limits)
         case "here":
             machine = HereMachine(spec.limits, spec.source, spec.ignored)
-    return Sandbox(machine, workspace, network, spec.python_folders)
+    return Sandbox(machine, workspace, network, spec.python_folders, dict(spec.variables))

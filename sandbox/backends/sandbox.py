@@ -222,6 +222,7 @@ class Sandbox:
         workspace: Workspace,
         network: Network | None = None,
         python_folders: tuple[str, ...] = (),
+        declared: Mapping[str, str] | None = None,
     ) -> None:
         self.machine = machine
         self.workspace = workspace
@@ -231,6 +232,7 @@ class Sandbox:
         """The network through which commands reach listed hosts; None if there is no network."""
         self.python_folders = python_folders
         """Folders of the work tree from which Python imports, besides its root and `src`."""
+        self._declared = declared or {}
         self.left_out: dict[str, str] = {}
         """Changed files that cannot be part of a patch: path to reason."""
         self.python = ""
@@ -280,6 +282,7 @@ class Sandbox:
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "safe.directory",
             "GIT_CONFIG_VALUE_0": "*",
+            **self._declared,
         }
         if not self.machine.isolated:
             self.typed_env = {}

@@ -49,6 +49,8 @@ PROGRAMS = {
 
 Of another package, its documentation or dpkg's record must be there.
 """
+UNPACKAGED = frozenset({"dotnet-sdk-8.0", "swiftlang"})
+"""Those that the Debian of m3agent's images does not have."""
 VERSIONS = {
     ".NET": ("dotnet", "--version"),
     "Elixir": ("elixir", "--short-version"),

@@ -42,6 +42,8 @@ _HEADER = re.compile(rb"^diff --git (a/.+)$", re.MULTILINE)
 
 SHORT_BLOB, KEPT_BLOBS = 1 << 15, 200
 """Most bytes of a blob that is kept in memory, and the number of blobs that are kept."""
+SUBMODULES = "submodules"
+"""A file of a store, with the paths of the repository's submodules."""
 UNFINISHED = "unfinished-"
 """The prefix of names of unfinished entries in a store."""
 
@@ -292,6 +294,24 @@ class TreeStore:
             if kind == b"blob":
                 entries.append(TreeEntry(os.fsdecode(path), int(mode, 8), sha.decode()))
         return tuple(entries)
+
+    def note_submodules(self, paths: Iterable[str]) -> None:
+        """Remember the paths of the repository's submodules: no tree that is made here has them."""
+        with writing(self.git_dir):
+            (self.git_dir / SUBMODULES).write_bytes(b"".join(os.fsencode(path) + b"\0" for path in paths))
+
+    def noted_submodules(self) -> frozenset[str]:
+        """Return the paths that `note_submodules` got."""
+        try:
+            noted = (self.git_dir / SUBMODULES).read_bytes()
+        except FileNotFoundError:
+            return frozenset()
+        return frozenset(map(os.fsdecode, noted.split(b"\0")[:-1]))
+
+    def submodules(self, tree: str) -> list[str]:
+        """Return the paths of the submodules of a tree or commit, given its id."""
+        lines = self.git("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0")
+        return [os.fsdecode(line.split(b"\t", 1)[1]) for line in lines if line.startswith(b"160000")]
 
     def tree_of_folder(self, folder: Path, paths: Sequence[str]) -> str:
         """Store the files at `paths` (relative to `folder`) byte for byte, and return the tree's id."""

@@ -13,10 +13,12 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.git import UNFINISHED, TreeEntry, TreeStore, writing
+from m3agent.util.counted import first_of
 
 TreeId = str
 """A git tree id, which names one state of the work tree."""
@@ -74,6 +76,26 @@ class Workspace:
         self.base = base
         self._ignore_files = store.git_dir / f"ignore-files-{base}"
 
+    @cached_property
+    def submodules(self) -> frozenset[str]:
+        """Paths of the repository's submodules. Their files belong to other repositories, so no state has them."""
+        return self.store.noted_submodules()
+
+    @property
+    def about_submodules(self) -> str:
+        """What people and the model are told about the submodules; empty without any."""
+        if not self.submodules:
+            return ""
+        return f"submodules are not in the sandbox, and changes there are refused: {first_of(sorted(self.submodules), 5)}"
+
+    def refuse_submodule(self, path: str) -> None:
+        """Raise PathEscapes for a path that is a submodule, or is in one."""
+        for place in (path, *map(str, PurePosixPath(path).parents)):
+            if place in self.submodules:
+                raise PathEscapes(
+                    f"{path} belongs to the submodule {place}, which is a repository of its own: refused"
+                )
+
     @classmethod
     def from_folder(cls, store: TreeStore, folder: Path, paths: Sequence[str]) -> Workspace:
         """Return a workspace whose base is these files of a folder, byte for byte as they are now."""
@@ -115,7 +137,7 @@ class Workspace:
 
         Raises:
             PathEscapes: The change contains a link that leads out of the tree, or touches git's own files or
-                names that a file system could equate with them, or adds or changes a submodule.
+                names that a file system could equate with them, or adds or changes a submodule or a file in one.
         """
         changes = self.store.changed_paths(self.base, tree)
         entries = self.entries(tree)
@@ -124,6 +146,8 @@ class Workspace:
             refuse_git_files(path)
             if status != "D" and path not in entries:  # a tree lists its submodules, `entries` does not
                 raise PathEscapes(f"the change sets the commit of the submodule {path}: refused")
+            if status != "D":
+                self.refuse_submodule(path)
             if status != "D" and stat.S_IFMT(entries[path].mode) == stat.S_IFLNK:
                 refuse_escaping_link(path, self.store.get_blob(entries[path].sha), links)
         paths = tuple(path for _, path in changes)
@@ -205,17 +229,26 @@ def refuse_repositories(paths: Iterable[str], tree: Collection[str]) -> None:
         paths: The changed paths.
         tree: All paths after the change.
     """
-    for head in [path for path in tree if plain_name(path.rpartition("/")[2]) == "head"]:
-        folder = head[: -len(PurePosixPath(head).name)]
-        names = {
-            plain_name(path[len(folder) :].partition("/")[0]) for path in tree if path.startswith(folder)
-        }
-        if {"objects", "refs"} <= names or "commondir" in names:
-            for path in paths:
-                if path.startswith(folder):
-                    raise PathEscapes(
-                        f"the change touches {path}, which git treats as part of a repository: refused"
-                    )
+    folders = {
+        head[: -len(PurePosixPath(head).name)]
+        for head in tree
+        if plain_name(head.rpartition("/")[2]) == "head"
+    }
+    names: dict[str, set[str]] = {folder: set() for folder in folders}
+    for path in tree if folders else ():
+        for folder in folders.intersection(_folders_of(path)):
+            names[folder].add(plain_name(path[len(folder) :].partition("/")[0]))
+    repositories = {
+        folder for folder, own in names.items() if {"objects", "refs"} <= own or "commondir" in own
+    }
+    for path in paths if repositories else ():
+        if not repositories.isdisjoint(_folders_of(path)):
+            raise PathEscapes(f"the change touches {path}, which git treats as part of a repository: refused")
+
+
+def _folders_of(path: str) -> list[str]:
+    """Return the folders that a path is in, each with a slash at its end; the first one is empty."""
+    return ["", *(path[: at + 1] for at, letter in enumerate(path) if letter == "/")]
 
 
 def runs_later(path: str) -> bool:

@@ -24,6 +24,7 @@ from m3agent.serving.check.check import Check
 from m3agent.serving.launch.record import Phase, ServerRecord, new_folder, write_record
 from tests.agent.repositories import NewRepo
 from tests.command_line import run
+from tests.conftest import git
 from tests.fakes.runner import use_own_runner
 from tests.servers.misbehaving import MisbehavingServer
 
@@ -121,6 +122,13 @@ def test_a_file_that_no_sandbox_gets_is_named(machine: Machine, new_repo: NewRep
         file.truncate(LARGEST_FILE + 1)  # sparse: it takes no room
     check = machine.look()["repository"]
     assert check.ok is None and "weights.bin" in check.detail
+
+
+def test_submodules_are_named(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = repo = new_repo(files={"a.py": "x = 1\n"})
+    git(repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},libs/sub")
+    git(repo, "commit", "-q", "-m", "submodule")
+    assert "libs/sub" in machine.look()["repository"].detail
 
 
 def test_an_engine_that_never_answers(machine: Machine, tmp_path: Path) -> None:
@@ -390,6 +398,13 @@ def test_a_repository_without_tests_is_said_to_have_none(machine: Machine, new_r
     check = machine.look()["tests"]
     assert (check.ok, check.detail) == (None, "no tests were found here, so nothing can verify a patch")
     assert check.fix.startswith("add a test that shows the fault")
+
+
+def test_tests_that_cannot_run_here_are_named(machine: Machine, new_repo: NewRepo) -> None:
+    machine.repo = new_repo(files={"deno.json": b"{}"})
+    check = machine.look()["tests"]
+    assert check.ok is None
+    assert "Deno (deno.json)" in check.detail
 
 
 def test_outside_a_repository_there_are_no_suites(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.cli.verify import SETTINGS
+from m3agent.cli.verify import MANIFESTS, MEND, SETTINGS
 from tests.agent.repositories import write_files
 from tests.agent.scripted import BUGGY, one_sentence
 from tests.command_line import Process, run
@@ -470,6 +470,36 @@ def test_a_patch_that_declares_a_package_is_told_how_it_can_be_verified(repo: Pa
     assert done.returncode == 1
     assert "the patch's changes to pyproject.toml do not count" in done.stdout
     assert done.stderr.endswith("verify with an image that has it: --image NAME\n")
+
+
+def test_tests_that_cannot_run_are_to_be_mended_first(make_repo: MakeRepo) -> None:
+    repo = make_repo({**BUGGY, "conftest.py": "import os\nos.environ['SERVICE_URL']\n"})
+    fix(repo)
+    done = verify(repo)
+    assert done.returncode == 1
+    assert "KeyError: 'SERVICE_URL'" in done.stdout
+    assert done.stderr.endswith(f"{MEND}\n")
+
+
+def test_a_declared_variable_lets_the_tests_run(make_repo: MakeRepo) -> None:
+    needs = {**BUGGY, "conftest.py": "import os\nos.environ['SERVICE_URL']\n"}
+    declaration = '[tests.env]\nSERVICE_URL = "http://localhost"\n'
+    declared = make_repo({**needs, ".m3agent.toml": declaration})
+    fix(declared)
+    assert verify(declared).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "declares"),
+    [
+        ("requirements-dev.txt", True),
+        ("pom.xml", True),
+        ("tests/baseline.txt", False),
+        ("CMakeLists.txt", False),
+    ],
+)
+def test_only_manifests_declare_packages(name: str, declares: bool) -> None:
+    assert bool(MANIFESTS.fullmatch(Path(name).name)) is declares
 
 
 @pytest.mark.slow

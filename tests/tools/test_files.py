@@ -408,3 +408,17 @@ async def test_a_write_to_a_file_that_had_tests_says_what_becomes_of_them(
             if TESTS in (await bench.call("file_write", path=path, content="x = 2\n")).content
         }
         assert told == {"tests/test_a.py", "./tests/test_a.py"}
+
+
+async def test_a_write_into_a_submodule_is_refused_at_once(bench: Bench) -> None:
+    store, noted = bench.sandbox.workspace.store, bench.sandbox.workspace.submodules
+    store.note_submodules(["libs/sub"])
+    del bench.sandbox.workspace.__dict__["submodules"]
+    try:
+        for path in ("libs/sub/x.py", "./libs/../libs/sub/x.py"):
+            result = await bench.call("file_write", path=path, content="x\n")
+            assert result.is_refused
+            assert "submodule libs/sub" in result.content
+    finally:
+        store.note_submodules(noted)
+        del bench.sandbox.workspace.__dict__["submodules"]

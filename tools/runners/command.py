@@ -6,6 +6,7 @@ In `pyproject.toml`, table `[tool.m3agent.tests]`, or in `.m3agent.toml`, table 
     report = "junit"                           # or "tap"
     file = "build/report.xml"                  # if the command cannot write to {report}
     leave_out = ["jest", "go:tools"]           # runners or suites that are found here and shall not run
+    env = {SERVICE_URL = "http://localhost"}   # variables of all commands (`variables.py`)
 
 The command runs instead of the suites that other runners find (`suites.running`).
 
@@ -26,6 +27,7 @@ from m3agent.tools.runners.base import Command, Job, Reading, Result, Suite, Tre
 from m3agent.tools.runners.programs import StepRunner, steps_command, text_of
 from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.report_formats import read_junit, read_tap
+from m3agent.tools.runners.variables import fault_of
 
 OWN_FILE = ".m3agent.toml"
 REPORTS = ("junit", "tap")
@@ -78,6 +80,13 @@ def left_out_of(tree: Tree) -> frozenset[str]:
     return frozenset(
         name for names in lists if isinstance(names, list) for name in names if isinstance(name, str)
     )
+
+
+def variables_of(tree: Tree) -> dict[str, str]:
+    """Return the variables that the repository's configuration declares for its tests; none if the table is wrong."""
+    tables = (_table(table, "env") for _, table in _tables(tree))
+    table: Any = next((table for table in tables if table is not None), {})
+    return {} if fault_of(table) else dict(table)
 
 
 def _tables(tree: Tree) -> list[tuple[str, Any]]:

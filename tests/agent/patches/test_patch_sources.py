@@ -311,6 +311,17 @@ def test_another_commit_of_a_submodule_is_refused(repo: Path, make_repo: MakeRep
     assert change(repo).patch.empty
 
 
+def test_a_patch_for_a_file_of_a_submodule_is_refused(repo: Path, tmp_path: Path) -> None:
+    git(repo, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(repo, "commit", "-q", "-m", "submodule")
+    patch = tmp_path / "x.diff"
+    patch.write_text(
+        "diff --git a/sub/x b/sub/x\nnew file mode 100644\n--- /dev/null\n+++ b/sub/x\n@@ -0,0 +1 @@\n+x\n"
+    )
+    with pytest.raises(PathEscapes, match="sub/x belongs to the submodule sub"):
+        change(repo, file=str(patch))
+
+
 def test_a_bare_repository_needs_a_source(repo: Path) -> None:
     git(repo.parent, "clone", "-q", "--bare", str(repo), "bare.git")
     bare = repo.parent / "bare.git"

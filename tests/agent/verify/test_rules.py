@@ -153,6 +153,18 @@ def test_runs_that_do_not_finish(before: TestReport, after: TestReport, rule: st
     assert judged.verdict == ("unverified" if rule in ("same_obstacle", "nothing_ran") else "failed")
 
 
+def test_a_red_test_that_lacks_the_network_is_named() -> None:
+    before = replace(report("a.x", "a.y a.z"), errors={"a.py::z": "gaierror: api.example.org"})
+    after = replace(
+        report("a.x a.y", "a.z"), errors={"a.py::z": "Error: getaddrinfo ENOTFOUND api.example.org"}
+    )
+    judged = judge(Evidence(before, after))
+
+    assert judged.verdict == "failed"
+    assert "a.py::z needs the network" in judged.reason
+    assert "--allow-net api.example.org" in judged.reason
+
+
 def test_the_cause_is_named() -> None:
     judged = judge(Evidence(ODD_END, ODD_END))
     cause = "the test program ended with exit status 2: KeyError: 'HOME'"

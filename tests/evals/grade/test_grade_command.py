@@ -103,13 +103,24 @@ def test_wrong_use_is_one_sentence(programs: Path, arguments: tuple[str, ...], s
             '{"instance_id": "a", "model_patch": "x"}\n\n{"instance_id": "b", "patch": "y"}\n',
             {"a": b"x", "b": b"y"},
         ),
+        (
+            "p.jsonl",
+            '\ufeff{"instance_id": "a", "model_patch": "x\u2028\x85y"}\r\n',
+            {"a": "x\u2028\x85y".encode()},
+        ),
+        ("p.json", '\ufeff{"a": "x"}', {"a": b"x"}),
+        (
+            "p.jsonl",
+            '{"instance_id": "a", "model_patch": "\\ud800"}\n{"instance_id": "b", "model_patch": "\\udcff"}',
+            {"a": b"\xed\xa0\x80", "b": b"\xff"},
+        ),
     ],
 )
 def test_predictions_of_every_shape_are_read(
     tmp_path: Path, name: str, text: str, found: dict[str, bytes]
 ) -> None:
     file = tmp_path / name
-    file.write_text(text)
+    file.write_text(text, "utf-8", newline="")
     assert read_predictions(file) == found
 
 
@@ -121,7 +132,13 @@ def test_predictions_of_every_shape_are_read(
         ("p.json", '[{"instance_id": "a", "model_patch": 3}]', "model_patch is not a string"),
         ("p.json", "[1]", "entry 1 is not an object"),
         ("p.json", "3", "holds no predictions"),
-        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', "a occurs twice"),
+        (
+            "p.jsonl",
+            '{"instance_id": "a", "patch": "x"}\n{"instance_id": "a", "patch": ""}',
+            "a occurs twice",
+        ),
+        ("p.jsonl", '{"instance_id": "a", "patches": "x"}', r"line 1 \(a\) has no model_patch"),
+        ("p.json", '{"a": {"patches": "x"}}', r"p.json, a \(a\) has no model_patch"),
     ],
 )
 def test_what_is_no_prediction_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

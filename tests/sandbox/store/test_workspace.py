@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from m3agent.sandbox.errors import DiskFull, PathEscapes
 from m3agent.sandbox.store.git import TreeEntry, TreeStore, run_git
-from m3agent.sandbox.store.workspace import Workspace, inside_git, runs_later
+from m3agent.sandbox.store.workspace import Workspace, inside_git, refuse_repositories, runs_later
 from tests.agent.repositories import write_files
 from tests.tools.small_disk import fill, small_disk
 
@@ -66,6 +67,26 @@ def test_a_submodule_stays_as_it_is(workspace_of: WorkspaceOf) -> None:
     assert workspace.patch(tree_with(b"two\n", "1")).paths == ("a.py",)
     with pytest.raises(PathEscapes, match=r"^the change sets the commit of the submodule sub: refused$"):
         workspace.patch(tree_with(b"one\n", "2"))
+
+
+@pytest.mark.parametrize("path", ["libs/sub/x.py", "libs/sub/deep/x.py", "libs/sub"])
+def test_a_file_in_the_place_of_a_submodule_is_refused(workspace_of: WorkspaceOf, path: str) -> None:
+    workspace = workspace_of({"a.py": "one\n"})
+    workspace.store.note_submodules(["libs/sub", "caf\udce9"])
+    assert workspace.submodules == {"libs/sub", "caf\udce9"}
+    beside = workspace.commit_changes(workspace.base, [("libs/subs", REGULAR, b"x\n")], [])
+    assert workspace.patch(beside).paths == ("libs/subs",)
+    with pytest.raises(PathEscapes, match=f"^{path} belongs to the submodule libs/sub"):
+        workspace.patch(workspace.commit_changes(workspace.base, [(path, REGULAR, b"x\n")], []))
+
+
+def test_many_files_that_are_named_as_parts_of_repositories_are_checked_in_one_pass() -> None:
+    tree = [f"d{number}/HEAD" for number in range(4000)] + [f"d{number}/objects/x" for number in range(4000)]
+    started = time.process_time()
+    refuse_repositories(tree, tree)
+    with pytest.raises(PathEscapes, match="d7/"):
+        refuse_repositories(tree, [*tree, "d7/refs/x"])
+    assert time.process_time() - started < 5, "each pair of paths was compared"
 
 
 def test_no_change_is_an_empty_patch(workspace_of: WorkspaceOf) -> None:
