@@ -23,6 +23,7 @@ from m3agent.tools.base import (
     visible,
 )
 from m3agent.tools.execution_map import encodable
+from m3agent.tools.failure_reason import error_line
 from m3agent.tools.files import plain
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
 from m3agent.tools.report_reader import ADDRESS
@@ -31,7 +32,7 @@ from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, suites_of, tree_files
 from m3agent.tools.selection import Selection
-from m3agent.tools.test_report import TestReport, error_line
+from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runs import run_tests
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
