@@ -4,7 +4,7 @@ Everything here is a pure function of the file's text and its outline.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from m3agent.agent.context.selection.passages import LONGEST_LINE, Passage
@@ -43,11 +43,16 @@ class Piece:
         """Return the piece's text."""
         return "\n".join(line for part in self.ranges for line in lines[part.first - 1 : part.last])
 
+    def numbers(self) -> Iterator[int]:
+        """Yield the numbers of the piece's lines."""
+        for part in self.ranges:
+            yield from range(part.first, part.last + 1)
+
     def size(self, lines: Sequence[str]) -> int:
         """Return the number of bytes that the piece takes as a passage."""
-        numbers = (number for part in self.ranges for number in range(part.first, part.last + 1))
         return sum(
-            min(len(lines[number - 1].encode()), LONGEST_LINE) + len(str(number)) + 2 for number in numbers
+            min(len(lines[number - 1].encode()), LONGEST_LINE) + len(str(number)) + 2
+            for number in self.numbers()
         )
 
 

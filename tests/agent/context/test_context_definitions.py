@@ -179,3 +179,9 @@ def test_texts_for_people_and_stubs_come_last() -> None:
     }
     last = {path for path in paths if comes_last(path, paths)}
     assert last == {"a.pyi", "CHANGES.md", "LICENSE.txt", ".github/workflows/ci.yml"}
+
+
+def test_texts_that_repeat_a_quoted_text_take_linear_time() -> None:
+    repeated = source("data.py", "x = 'abcd efgh'\n" * 60_000)
+    chosen = Definitions([repeated], 'It says "abcd efgh".').within(1000)
+    assert chosen[0]
