@@ -1,7 +1,4 @@
-"""Write a file that does not fit whole as an outline with the passages that the issue is about.
-
-A file that is too large to be packed at all is shown so if the issue names it.
-"""
+"""Write a file that is too large to be packed as an outline with the passages that the issue is about."""
 
 from __future__ import annotations
 
@@ -56,9 +53,7 @@ class Excerpts:
         self._clues = read_clues(issue)
         self._count = count
 
-    def make(
-        self, path: str, name: bytes, text: str, outline: str | None, room: int, *, outlined: bool = False
-    ) -> tuple[bytes, int] | None:
+    def make(self, path: str, name: bytes, text: str, room: int) -> tuple[bytes, int] | None:
         """Return an excerpt and its number of tokens, at most `room`; None if there is nothing to show.
 
         Passages get up to two thirds of the room, because they are what the issue is about. The outline
@@ -68,19 +63,16 @@ class Excerpts:
             path: The file's path.
             name: The path as shown.
             text: The file's text as the prompt shows it.
-            outline: Its outline, if there is one.
             room: Largest number of tokens.
-            outlined: Whether the outline is in the prompt already.
         """
-        outline = outline or plain_outline(text)
+        outline = plain_outline(text)
         ranked = find_passages(path, text, outline, self._clues)
         chunks: list[bytes] = []
         used = 0
         parts: list[tuple[str, int, Callable[[int], str]]] = [
-            ("passages", room if outlined else room * 2 // 3, lambda size: write_passages(text, ranked, size))
+            ("passages", room * 2 // 3, lambda size: write_passages(text, ranked, size)),
+            ("signatures", room, lambda size: write_outline(outline, self._clues, size)),
         ]
-        if not outlined:
-            parts.append(("signatures", room, lambda size: write_outline(outline, self._clues, size)))
         for tag, end, write in parts:
             found = self._fitting(tag, name, write, end - used)
             if found is not None:
@@ -132,7 +124,7 @@ def excerpts_of_named(packing: Packing, read: Callable[[str], bytes | None]) -> 
         if data is None or text is None:
             continue
         name = shown_name(path)
-        made = writer.make(path, name, text.text, None, room)
+        made = writer.make(path, name, text.text, room)
         if made is not None:
             chunk, tokens = made
             found.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import fsencode
 
 from m3agent.agent.context import rules
@@ -209,10 +209,14 @@ class Packing:
         self._used.add(name)
         return self.cache.entries[name][0]
 
-    def not_shown(self, room: int | None) -> bytes:
+    def not_shown(self, room: int | None, folders: Sequence[bytes] = ()) -> bytes:
         """Return a note with the names of omitted files, in at most `room` tokens.
 
         Credential files are not named.
+
+        Args:
+            room: Largest number of tokens; None for no limit.
+            folders: Lines that come first.
         """
         # The project's own files first; vendored files are seldom needed.
         ranked = sorted(
@@ -222,15 +226,19 @@ class Packing:
         )
         names = [name for *_, name in ranked]
         named = min(len(names), MAX_NAMES)
-        while names:
-            lines = [b"These files exist but are not shown here; file_read reads them:", *names[:named]]
+        while names or folders:
+            lines = [*folders]
+            if names:
+                lines += b"These files exist but are not shown here; file_read reads them:", *names[:named]
             if named < len(names):
                 lines.append(b"(and %d more)" % (len(names) - named))
             note = b"\n".join((b"<not_shown>", *lines, b"</not_shown>", b""))
             if room is None or self.count(note) <= room:
                 return note
             if named == 0:
-                break
+                if not folders:
+                    break
+                folders = ()
             named //= 2
         return b""
 

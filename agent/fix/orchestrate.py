@@ -242,10 +242,10 @@ async def _prepare(
     if about := workspace.about_submodules:
         say(about)
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
-    named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
+    named = "" if suites == DEFAULT else described(suites)
     if suites == DEFAULT:
         say(await asyncio.to_thread(without_suites, workspace))
-    elif named:
+    elif [suite.runner for suite in suites] != [PYTEST]:
         say(f"tests: {named}")
     run_context, (ready, told, environment), _ = await all_of(
         prepare(request, server, state, log, say), start_sandbox(), offer_tools()

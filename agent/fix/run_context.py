@@ -17,8 +17,8 @@ from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
 from m3agent.agent.endpoint.disclosure import announce
 from m3agent.agent.fix import session_events
+from m3agent.agent.fix.context_budget import chosen_budget
 from m3agent.agent.fix.request import FixRequest
-from m3agent.agent.loop.compaction import conversation_room
 from m3agent.agent.session.events import EndpointProbed, Event
 from m3agent.agent.session.usage import prices_of
 from m3agent.agent.settings.settings import Settings
@@ -47,7 +47,7 @@ class RunContext:
     not_importable: Sequence[str] = ()
     """Sentences that say which test files cannot be imported in the sandbox, with the errors."""
     suites: str = ""
-    """The repository's tests, if they are not only Python's (`m3agent.tools.runners.suites.described`)."""
+    """The repository's tests (`m3agent.tools.runners.suites.described`); empty if none are recognised."""
     submodules: str = ""
     """What the model is told about the repository's submodules; empty if it has none."""
     ranks: int = 1
@@ -81,8 +81,11 @@ async def prepare(
         announce(server.url, state, say, "the repository and the issue go", key=server.key)
     endpoint = await _endpoint(server, settings)
     prices = _prices(endpoint, settings)
+    budget = chosen_budget(settings, endpoint.max_model_len, prices, request.issue.text)
+    if budget.reason and request.resume is None:
+        say(budget.reason)
     context, findings = await all_of(
-        _pack(request, endpoint, server.key, state, log),
+        _pack(request, endpoint, server.key, state, log, budget.tokens),
         examine(endpoint, api_key=server.key) if settings.probe else _nothing_found(),
     )
     seconds = round(time.monotonic() - started, 3)
@@ -123,9 +126,14 @@ async def _nothing_found() -> Findings:
 
 
 async def _pack(
-    request: FixRequest, endpoint: Endpoint, key: str | None, state: Path, log: Callable[[Event], None]
+    request: FixRequest,
+    endpoint: Endpoint,
+    key: str | None,
+    state: Path,
+    log: Callable[[Event], None],
+    budget: int | None,
 ) -> Context | None:
-    """Pack the repository within the model's window; return None if the conversation contains it already."""
+    """Pack the repository within the budget; return None if the conversation contains it already."""
     if request.resume is not None:
         return None
     settings, checkout = request.settings, Checkout.of(request.repository)
@@ -133,7 +141,7 @@ async def _pack(
 
     def work() -> Context:
         options = PackOptions(
-            budget=_budget(settings, endpoint),
+            budget=budget,
             tokenizer=chosen_tokenizer(
                 settings, str(state), settings.model or endpoint.model, endpoint=endpoint.url, api_key=key
             ),
@@ -146,18 +154,6 @@ async def _pack(
     context = await asyncio.to_thread(work)
     log(session_events.context_packed(context, time.monotonic() - started))
     return context
-
-
-def _budget(settings: Settings, endpoint: Endpoint) -> int | None:
-    """Return the token budget for the repository.
-
-    It is the configured budget, limited to what the window leaves beside the conversation. None means no limit.
-    """
-    window = endpoint.max_model_len
-    if window is None:
-        return settings.context_budget
-    room = window - conversation_room(window)
-    return room if settings.context_budget is None else min(room, settings.context_budget)
 
 
 def _prices(endpoint: Endpoint, settings: Settings) -> Prices | None:

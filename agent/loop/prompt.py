@@ -102,7 +102,7 @@ def first_messages(
         network: Whether commands have the network of this machine.
         python: Version of the sandbox's python3 (`Sandbox.python`); empty if it is unknown.
         not_importable: Sentences that say which test files cannot be imported in the sandbox.
-        suites: The repository's tests in other languages than Python, as `test_runner` runs them; empty if it has none.
+        suites: The repository's tests, as `test_runner` runs them; empty if none are recognised.
         submodules: What to say about the repository's submodules; empty if it has none.
         hint: Text at the very end. Attempts at one issue have the same text before it.
     """

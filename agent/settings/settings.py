@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 1000
 """The most characters of a model's or an image's name: more than a path of this length would have."""
+AUTO_BUDGET = 2**53
+"""Stands for `--context-budget auto`. It is more than any limit, so that every other limit is lower."""
 RERUNS = 3
 """How often the tests that decide a verdict run again; `m3agent.agent.verify.flaky` explains the reruns."""
 
@@ -123,6 +125,10 @@ def _value_type(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         return next(one for one in get_args(annotation) if one is not NoneType)
     return annotation
+
+
+def _context_budget(text: str) -> int:
+    return AUTO_BUDGET if text.strip().lower() == "auto" else token_count(text)
 
 
 def _check_endpoint(url: str) -> str:
@@ -343,10 +349,10 @@ class Settings:
         Setting(
             "Limit of tokens of the repository's text in the prompt.",
             panel="The prompt",
-            more="A number, or text like `512k` or `1M`. See [The context](context.md). `m3agent context` calls the flag "
-            "`--budget`.",
+            more="A number, text like `512k` or `1M`, or `auto` (see [The context](context.md#budget)). `m3agent context` calls the "
+            "flag `--budget`.",
             metavar="TOKENS",
-            read=token_count,
+            read=_context_budget,
             if_unset="what the window leaves",
             at_least=1,
             repository="lower",

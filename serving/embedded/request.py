@@ -67,7 +67,7 @@ def _suites(text: str) -> tuple[NamedSuite, ...]:
         r"^The tool test_runner runs these tests: (.*)\.$", text.rpartition("<issue>")[0], re.MULTILINE
     )
     found = re.findall(r"(?:^|, )([\w-]+)(?: in ([^()]+))? \([^()]*\)", named[-1] if named else "")
-    return tuple(NamedSuite(runner, folder) for runner, folder in found)
+    return () if [runner for runner, _ in found] == ["pytest"] else tuple(NamedSuite(*each) for each in found)
 
 
 def _tools(tools: object) -> dict[str, frozenset[str]]:

@@ -5,6 +5,7 @@ and files.
 """
 
 import re
+from collections.abc import Container
 from enum import StrEnum
 from functools import lru_cache
 
@@ -82,3 +83,17 @@ def kind_of(path: str) -> FileKind:
     if by_folder is FileKind.SOURCE and _TEST_NAME.fullmatch(name.rpartition(".")[0] or name):
         return FileKind.TEST
     return by_folder
+
+
+def comes_last(path: str, paths: Container[str]) -> bool:
+    """Return whether a file is shown only if everything else fits.
+
+    This holds for texts for people (changelogs, licences, manuals), for the settings of hosting services, and for a stub
+    beside its module.
+
+    Args:
+        path: The path of the file.
+        paths: The paths of all files.
+    """
+    is_stub = path.endswith(".pyi") and path[:-1] in paths
+    return is_stub or path.startswith((".github/", ".gitlab/")) or kind_of(path) is FileKind.DOC

@@ -14,7 +14,7 @@ from m3agent.agent.context.selection.terms import definition_lines
 _MOST_WORDS = 500
 _MOST_STRINGS = 50
 _MOST_LINES = 100
-_MOST_CHARACTERS = 400
+LONGEST_LINE = 400
 """Longer lines are cut, so that one line of data does not use the whole room."""
 _CONTEXT_LINES = 4
 _MOST_OF_DEFINITION = 80
@@ -30,12 +30,13 @@ _DEFINES, _DEFINES_SIMILAR = 3.0, 1.5
 
 _WORD = re.compile(r"[^\W\d]\w+")
 _QUOTED_CODE = re.compile(r"`([^`\n]{2,200})`")
-_USED_AS_NAME = re.compile(r"([^\W\d]\w+)\(|(?<=\w)\.([^\W\d]\w+)")
+# Each begins at the beginning of a word, so that a very long word takes linear time.
+_USED_AS_NAME = re.compile(r"(?<!\w)([^\W\d]\w{1,200})\(|(?<=\w)\.([^\W\d]\w{1,200})")
 _LOOKS_LIKE_NAME = re.compile(r"[^\W_]_+[^\W_]|[a-z][A-Z]|[A-Z][a-z]+[A-Z]|[^\W\d_]\d")
 _STRING_TEXT = re.compile(r"\"([^\"\n]{4,200})\"|'([^'\n]{4,200})'|`([^`\n]{4,200})`")
 _ERROR = re.compile(r"^[ \t]*[\w.]*(?:Error|Exception|Warning)\b:[ \t]*([^\n]{4,200})", re.MULTILINE)
 _FRAME = re.compile(r"\bFile \"([^\"\n]{1,300})\", line (\d{1,7})")
-_LINE_REFERENCE = re.compile(r"([\w.@+/\\-]{1,300}\.\w{1,20})(?::|#L)(\d{1,7})")
+_LINE_REFERENCE = re.compile(r"(?<![\w.@+/\\-])([\w.@+/\\-]{1,300}\.\w{1,20})(?::|#L)(\d{1,7})")
 _ENTRY = re.compile(r"(\d+)\t((?:  )*)(.*)")
 
 
@@ -119,7 +120,7 @@ def find_passages(path: str, text: str, outline: str, clues: Clues) -> list[Pass
         while last > definition.first and not lines[last - 1].strip():
             last -= 1
         add(definition.first, last, score)
-    for number, score in _line_scores(path, text, lines, clues).items():
+    for number, score in line_scores(path, text, lines, clues).items():
         add(number - _CONTEXT_LINES, number + _CONTEXT_LINES, score)
     least = max(scores.values(), default=0.0) / _WEAKEST
     ranked = sorted(
@@ -197,7 +198,7 @@ def _bytes(line: str) -> int:
 
 
 def _shortened(line: str) -> str:
-    return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
+    return line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 1]}…"
 
 
 def _parts(path: str) -> tuple[str, ...]:
@@ -226,12 +227,12 @@ def _defined(definitions: Sequence[_Definition], clues: Clues) -> list[tuple[_De
     """Return each definition that a clue names, with its score."""
     wanted: dict[str, float] = {}
     for word, weight in clues.words.items():
-        wanted[_folded(word)] = max(weight, wanted.get(_folded(word), 0.0))
+        wanted[folded(word)] = max(weight, wanted.get(folded(word), 0.0))
     partial = [word for word, weight in wanted.items() if weight == _NAME and len(word) > 4]
     exact: dict[str, list[int]] = {}
     similar: dict[str, list[int]] = {}
     for index, definition in enumerate(definitions):
-        for name in dict.fromkeys(_folded(word) for word in definition.words):
+        for name in dict.fromkeys(folded(word) for word in definition.words):
             if name in wanted:
                 exact.setdefault(name, []).append(index)
             for word in partial:
@@ -246,12 +247,12 @@ def _defined(definitions: Sequence[_Definition], clues: Clues) -> list[tuple[_De
     return [(definitions[index], score) for index, score in sorted(scores.items())]
 
 
-def _folded(word: str) -> str:
+def folded(word: str) -> str:
     """Return a name in a form that is equal for `interleave_evenly` and `InterleaveEvenly`."""
     return word.replace("_", "").casefold()
 
 
-def _line_scores(path: str, text: str, lines: Sequence[str], clues: Clues) -> dict[int, float]:
+def line_scores(path: str, text: str, lines: Sequence[str], clues: Clues) -> dict[int, float]:
     """Return the score of each line that a clue points at."""
     scores: dict[int, float] = {}
     where: dict[str, list[int]] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from m3agent.agent.context.selection.imports import ImportMap
-from m3agent.agent.context.selection.kinds import FileKind, kind_of
+from m3agent.agent.context.selection.kinds import FileKind, comes_last, kind_of
 from m3agent.agent.context.selection.query import Query, mentioned, read_issue
 from m3agent.agent.context.selection.store import Content, Progress, TermStore
 from m3agent.agent.context.selection.terms import codes, words
@@ -25,17 +25,13 @@ _MOST_TRIED = 20_000_000
 _WORTH = 2
 """An outline is skipped if it takes more than one part in this many of the file's tokens."""
 
-_MOST_NAMED = 20
-"""Number of files named by the issue that are never left out for their size alone."""
-_FIRST = 5
-"""Number of files, the best for the issue, that are never left out for their size alone."""
-_FLOOR = 300
-"""Tokens that are kept free for each of these files until it is its turn, if the room allows it."""
-_FLOORS_SHARE = 8
-"""At most one part in this many of the room is kept free, so that a file that fits is still shown whole."""
-_EXCERPT_SHARE = 8
-"""An excerpt takes at most one part in this many of the room for the issue's files."""
-_LONGEST_EXCERPT = 16_000
+_FOR_ISSUE = 100_000
+"""With an issue, this many tokens are for what it is about; only what is left of the budget is for core and outlines."""
+
+Divide = Callable[[Sequence["Near"], int], Mapping[int, int | None]]
+"""Choose what is shown of the files near the issue in this many tokens. It returns the tokens of each file that is shown
+in parts, by its position in the candidates, and None for one that is shown whole.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,6 +49,17 @@ class Candidate(Content):
 
 
 @dataclass(frozen=True)
+class Near:
+    """A file with its relevance for the issue."""
+
+    index: int
+    """Its position in the candidates."""
+    relevance: float
+    """From 0 to 1; up to 2 for a file that the issue names."""
+    kind: FileKind
+
+
+@dataclass(frozen=True)
 class Selection:
     """What is shown, as positions in the candidates."""
 
@@ -65,7 +72,7 @@ class Selection:
     dropped: list[int]
     """All other files."""
     excerpts: frozenset[int] = frozenset()
-    """The files of the tail that are shown as excerpts, because they do not fit whole."""
+    """The files of the tail that are shown in parts."""
 
 
 KINDS = {
@@ -129,7 +136,7 @@ def select(
     terms: TermStore,
     *,
     outline_tokens: Callable[[int], int | None] | None = None,
-    excerpt_tokens: Callable[[int, int, bool], int | None] | None = None,
+    divide: Divide | None = None,
     progress: Progress | None = None,
     weights: Weights = DEFAULT,
 ) -> Selection:
@@ -142,8 +149,7 @@ def select(
         terms: The store of terms.
         outline_tokens: Returns the tokens of a candidate's outline, or None if it has none. It is called only
             for files whose outline may be shown.
-        excerpt_tokens: Makes an excerpt of a candidate in at most this many tokens, and returns its tokens; None
-            if there is nothing to show. Its last argument says whether the candidate's outline is shown.
+        divide: Chooses parts of the files that are near the issue, best first. Without it, files are whole.
         progress: Receives the progress of reading.
     """
     signs = read_signs(candidates, read_issue(issue), terms, progress)
@@ -153,75 +159,50 @@ def select(
     def in_order(chosen: Iterable[int]) -> list[int]:
         return sorted(chosen, key=lambda i: (candidates[i].order, candidates[i].path))
 
+    def tokens(index: int) -> int:
+        return candidates[index].tokens
+
+    divide = divide if issue.strip() else None
+    stable = budget if divide is None else max(0, budget - _FOR_ISSUE)
     share = weights.core_beside_outlines if outline_tokens else weights.core
-    core, used = _fill(by_prior, lambda i: candidates[i].tokens, int(budget * share))
+    core, used = _fill(by_prior, tokens, int(stable * share))
     shown = set(core)
     outlined: list[int] = []
     if outline_tokens:
         rest = [i for i in by_prior if i not in shown]
-        outlined, more = _outlines(candidates, rest, outline_tokens, int(budget * weights.outlines))
+        outlined, more = _outlines(candidates, rest, outline_tokens, int(stable * weights.outlines))
         used += more
-    ranked = [i for i in by_issue if i not in shown]
     room = budget - used
-    kept: list[int] = []
-    excerpts: set[int] = set()
-    if excerpt_tokens and issue.strip():
-        important = _important(candidates, signs, weights)
-        kept, excerpts, room = _whole_or_excerpt(
-            candidates,
-            [i for i in important if i not in shown],
-            lambda i, most: excerpt_tokens(i, most, i in outlined),
-            room,
-        )
-    others, _ = _fill((i for i in ranked if i not in kept), lambda i: candidates[i].tokens, room)
-    chosen = {*kept, *others}
+    divided: Mapping[int, int | None] = {}
+    if divide:
+        divided = divide(_near(candidates, signs, weights, shown), min(room, _FOR_ISSUE))
+        room -= sum(tokens(i) if part is None else part for i, part in divided.items())
+    ranked = [i for i in by_issue if i not in shown]
+    others, _ = _fill((i for i in _last(candidates, signs, ranked) if i not in divided), tokens, room)
+    chosen = {*divided, *others}
     tail = [i for i in ranked if i in chosen]
     shown.update(outlined, tail)
     dropped = [i for i in range(len(candidates)) if i not in shown]
-    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped, frozenset(excerpts))
+    parts = frozenset(i for i, part in divided.items() if part is not None)
+    return Selection(in_order(core), in_order(outlined), tail[::-1], dropped, parts)
 
 
-def _important(candidates: Sequence[Candidate], signs: Evidence, weights: Weights) -> list[int]:
-    """Return the files that must not be left out for their size alone, best first.
-
-    They are those that the issue names, the clearest mentions first, and those that are ranked first if size does
-    not count. The ranking divides a file's value by its size. So without this, the largest module and its tests could rank
-    behind a licence.
-    """
-    values = relevance(signs, weights)
-    ranked = _ranked(candidates, values)
-    named = [i for i in sorted(ranked, key=lambda i: -round(signs.mentions[i], 9)) if signs.mentions[i] > 0]
-    important = {*named[:_MOST_NAMED], *(i for i in ranked[:_FIRST] if values[i] > 0)}
-    return [i for i in ranked if i in important]
+def _near(
+    candidates: Sequence[Candidate], signs: Evidence, weights: Weights, shown: Collection[int]
+) -> list[Near]:
+    """Return the files that are not shown yet, best first, whatever their size."""
+    values = _scaled(relevance(signs, weights))
+    return [
+        Near(i, values[i] + signs.mentions[i], signs.kinds[i])
+        for i in _last(candidates, signs, _ranked(candidates, values))
+        if i not in shown
+    ]
 
 
-def _whole_or_excerpt(
-    candidates: Sequence[Candidate],
-    ranked: Sequence[int],
-    excerpt: Callable[[int, int], int | None],
-    room: int,
-) -> tuple[list[int], set[int], int]:
-    """Choose which files are shown whole and which as excerpts.
-
-    Returns:
-        The chosen files, those of them that are excerpts, and the rest of the room.
-    """
-    longest = max(_FLOOR, min(_LONGEST_EXCERPT, room // _EXCERPT_SHARE))
-    floor = min(_FLOOR, room // _FLOORS_SHARE // max(1, len(ranked)))
-    chosen: list[int] = []
-    excerpts: set[int] = set()
-    for place, index in enumerate(ranked, start=1):
-        free = room - floor * (len(ranked) - place)
-        tokens = candidates[index].tokens
-        if tokens > free:
-            made = excerpt(index, min(longest, free))
-            if made is None:
-                continue
-            tokens = made
-            excerpts.add(index)
-        chosen.append(index)
-        room -= tokens
-    return chosen, excerpts, room
+def _last(candidates: Sequence[Candidate], signs: Evidence, ranked: Sequence[int]) -> list[int]:
+    """Return a ranking with the files at its end that matter least, unless the issue names them."""
+    paths = {candidate.path for candidate in candidates}
+    return sorted(ranked, key=lambda i: not signs.mentions[i] and comes_last(candidates[i].path, paths))
 
 
 def _ranked(candidates: Sequence[Candidate], values: list[float]) -> list[int]:

@@ -16,7 +16,7 @@ from m3agent.agent.context.checkout import Checkout
 from m3agent.agent.context.pack import pack
 from m3agent.agent.context.packer import PackOptions
 from m3agent.agent.context.rules import MAX_FILE_BYTES
-from m3agent.agent.context.selection import outline
+from m3agent.agent.context.selection import outline, select
 from m3agent.agent.context.tokenizer.counter import oracle_count
 from m3agent.agent.context.tokenizer.source import find_tokenizer
 from m3agent.agent.context.types import Context
@@ -80,7 +80,7 @@ def passages(context: Context, path: str) -> str:
 
 @pytest.mark.parametrize("budget", [3_000, 5_000, 10_000, 20_000])
 @pytest.mark.parametrize("with_parser", [True, False])
-def test_a_large_module_and_its_tests_are_shown_as_outline_and_passages(
+def test_of_a_large_module_and_its_tests_what_the_issue_names_is_shown(
     budget: int, with_parser: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if with_parser:
@@ -93,7 +93,7 @@ def test_a_large_module_and_its_tests_are_shown_as_outline_and_passages(
         ("more_itertools/more.py", "def interleave_evenly(iterable):"),
         ("tests/test_more.py", "class InterleaveEvenlyTests(TestCase):"),
     ):
-        assert parts(context, path) == {"signatures", "passages"}
+        assert parts(context, path) == {"passages"}
         number = LIBRARY[path].split("\n").index(name) + 1
         assert f"{number}\t{name}" in passages(context, path)
         assert path not in dict(context.dropped)
@@ -109,15 +109,24 @@ def test_every_line_of_a_passage_is_the_line_of_the_file() -> None:
         assert line == "…" or (tab and lines[int(number) - 1] == text)
 
 
-def test_excerpts_come_after_what_all_issues_share() -> None:
+def test_passages_come_after_what_all_issues_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_FOR_ISSUE", 5_000)
     one, other = (
-        packed(LIBRARY, 10_000),
-        packed(LIBRARY, 10_000, "take() of more_itertools/recipes.py is slow"),
+        packed(LIBRARY, 20_000),
+        packed(LIBRARY, 20_000, "take() of more_itertools/recipes.py is slow"),
     )
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one.text, other.text, strict=False))
     shared = "".join(character for character, _ in same)
     assert '<file path="' in shared
-    assert "<passages" not in shared
+
+
+def test_a_file_that_is_shown_whole_has_no_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tree_sitter_language_pack")
+    monkeypatch.setattr(select, "_FOR_ISSUE", 5_000)
+    for budget in (10_000, 20_000, 30_000):
+        context = packed(LIBRARY, budget)
+        for file in context.files:
+            assert "signatures" not in parts(context, file.path) or file.part != "whole"
 
 
 @pytest.mark.slow

@@ -206,6 +206,9 @@ def test_any_budget_is_kept(budget: int, new_repo: NewRepo, tmp_path: Path) -> N
     assert again.data == context.data
     if budget >= 1000:
         assert shows(context, "AGENTS.md", "Be brief.\n")
+        of_named = context.text.partition(' path="pkg/mod3.py">\n')[2].partition("\n</")[0]
+        assert "def helper_7(value):" in of_named
+    if budget >= 5000:
         assert '<file path="pkg/mod3.py">' in context.text
 
 

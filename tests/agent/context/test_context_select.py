@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from m3agent.agent.context.languages import word_set
-from m3agent.agent.context.selection.select import Candidate, Selection, select
+from m3agent.agent.context.selection.select import Candidate, Near, Selection, select
 from m3agent.agent.context.selection.store import TermStore
 
 
@@ -91,7 +91,7 @@ class TestAnySelection:
 
     @examples
     @given(repositories(), issues, budgets, outline_costs, st.randoms())
-    def test_with_excerpts_it_still_fits_the_budget_and_accounts_for_every_file(
+    def test_with_parts_it_still_fits_the_budget_and_accounts_for_every_file(
         self,
         store: TermStore,
         files: list[Candidate],
@@ -100,27 +100,28 @@ class TestAnySelection:
         costs: list[int | None],
         chance: Random,
     ) -> None:
-        made: dict[int, int] = {}
+        made: dict[int, int | None] = {}
 
-        def excerpt_tokens(index: int, most: int, _outlined: bool) -> int | None:
-            if most <= 0 or chance.random() < 0.2:
-                return None
-            made[index] = chance.randint(1, most)
-            return made[index]
+        def divide(near: Sequence[Near], most: int) -> dict[int, int | None]:
+            for each in near:
+                part = chance.choice([None, chance.randint(1, 50)])
+                tokens = files[each.index].tokens if part is None else part
+                if tokens <= most and chance.random() < 0.8:
+                    made[each.index] = part
+                    most -= tokens
+            return made
 
-        chosen = select(
-            files, issue, budget, store, outline_tokens=costs.__getitem__, excerpt_tokens=excerpt_tokens
-        )
-        assert made.keys() == chosen.excerpts <= set(chosen.tail)
-        used = sum(files[index].tokens for index in (*chosen.core, *chosen.tail) if index not in made)
-        used += sum(made.values()) + sum(costs[index] or 0 for index in chosen.outlined)
+        chosen = select(files, issue, budget, store, outline_tokens=costs.__getitem__, divide=divide)
+        parts = {index: tokens for index, tokens in made.items() if tokens is not None}
+        assert parts.keys() == chosen.excerpts
+        assert made.keys() <= set(chosen.tail)
+        used = sum(files[index].tokens for index in (*chosen.core, *chosen.tail) if index not in parts)
+        used += sum(parts.values()) + sum(costs[index] or 0 for index in chosen.outlined)
         assert used <= budget
         shown = {*chosen.core, *chosen.tail, *chosen.outlined}
         assert len({*chosen.core, *chosen.tail}) == len(chosen.core) + len(chosen.tail)
         assert not shown & set(chosen.dropped)
         assert shown | set(chosen.dropped) == set(range(len(files)))
-        plain = select(files, issue, budget, store, outline_tokens=costs.__getitem__)
-        assert (plain.core, plain.outlined) == (chosen.core, chosen.outlined)
 
     @examples
     @given(repositories(), issues, issues, budgets, outline_costs)

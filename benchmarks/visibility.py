@@ -1,0 +1,295 @@
+"""Measure whether a prompt below the whole repository shows the code that a fix changed, and its tests.
+
+    python benchmarks/visibility.py REPO ... [--cases 10] [--tokens 5000,10000,...] [--json FILE] [--misses]
+
+The cases are upstream fixes; the issue is the commit's message, and the repository is the parent commit. A fix is a commit
+that is no merge, whose title mentions a fix, a bug or a regression (and not style) or whose message closes an issue, and that
+changes at most twelve files: one to three modules and one or more test files, all of which existed before. Left out are:
+
+- fixes whose message says nothing: fewer than eight words in all, and none of them an identifier,
+- fixes that change nothing but comments and docstrings of the code.
+
+The code counts as visible if every changed range is: all changed lines, or, where lines are only added, one of the lines
+beside them. Comments and docstrings do not count. The tests count as visible if each changed test file is whole, or its
+relevant tests are visible: the tests that the fix changes, and where it only adds tests, a test that uses a changed
+definition, or else the one beside.
+
+The text of m3agent is what `m3agent context --budget N --issue FILE` gives, without a tokenizer (3 bytes for a token).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import re
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from m3agent.agent.context.checkout import Checkout
+from m3agent.agent.context.languages import is_code
+from m3agent.agent.context.pack import pack
+from m3agent.agent.context.packer import PackOptions
+from m3agent.agent.context.selection.kinds import FileKind, kind_of
+from m3agent.agent.repo.repository import open_repository
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.selection import FIX, Fix, History
+
+BUDGETS = (5_000, 10_000, 20_000, 40_000, 80_000)
+MOST_MODULES = 3
+FEWEST_WORDS = 8
+CLOSES = re.compile(r"\b(?:fix(?:e[sd])?|close[sd]?|resolve[sd]?):? (?:issue )?(?:#\d|http)", re.IGNORECASE)
+IDENTIFIER = re.compile(r"`|\w_\w|[a-z][A-Z]|\w\(\)|\w\.\w|\b__\w+__")
+HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+\d+(?:,\d+)? @@", re.MULTILINE)
+CHUNK = re.compile(
+    r'^<(?P<tag>file|passages) path="(?P<path>[^"]+)"[^>]*>\n(?P<body>.*?)^</(?P=tag)>$',
+    re.MULTILINE | re.DOTALL,
+)
+NUMBERED = re.compile(r"^(\d+)\t", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One changed file of a fix."""
+
+    path: str
+    lines: Sequence[str]
+    """Its lines before the fix."""
+    ranges: tuple[tuple[int, int], ...]
+    """First line and number of lines of each change; no lines for an addition after that line."""
+    documentation: frozenset[int]
+    """Lines of docstrings, comments and blank lines."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fix with what must be visible."""
+
+    repository: str
+    fix: Fix
+    code: tuple[Changed, ...]
+    tests: tuple[Changed, ...]
+    names: frozenset[str]
+    """Names of the changed definitions."""
+
+
+@dataclass
+class Shown:
+    """What a text shows of each file."""
+
+    whole: set[str] = field(default_factory=set)
+    lines: dict[str, set[int]] = field(default_factory=dict)
+
+    def has(self, path: str, wanted: Iterable[int]) -> bool:
+        return path in self.whole or self.lines.get(path, set()).issuperset(wanted)
+
+
+def cases_of(history: History, number: int) -> list[Case]:
+    """Return the last usable fixes of a repository."""
+    found: list[Case] = []
+    for fix in history.fixes(number * 40):
+        case = _case(history, fix)
+        if case is not None:
+            found.append(case)
+            if len(found) == number:
+                break
+    return found
+
+
+def _case(history: History, fix: Fix) -> Case | None:
+    title = fix.message.partition("\n")[0]
+    if not (FIX.search(title) or CLOSES.search(fix.message)) or says_nothing(fix.message):
+        return None
+    if len(fix.sources) > MOST_MODULES:
+        return None
+    tests = [
+        path for path in fix.others if kind_of(path) is FileKind.TEST and is_code(path.rpartition("/")[2])
+    ]
+    code = [each for path in sorted(fix.sources) if (each := _changed(history, fix, path)).ranges]
+    changed_tests = [each for path in sorted(tests) if (each := _changed(history, fix, path)).ranges]
+    if not code or not changed_tests:
+        return None
+    names = frozenset(name for each in code for name in _names(each))
+    repository = history.repo.resolve()
+    name = repository.parent.name if repository.name in ("repo", ".git") else repository.name
+    return Case(name, fix, tuple(code), tuple(changed_tests), names)
+
+
+def says_nothing(message: str) -> bool:
+    """Return whether a message has fewer than eight words and no identifier."""
+    return len(message.split()) < FEWEST_WORDS and not IDENTIFIER.search(message)
+
+
+def _changed(history: History, fix: Fix, path: str) -> Changed:
+    text = history.read(f"{fix.parent}:{path}").decode(errors="replace")
+    lines = text.split("\n")
+    documentation = frozenset(_documentation(text, lines))
+    diff = history.git("diff", "-U0", "--no-renames", fix.parent, fix.commit, "--", path)
+    ranges = [(int(start), int(number or 1)) for start, number in HUNK.findall(diff)]
+    kept = tuple(
+        (start, number) for start, number in ranges if not _only_documentation(start, number, documentation)
+    )
+    return Changed(path, lines, kept, documentation)
+
+
+def _documentation(text: str, lines: Sequence[str]) -> Iterable[int]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            yield number
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+                ast.get_docstring(node, clean=False) is not None
+            ):
+                yield from range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+
+
+def _only_documentation(start: int, number: int, documentation: frozenset[int]) -> bool:
+    wanted = range(start, start + number) if number else (start, start + 1)
+    return documentation.issuperset(wanted)
+
+
+def _names(changed: Changed) -> Iterable[str]:
+    """Yield the names of the definitions around the changes of a file."""
+    for start, number in changed.ranges:
+        indent = 1000
+        for line in reversed(changed.lines[: max(start, start + number - 1)]):
+            match = re.match(r"([ \t]*)(?:async +)?(?:def|class) +(\w+)", line)
+            if match and len(match[1]) < indent:
+                indent = len(match[1])
+                if not match[2].startswith("__"):
+                    yield match[2]
+
+
+def sees(changed: Changed, shown: Shown) -> bool:
+    """Return whether every changed range of a file is visible."""
+    return changed.path in shown.whole or all(
+        _sees_range(changed, start, number, shown) for start, number in changed.ranges
+    )
+
+
+def _sees_range(changed: Changed, start: int, number: int, shown: Shown) -> bool:
+    if number:
+        return shown.has(changed.path, set(range(start, start + number)) - changed.documentation)
+    before = start
+    while before > 1 and not changed.lines[before - 1].strip():
+        before -= 1
+    after = start + 1
+    while after < len(changed.lines) and not changed.lines[after - 1].strip():
+        after += 1
+    return shown.has(changed.path, {before}) or shown.has(changed.path, {after})
+
+
+def sees_tests(changed: Changed, names: frozenset[str], shown: Shown) -> bool:
+    """Return whether a test file is whole, or its relevant tests are visible."""
+    if changed.path in shown.whole:
+        return True
+    edited = [(start, number) for start, number in changed.ranges if number]
+    if edited:
+        return all(_sees_range(changed, start, number, shown) for start, number in edited)
+    uses = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b") if names else None
+    using = [n for n, line in enumerate(changed.lines, start=1) if uses and uses.search(line)]
+    using = [n for n in using if not re.match(r"\s*(?:from|import)\b", changed.lines[n - 1])]
+    if using:
+        return any(shown.has(changed.path, {number}) for number in using)
+    return sees(changed, shown)
+
+
+def shown_by_us(case: Case, history: History, tokens: int, cache: str) -> Shown:
+    repository = open_repository(history.repo)
+    checkout = Checkout(repository.host_git, case.fix.parent, shallow=False)
+    options = PackOptions(budget=tokens, issue=case.fix.message, cache=cache)
+    context = pack(checkout, options)
+    assert context.tokens <= tokens
+    return read_shown(context.text)
+
+
+def read_shown(text: str) -> Shown:
+    """Return what a text in m3agent's format shows."""
+    shown = Shown()
+    for match in CHUNK.finditer(text):
+        if match["tag"] == "file":
+            shown.whole.add(match["path"])
+        else:
+            numbers = shown.lines.setdefault(match["path"], set())
+            numbers.update(int(number) for number in NUMBERED.findall(match["body"]))
+    return shown
+
+
+@dataclass
+class Row:
+    """The result of one case in one budget."""
+
+    repository: str
+    commit: str
+    title: str
+    tokens: int
+    code: bool
+    tests: bool
+
+
+def measure(history: History, number: int, budgets: Sequence[int], cache: str) -> list[Row]:
+    rows: list[Row] = []
+    for case in cases_of(history, number):
+        for tokens in budgets:
+            shown = shown_by_us(case, history, tokens, cache)
+            rows.append(
+                Row(
+                    case.repository,
+                    case.fix.commit[:10],
+                    case.fix.message.partition("\n")[0],
+                    tokens,
+                    all(sees(each, shown) for each in case.code),
+                    all(sees_tests(each, case.names, shown) for each in case.tests),
+                )
+            )
+    return rows
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Return the shares as a table."""
+    budgets = sorted({row.tokens for row in rows})
+    lines = [f"{'tokens':36}" + "".join(f"{tokens:>10,}" for tokens in budgets)]
+    for repository in [*dict.fromkeys(row.repository for row in rows), ""]:
+        chosen = [row for row in rows if not repository or row.repository == repository]
+        number = len({(row.repository, row.commit) for row in chosen})
+        cells = "".join(
+            f"{statistics.fmean(row.code for row in chosen if row.tokens == tokens):>5.0%}"
+            f"{statistics.fmean(row.tests for row in chosen if row.tokens == tokens):>5.0%}"
+            for tokens in budgets
+        )
+        lines.append(f"{(repository or 'all') + f' ({number}), code and tests':36}{cells}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("repositories", nargs="+", metavar="REPO", type=Path)
+    parser.add_argument("--cases", type=int, default=10, help="fixes of each repository")
+    parser.add_argument("--tokens", default=",".join(map(str, BUDGETS)))
+    parser.add_argument("--misses", action="store_true", help="name the fixes whose code is not visible")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    budgets = [int(number) for number in arguments.tokens.split(",")]
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as cache:
+        for repo in arguments.repositories:
+            rows += measure(History(repo, None), arguments.cases, budgets, cache)
+    print(report(rows))
+    if arguments.misses:
+        for row in rows:
+            if not row.code:
+                print(f"{row.tokens:>7,} {row.repository:20.20} {row.commit} {row.title:.80}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()
