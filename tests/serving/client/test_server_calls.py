@@ -76,7 +76,9 @@ def calls_of(*pieces: dict[str, Any]) -> list[tuple[str, dict[str, Any] | None]]
     return [(call.name, call.arguments) for call in stream.finish(False)[0].calls]
 
 
-def piece(index: int | None, arguments: str, name: str | None = None, ident: str | None = None) -> dict[str, Any]:
+def piece(
+    index: int | None, arguments: str, name: str | None = None, ident: str | None = None
+) -> dict[str, Any]:
     return {"index": index, "id": ident, "function": {"name": name, "arguments": arguments}}
 
 
@@ -100,7 +102,9 @@ def test_a_piece_without_a_name_behind_a_whole_call_is_no_part_of_it() -> None:
 
 
 @given(OBJECTS, st.integers(1, 5), st.sampled_from([json.dumps, repr]))
-def test_mended_arguments_are_the_same_however_they_are_cut(value: dict[str, Any], size: int, form: Any) -> None:
+def test_mended_arguments_are_the_same_however_they_are_cut(
+    value: dict[str, Any], size: int, form: Any
+) -> None:
     written = json.dumps(form(value))
     cut = [written[at : at + size] for at in range(0, len(written), size)]
     assert calls_of(piece(0, "", "read", "a"), *(piece(0, part) for part in cut)) == [("read", value)]
