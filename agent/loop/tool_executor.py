@@ -15,7 +15,7 @@ from m3agent.agent.session.session import Session
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult, refusal
-from m3agent.tools.registry import Toolset, traits_of
+from m3agent.tools.registry import Toolset, understood
 
 INTERRUPTED = (
     "interrupted: the call started and did not finish, and it is not run again; the work tree is as before it"
@@ -74,7 +74,7 @@ class Calls:
             )
         )
         started = time.monotonic()
-        traits = traits_of(call.name)
+        traits, arguments = understood(call.name, call.arguments)
 
         def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
             seconds = time.monotonic() - started
@@ -98,7 +98,7 @@ class Calls:
         if "passed" in result.data:
             self.tests.add_run(result.data, after)
             self.session.write(turn_events.tests_finished(number, result, after))
-        elif not result.is_refused and traits.mentions_tests(call.arguments):
+        elif not result.is_refused and traits.mentions_tests(arguments):
             # the model may run tests with another tool than the test tool; they run on the current tree
             self.tests.add_command(result.exit_code, after)
         return result
