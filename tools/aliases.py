@@ -18,8 +18,8 @@ ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
     (
         "code_exec",
         {"language": "bash"},
-        "bash shell sh terminal local_shell exec_command execute_bash execute_command run_command run_in_terminal "
-        "run_shell_command run_terminal_cmd run_terminal_command",
+        """bash shell sh terminal local_shell exec_command execute_bash execute_command run_command run_in_terminal
+        run_shell_command run_terminal_cmd run_terminal_command""",
     ),
     ("code_exec", {"language": "python"}, "python python3 ipython jupyter run_python execute_python"),
     ("file_read", {}, "file_read read read_file view view_file open_file cat"),
@@ -43,7 +43,7 @@ _OLD = "old_string old_str old_text oldString oldText search find"
 _NEW = "new_string new_str new_text newString newText replace replacement"
 ARGUMENTS: dict[str, dict[str, str]] = {
     "code_exec": {"code": "command cmd script program source commands", "cwd": "workdir working_directory work_dir"},
-    "file_read": {"path": f"{_PATH} {_FOLDER}", "start": "offset start_line line_start", "end": "end_line line_end"},
+    "file_read": {"path": f"{_PATH} {_FOLDER}", "start": "start_line line_start", "end": "end_line line_end"},
     "file_write": {"path": _PATH, "content": "file_text contents text file_content"},
     "file_edit": {"path": _PATH, "old": _OLD, "new": _NEW, "replace_all": "replaceAll all_occurrences"},
     "file_edits": {"path": _PATH},
@@ -56,12 +56,13 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Other names of each tool's arguments."""
 
-UNUSED = frozenset(
-    "description explanation instruction reason security_risk requires_approval is_background thought type output_mode "
-    "head_limit multiline -n -A -B -C context case_sensitive expected_replacements".split()
-)
+_UNUSED = """
+    description explanation instruction reason security_risk requires_approval is_background thought type output_mode
+    head_limit multiline -n -A -B -C context case_sensitive expected_replacements
+"""
 """Arguments that say nothing about what is to be done, or only how it is shown."""
-UNUSED_IF_FALSE = frozenset("run_in_background is_input restart background replace_all dry_run sudo".split())
+_UNUSED_IF_FALSE = "run_in_background is_input restart background replace_all dry_run sudo"
+UNUSED, UNUSED_IF_FALSE = _UNUSED.split(), _UNUSED_IF_FALSE.split()
 
 EDITOR = {"view": "file_read", "create": "file_write", "str_replace": "file_edit", "insert": "file_insert"}
 """The commands of the editor tool of other agents."""
@@ -69,6 +70,8 @@ EDITOR = {"view": "file_read", "create": "file_write", "str_replace": "file_edit
 _TAGGED = re.compile(r"<?(?:parameter(?:\s+name)?\s*=\s*)?[\"']?([\w-]+)[\"']?\s*/?>?")
 _PATCH_BY_SHELL = re.compile(r"\s*apply_patch\s*<<-?\s*[\"']?(\w+)[\"']?\n(.*)\n\1\s*", re.DOTALL)
 LONGEST_TIMEOUT = 600
+LEAST_MILLISECONDS = 10_000
+"""A time limit of so much cannot be meant in seconds."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Meaning:
 def meaning(name: str, arguments: Mapping[str, Any]) -> Meaning:
     """Return how a call is read: as another tool, or with other arguments, if it has exactly one meaning."""
     given = Meaning(name, dict(arguments))
-    key = name.removeprefix("functions.").removeprefix("default_api.").lower()
+    key = name.strip().removeprefix("functions.").removeprefix("default_api.").lower()
     tool, implied = NAMES.get(key, ("", {}))
     if tool == "editor":
         arguments = dict(arguments)
@@ -141,11 +144,11 @@ def _program(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _in_seconds(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read a time limit that no tool allows in seconds as milliseconds."""
+    """Read a long time limit as milliseconds."""
     limit = arguments.pop("timeout_ms", arguments.get("timeout"))
     if limit is None:
         arguments.pop("timeout", None)
-    elif isinstance(limit, int) and limit > LONGEST_TIMEOUT:
+    elif isinstance(limit, int) and limit >= LEAST_MILLISECONDS:
         arguments["timeout"] = min(max(limit // 1000, 1), LONGEST_TIMEOUT)
     return arguments
 
@@ -155,8 +158,8 @@ def _lines(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     if isinstance(window, list) and len(window) == 2 and all(isinstance(line, int) for line in window):
         arguments["start"], last = window
         arguments["end"] = last if last > 0 else None
-    if arguments.get("start") in (0, None):
-        arguments.pop("start", None)
+    if isinstance(first := arguments.pop("offset", None), int):
+        arguments["start"] = max(first, 1)
     if isinstance(limit, int) and limit > 0 and "end" not in arguments:
         arguments["end"] = arguments.get("start", 1) + limit - 1
     return "file_read", arguments

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from pydantic_core import PydanticCustomError
 
 from m3agent.sandbox.backends.sandbox import Sandbox
+from m3agent.tools.test_commands import runs_tests
 from m3agent.tools.test_report import TestReport
 
 MOST_CHARACTERS = 30_000
@@ -129,9 +130,10 @@ class ToolTraits:
         lines = (self.path(arguments) if program is None else program).strip().split("\n")
         return next((line for line in lines if not _PREPARES.match(line)), lines[0])
 
-    def mentions_tests(self, arguments: Mapping[str, Any] | None) -> bool:
-        """Return whether a call runs a program that mentions tests, so that it may have run them."""
-        return self.kind == "execute" and "test" in (_text(arguments, self.title_argument) or "")
+    def runs_tests(self, arguments: Mapping[str, Any] | None) -> bool:
+        """Return whether a call runs a program that starts a test runner."""
+        program, language = _text(arguments, self.title_argument), _text(arguments, "language")
+        return self.kind == "execute" and runs_tests(program or "", language or "")
 
 
 _PREPARES = re.compile(r"\s*$|#!|from \S+ import\b|import \w|set -|cd \S+$|[\"']{3}\s*$")

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from m3agent.sandbox.backends.launchers import BASH_START
 from m3agent.sandbox.backends.sandbox import ExecResult, Folders
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
+from m3agent.tools.test_commands import COMMANDS
 
 # The program is passed in a file, because an argument of a command is limited to 128 KiB. The file's name never
 # changes, so that equal failures have equal tracebacks. Python searches the file's folder first for modules, so the
@@ -129,7 +130,8 @@ TOOL = Tool(
     "code_exec",
     "Run a Python or bash program in the sandbox, in the repository's folder. No network, except for hosts that the "
     "first message names. Returns exit code, stdout and stderr. Every process it starts is ended when it returns. bash "
-    "runs with pipefail: a pipeline's exit code is that of its first failed command.",
+    "runs with pipefail: a pipeline's exit code is that of its first failed command. It counts as a test run only if it "
+    f"runs {COMMANDS}.",
     CodeExecArguments,
     run,
     kind="execute",

@@ -33,39 +33,8 @@ from m3agent.tools.work_paths import listing, meant_path, near_hint, plain
 
 PATH = Field(description="Path relative to the repository's root.")
 MISSING = "no such file or directory"
-CODE = (
-    ".c",
-    ".cc",
-    ".cpp",
-    ".cs",
-    ".css",
-    ".go",
-    ".h",
-    ".html",
-    ".java",
-    ".js",
-    ".json",
-    ".jsx",
-    ".kt",
-    ".php",
-    ".py",
-)
-CODE += (
-    ".pyi",
-    ".rb",
-    ".rs",
-    ".scala",
-    ".sh",
-    ".sql",
-    ".swift",
-    ".toml",
-    ".ts",
-    ".tsx",
-    ".vue",
-    ".xml",
-    ".yaml",
-    ".yml",
-)
+PROSE = (".adoc", ".markdown", ".md", ".mdx", ".rst", ".txt")
+"""Endings of files in which a fence may be meant."""
 LEFT_OUT = (
     "note: git ignores this file, so it will be neither in the patch nor in the verification. "
     "The fix must work without it."
@@ -196,7 +165,7 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
         if MISSING not in str(error):
             raise
         file = None
-    unfenced = without_fence(arguments.content) if path.endswith(CODE) else None
+    unfenced = without_fence(arguments.content) if not path.endswith(PROSE) and "." in path else None
     text = arguments.content if unfenced is None else f"{unfenced}\n"
     if file is not None and "\n" in file.text:
         text = await asyncio.to_thread(with_line_ends, file.text, text)

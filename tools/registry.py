@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from m3agent.tools import code_exec, files, other_tools, test_runner
-from m3agent.tools.aliases import Meaning, meaning
+from m3agent.tools.aliases import ARGUMENTS, Meaning, meaning
 from m3agent.tools.base import Arguments, CallContext, Tool, ToolResult, ToolTraits, refusal
 from m3agent.tools.test_report import TestReport
 
@@ -23,18 +23,23 @@ FOREIGN = ToolTraits(title_argument="code")
 """Traits of all names that are not in `TOOLS`: tools of MCP servers, of other versions, and invented ones."""
 
 
-_KNOWN = {tool.name: tool for tool in (*TOOLS, *other_tools.TOOLS)}
-
-
 def traits_of(name: str) -> ToolTraits:
     """Return what is known of the tool that a name stands for; the name may come from an old log."""
-    return _KNOWN.get(meaning(name, {}).tool, FOREIGN)
+    return understood(name, {})[0]
 
 
 def understood(name: str, arguments: Mapping[str, Any] | None) -> tuple[ToolTraits, dict[str, Any]]:
     """Return what is known of the tool that runs a call, and the call's arguments under that tool's names."""
-    read = meaning(name, arguments or {})
-    return _KNOWN.get(read.tool, FOREIGN), read.arguments
+    tool, read = _tool_for(name, arguments or {})
+    return tool or FOREIGN, read.arguments
+
+
+def _tool_for(name: str, arguments: Mapping[str, Any]) -> tuple[Tool[Any] | None, Meaning]:
+    """Return the tool that runs a call, if it is one of m3agent's own, and how the call is read."""
+    tools = {tool.name: tool for tool in (*TOOLS, *other_tools.TOOLS)}
+    is_new = name in tools and name not in ARGUMENTS
+    read = Meaning(name, dict(arguments)) if is_new else meaning(name, arguments)
+    return tools.get(read.tool), read
 
 
 def own_schemas() -> list[dict[str, Any]]:
@@ -97,9 +102,8 @@ class Toolset:
             SandboxError: The sandbox died, or the host's disk is full. The model cannot do anything about that.
         """
         others = self._others if name in self.other_names else None
-        read = Meaning(name, arguments or {}) if others is not None else meaning(name, arguments or {})
-        tool = _KNOWN.get(read.tool) if others is None else None
-        if tool is None and others is None:
+        tool, read = _tool_for(name, arguments or {})
+        if others is None and tool is None:
             names = ", ".join([*(known.name for known in TOOLS), *self.other_names])
             return refusal(f"there is no tool '{name}': the tools are {names}")
         if arguments is None:
@@ -108,9 +112,9 @@ class Toolset:
                 "complete arguments again"
             )
         log = self._folder / f"{number:04d}.log"
-        if tool is None:
-            assert others is not None
+        if others is not None:
             return await others.call(name, arguments, log)
+        assert tool is not None
         try:
             valid = tool.arguments.model_validate(read.arguments)
         except ValidationError as error:

@@ -23,7 +23,7 @@ from m3agent.tools.base import (
     visible,
 )
 from m3agent.tools.execution_map import encodable
-from m3agent.tools.files import plain
+from m3agent.tools.files import path_of
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
 from m3agent.tools.report_reader import ADDRESS
 from m3agent.tools.run_tests import Framework, run_in_sandbox
@@ -31,7 +31,7 @@ from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, suites_of, tree_files
 from m3agent.tools.selection import Selection
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, error_line
 from m3agent.tools.test_runs import run_tests
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
@@ -42,6 +42,12 @@ PYTHON_FRAMEWORKS: tuple[Framework, ...] = ("pytest", "unittest")
 KNOWN = "[These are the results of all tests in a fresh copy of the unchanged work tree. Nothing ran again.]"
 """Marks results that were known before the call."""
 
+SAME_ERROR = "red before your change, too, with the same error"
+OTHER_ERROR = "red before your change, too, with another error"
+LEFT_OUT = "[The errors of tests that had the same error before your change are left out: give a test's id to see its error.]"
+
+WAIT_FOR_MARKS = 2.0
+"""Most seconds that red tests wait for the known result of all tests, which says whether they were red before."""
 WAIT = 30.0
 """Most seconds that a call waits for the known result of all tests."""
 
@@ -74,6 +80,16 @@ def exception_line(text: str) -> str:
     while at > 0 and lines[at - 1].startswith("E "):
         at -= 1
     return lines[at].removeprefix("E ").strip() if lines else ""
+
+
+def red_before(report: TestReport, before: TestReport) -> dict[str, str]:
+    """Return the red tests of a report that were red without the change, each with `SAME_ERROR` or `OTHER_ERROR`."""
+
+    def line(of: TestReport, ident: str) -> str:
+        return ADDRESS.sub("0x", error_line(of.errors.get(ident, "")))
+
+    both = sorted(report.red & before.red)
+    return {i: SAME_ERROR if line(report, i) == line(before, i) else OTHER_ERROR for i in both}
 
 
 def summary(report: TestReport, timeout: float) -> str:
@@ -119,19 +135,40 @@ def _one_line(text: str) -> str:
     return visible(encodable(text)).replace("\n", "\\x0a")
 
 
+def _in_brackets(mark: str) -> str:
+    return f" ({mark})" if mark else ""
+
+
 async def _known(context: CallContext, target: str, arguments: TestRunnerArguments) -> TestReport | None:
     """Return the result of the whole suite if the work tree is unchanged and a fresh copy of it ran; else None.
 
     A run under way gets `WAIT` seconds to finish: a second run at the same time would slow both.
     """
-    if context.baseline is None or target != "." or arguments.framework not in ("", PYTEST):
+    if target != "." or arguments.framework not in ("", PYTEST) or await _is_changed(context.sandbox):
         return None
-    if await context.sandbox.checkpoint() != context.sandbox.workspace.base:
+    return await _baseline(context, min(arguments.timeout, WAIT))
+
+
+async def _is_changed(sandbox: Sandbox) -> bool:
+    return await sandbox.checkpoint() != sandbox.workspace.base
+
+
+async def _baseline(context: CallContext, seconds: float) -> TestReport | None:
+    """Return the result of all tests on the base tree if it is known in time."""
+    if context.baseline is None:
         return None
     try:
-        return await asyncio.wait_for(context.baseline(), min(arguments.timeout, WAIT))
+        return await asyncio.wait_for(context.baseline(), seconds)
     except TimeoutError:
         return None
+
+
+async def _marks(context: CallContext, report: TestReport) -> dict[str, str]:
+    """Return the red tests of a changed tree that were red before; see `red_before`."""
+    if not report.red or not await _is_changed(context.sandbox):
+        return {}
+    before = await _baseline(context, WAIT_FOR_MARKS)
+    return {} if before is None else red_before(report, before)
 
 
 async def _suites(sandbox: Sandbox) -> Sequence[Suite]:
@@ -159,7 +196,7 @@ async def _run(
 
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
-    target = plain(arguments.test_file, context.sandbox.folders.work_tree) or "."
+    target = await path_of(context.sandbox, arguments.test_file) or "."
     if target.startswith("-"):
         return refusal(f"test_file takes a path or node id, not options: {target}")
     suites = await _suites(context.sandbox)
@@ -173,24 +210,24 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         suites = [suite for suite in suites if suite.runner == arguments.framework]
     known = await _known(context, target, arguments)
     report = known or await _run(context, suites, target, arguments)
-    lines = [summary(report, arguments.timeout)]
+    marks = {} if known is not None else await _marks(context, report)
+    lines = [(summary(report, arguments.timeout), "")]
     for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
-        for ident in ids[:LISTED]:
-            lines.append(f"{kind} {ident}")
-        if len(ids) > LISTED:
-            lines.append(f"[{len(ids) - LISTED} more {kind} not listed]")
+        lines += [(f"{kind} {ident}" + _in_brackets(marks.get(ident, "")), ident) for ident in ids[:LISTED]]
+        lines += [(f"[{len(ids) - LISTED} more {kind} not listed]", "")] if len(ids) > LISTED else []
     # Errors follow their ids as long as there is room. All listed ids are shown in any case.
-    room = MOST_CHARACTERS - sum(len(line) + 1 for line in lines)
+    room = MOST_CHARACTERS - sum(len(line) + 1 for line, _ in lines)
     shown: list[str] = []
-    for line in lines:
+    left_out = "::" not in target and SAME_ERROR in marks.values()
+    for line, ident in lines:
         shown.append(_one_line(line))
-        ident = line.partition(" ")[2]
-        if line.startswith(("FAILED ", "ERROR ")) and ident in report.errors:
+        if ident in report.errors and not (left_out and marks.get(ident) == SAME_ERROR):
             block = [f"    {text}" for text in first_error(report.errors[ident])]
             size = sum(len(text) + 1 for text in block)
             if size <= room:
                 room -= size
                 shown += block
+    shown += [LEFT_OUT] if left_out else []
     shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
     if not report.ran:
         shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
@@ -219,8 +256,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
 
 TOOL = Tool(
     "test_runner",
-    "Run tests in the sandbox: which passed, failed, could not run, and the first error of each. For a wrong path or id "
-    "it names similar ones.",
+    "Run tests in the sandbox: which passed, failed, could not run, and the first error of each; it marks those that were red "
+    "before your change. For a wrong path or id it names similar ones.",
     TestRunnerArguments,
     run,
     kind="execute",

@@ -216,7 +216,7 @@ class Attempt:
         Returns:
             The message that returns the verdict to the model. Empty if the session ends: the change is verified, the
             same change was returned before, no round is left, a limit is reached, or `said` gives the reason why the
-            change cannot be tested and no test says otherwise.
+            change cannot be tested and no test runs here.
         """
         assert self.sandbox is not None
         most = 0 if self.request.settings.training else self.request.settings.verify_rounds
@@ -238,7 +238,8 @@ class Attempt:
         if self.is_verified or loop.limits.reached():
             return ""
         assert self.evidence is not None
-        if self.evidence.verdict == "unverified" and (why_not_tested(said) or self.evidence.rule == "pinned"):
+        untestable = why_not_tested(said) and not self.evidence.after.passed
+        if self.evidence.verdict == "unverified" and (untestable or self.evidence.rule == "pinned"):
             return ""
         feedback = feedback_on(self.evidence, self.rounds + 1, most)
         return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from m3agent.agent.context.output import redact_text
-from m3agent.agent.verify.feedback import MOST_NAMED
+from m3agent.agent.verify.feedback import MOST_NAMED, PIN
+from m3agent.tools.registry import TOOLS
 from m3agent.tools.runners.suites import is_named
+from m3agent.tools.test_commands import RULE
+
+Cause = Literal[
+    "",
+    "call_as_text",
+    "announced",
+    "empty",
+    "question",
+    "no_change",
+    "no_test",
+    "not_counted",
+    "unclear",
+    "red",
+]
+"""Why an answer is not the end; empty if it is."""
 
 MOST_ASKED = 2
-"""Most times that the model is told what is missing; after that its result is accepted as it is."""
+"""Most times in a row that the model is told what is missing; after that its result is accepted as it is."""
+MOST_INTENDED = 4
+"""The same for an answer that says what the model wants to do next, because it means to go on."""
+INTENDED = frozenset[Cause]({"announced", "call_as_text"})
 
 SAID = 200
 """Most characters of the model's own answer that are quoted back to it."""
@@ -20,10 +41,16 @@ NOT_TESTED = "Not tested:"
 ANNOUNCED = re.compile(
     r"(?:(?:now|next|then|first|so|ok|okay|good|great|right)\b[,:]?\s+)*"
     r"(?:let me(?! know)|let's|let us|(?:i'll|i will|i'm going to|i am going to|i still need to|i need to|i should)"
-    r"(?! (?:note|mention|add|leave|stop)\b))\b",
+    r"(?! (?:note|mention|add|leave|stop)\b)|we'll|we will|we need to|i am about to|i'm about to|going to|time to)\b",
     re.IGNORECASE,
 )
 """Start of a last sentence that announces a step. M3 sometimes ends its turn there without taking the step."""
+_NAMES = "|".join(tool.name for tool in TOOLS)
+WRITTEN = re.compile(
+    rf"^[ \t]*({_NAMES})\(|\b(?:name|tool)['\"]?\s*(?:=>|[:=])\s*['\"]({_NAMES})['\"]|<(?:function=)?({_NAMES})>",
+    re.MULTILINE,
+)
+"""A call of a tool that is written as text, in one of the forms that no server reads as a call."""
 STATED = re.compile(rf"^[^\w\n]*({NO_CHANGE}|{NOT_TESTED})\s*(\S.*)", re.MULTILINE | re.IGNORECASE)
 
 PINNED = re.compile(r"^[^\w\n]*pinned:\s*(\S+?)`?:\s+\S", re.MULTILINE | re.IGNORECASE)
@@ -46,57 +73,114 @@ def listed(idents: Sequence[str]) -> str:
     return "\n".join([*(f"- {redact_text(ident)}" for ident in idents[:MOST_NAMED]), *more])
 
 
-def accepts(missing: str, asked: int) -> bool:
-    """Return whether a result is accepted, given what is missing and how often the model was told so before."""
-    return not missing or asked >= MOST_ASKED
+@dataclass(frozen=True)
+class Missing:
+    """Why an answer is not the end, and what the model is told."""
+
+    cause: Cause = ""
+    text: str = ""
+
+    def is_accepted(self, asked: int) -> bool:
+        """Return whether the result is accepted, given how often in a row the model was told what is missing."""
+        return not self.cause or asked >= (MOST_INTENDED if self.cause in INTENDED else MOST_ASKED)
 
 
-def missing(
-    *,
-    text: str,
-    changed: bool,
-    tested_since_change: bool,
-    unclear: str = "",
-    broken: Sequence[str] = (),
-    added: Sequence[str] = (),
-) -> str:
-    """Return what the model is told to do before it counts as done; empty if nothing is missing.
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is known of the change and of its tests when the model ends a turn."""
+
+    changed: bool
+    """Whether any file of the repository has changed."""
+    tested: bool
+    """Whether a test with a known outcome has run since the last change."""
+    unclear: str = ""
+    """Why the outcome of the last test run since the change is not known; empty if none ran."""
+    not_counted: bool = False
+    """Whether a program ran since the last change that counts as no test run."""
+    passing: int = 0
+    """How many tests are known to pass here; 0 if that is not known."""
+    broken: Sequence[str] = ()
+    """Tests that passed before the change and were red in their last run since it."""
+    added: Sequence[str] = ()
+    """Tests that the change adds and that were red in their last run since it."""
+
+
+def missing(text: str, state: State) -> Missing:
+    """Return what the model is told to do before it counts as done.
 
     Args:
-        text: The model's last answer. A line with "No change:" or "Not tested:" and a reason replaces the change or
-            the test run.
-        changed: Whether any file of the repository has changed.
-        tested_since_change: Whether a test with a known outcome has run since the last change.
-        unclear: Why the outcome of the last test run since the change is not known; empty if none ran.
-        broken: Tests that passed before the change and were red in their last run since it.
-        added: Tests that the change adds and that were red in their last run since it.
+        text: The model's last answer. A line with "No change:" or, where no test runs, "Not tested:", and a reason,
+            replaces the change or the test run.
+        state: The change and its tests.
     """
     stated = {match[1].lower() for match in STATED.finditer(text)}
-    pinned = pinned_tests(text)
-    broken = [ident for ident in broken if not is_named(ident, pinned)]
-    if not changed and NO_CHANGE.lower() not in stated:
-        return (
+    if not stated and (intended := _intended(text)).cause:
+        return intended
+    lacking = _lacking(text, state, stated)
+    if lacking.cause and not text.strip():
+        return Missing("empty", f"Your answer was empty: it had neither text nor a call. {lacking.text}")
+    if lacking.cause and text.rstrip("\"'”)*_` \n").endswith("?"):
+        told = "You asked a question, but nobody answers while you work: decide yourself, and go on."
+        return Missing("question", f"{told} {lacking.text}")
+    return lacking
+
+
+def _intended(text: str) -> Missing:
+    """Return what the model is told if its answer says what it does next, and it did not do it."""
+    if written := WRITTEN.search(text):
+        name = written[written.lastindex or 0]
+        told = f"You wrote a call of {name} as text, so nothing ran. Call the tool itself; if all is done, say so without it."
+        return Missing("call_as_text", told)
+    last = re.split(r"(?<=[.!?])\s+|\n+", text.strip())[-1].lstrip("-*#> ")
+    if ANNOUNCED.match(last):
+        told = f"You said '{last[:SAID]}' and called no tool: call the tool that does it. If all is done, say so without announcing anything."
+        return Missing("announced", told)
+    return Missing()
+
+
+def _lacking(text: str, state: State, stated: Container[str]) -> Missing:
+    """Return what the work itself lacks; `stated` has the lines that give a reason for what was left out."""
+    if not state.changed:
+        told = (
             "No file of the repository has changed. Make the change that fixes the issue, or, if there is nothing to "
             f"change, answer with one line that starts with '{NO_CHANGE}' and says why."
         )
-    if changed and not tested_since_change and NOT_TESTED.lower() not in stated:
-        return (
-            f"{unclear or 'No test has run since your last change'}. Run the tests that show the issue is fixed, with "
-            "test_runner, or, if that cannot be done here, answer with one line that starts with "
-            f"'{NOT_TESTED}' and says why."
-        )
-    if changed and (broken or added):
-        parts = (("passed before your change", broken), ("are new", added))
-        red = [
-            f"These tests {what} and are red now ({len(idents)}):\n{listed(idents)}"
-            for what, idents in parts
-            if idents
-        ]
-        return "\n".join([*red, "Correct the code, or a new test if it is wrong, and run them again."])
-    last = re.split(r"(?<=[.!?])\s+|\n+", text.strip())[-1].lstrip("-*#> ")
-    if not stated and ANNOUNCED.match(last):
-        return (
-            f"Your answer announces a last step but does not take it: '{last[:SAID]}' If it is still to be done, do "
-            "it now, with a tool; if all is done, say so in a few sentences without announcing anything."
-        )
-    return ""
+        return Missing() if NO_CHANGE.lower() in stated else Missing("no_change", told)
+    if not state.tested:
+        return _untested(state, is_stated=NOT_TESTED.lower() in stated)
+    pinned = pinned_tests(text)
+    broken = [ident for ident in state.broken if not is_named(ident, pinned)]
+    parts = (("passed before your change", broken, f"\n{PIN}"), ("are new", state.added, ""))
+    red = [
+        f"These tests {what} and are red now ({len(idents)}):\n{listed(idents)}{more}"
+        for what, idents, more in parts
+        if idents
+    ]
+    end = "Correct the code, or a new test if it is wrong, and run them again."
+    return Missing("red", "\n".join([*red, end])) if red else Missing()
+
+
+def _untested(state: State, *, is_stated: bool) -> Missing:
+    """Return what the model is told if no test has run; `is_stated` if it gives a reason."""
+    if is_stated and not state.passing:
+        return Missing()
+    ask = "Run the tests that show the issue is fixed, with test_runner"
+    if is_stated:
+        told = f"Tests run here: {state.passing} passed. So '{NOT_TESTED}' is no reason to run none. {ask}."
+        return Missing("no_test", told)
+    otherwise = (
+        f"or, if no test can run here, answer with one line that starts with '{NOT_TESTED}' and says why."
+    )
+    cause: Cause = "no_test"
+    told = "No test has run since your last change"
+    if state.unclear:
+        cause, told = "unclear", state.unclear
+    elif state.not_counted:
+        cause = "not_counted"
+        told += f": the program that you ran counts as no test run. What counts is {RULE}"
+    return Missing(cause, f"{told}. {ask}, {otherwise}")
+
+
+def was_accepted(gate: Mapping[str, Any]) -> bool:
+    """Return whether the gate let an answer pass, from its event. Older logs have no cause, and then two reminders at most."""
+    return not gate["missing"] or ("cause" not in gate and gate["asked"] >= MOST_ASKED)

@@ -69,7 +69,9 @@ class Loop:
     baseline: Callable[[], TestReport | None] = lambda: None
     """Returns the complete result of the base tree's tests, or None as long as it is unknown."""
     asked: int = 0
-    """How often the gate has told the model what is missing."""
+    """How often in a row the gate has told the model what is missing, without a call in between that ran."""
+    named_red: str = ""
+    """State of the work tree whose red tests the gate has named: once is enough, because the verdict follows."""
     user_message: str = ""
     """The user's message to the model in a resumed session."""
     accepted: str | None = None
@@ -80,7 +82,7 @@ class Loop:
 
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
-        self.model.turn, self.asked, self.user_message = point.turn, point.asked, point.tell
+        self.model.turn, self.user_message = point.turn, point.tell
         self.accepted = point.accepted
         self.calls.number, self.calls.tests = point.calls, point.tests
 
@@ -154,25 +156,33 @@ class Loop:
             return None
         tree = await self.sandbox.checkpoint()
         missing = self._missing(message.text, tree)
-        self.session.write(events.Gate(turn=self.model.turn, missing=missing, asked=self.asked))
-        if completion_gate.accepts(missing, self.asked):
+        if missing.is_accepted(self.asked):
+            missing = completion_gate.Missing()
+        self.session.write(
+            events.Gate(turn=self.model.turn, missing=missing.text, asked=self.asked, cause=missing.cause)
+        )
+        if not missing.cause:
             return await self._review(message.text, note)
         self.asked += 1
-        self._tell(missing, note)
+        self.named_red = tree if missing.cause == "red" else self.named_red
+        self._tell(missing.text, note)
         return None
 
-    def _missing(self, said: str, tree: str) -> str:
-        """Return what the completion gate tells the model; empty if nothing is missing."""
+    def _missing(self, said: str, tree: str) -> completion_gate.Missing:
+        """Return what the completion gate tells the model."""
         tests, baseline = self.calls.tests, self.baseline()
-        broken, added = broken_and_added(tests.red_on(tree), baseline) if baseline is not None else ([], [])
-        return completion_gate.missing(
-            text=said,
+        red = set() if tree == self.named_red else tests.red_on(tree)
+        broken, added = broken_and_added(red, baseline) if baseline is not None else ([], [])
+        state = completion_gate.State(
             changed=tree != self.sandbox.workspace.base,
-            tested_since_change=tests.tree == tree,
+            tested=tests.tree == tree,
             unclear=tests.why_unclear(tree),
+            not_counted=tests.not_counted == tree,
+            passing=len(baseline.passed) if baseline is not None else tests.passing,
             broken=broken,
             added=added,
         )
+        return completion_gate.missing(said, state)
 
     async def _review(self, said: str, note: str = "") -> Outcome | None:
         """End the loop, unless the review has a message for the model. `said` is the model's last answer."""
@@ -201,6 +211,7 @@ class Loop:
                 )
             content = redact_text(result.content)
             if not known:
+                self.asked = self.asked if result.is_refused else 0
                 verdict = self.stall.see(as_seen(call, result, content, self.sandbox.tree))
                 note, ends = await self._heed(verdict)
                 notes.append(note)

@@ -15,7 +15,7 @@ from m3agent.agent.session.session import Session
 from m3agent.agent.session.token_log import TokenLog
 from m3agent.agent.stall import StallDetector, StallVerdict
 from m3agent.serving.client.client import Client
-from m3agent.serving.client.messages import Delta, Turn
+from m3agent.serving.client.messages import NO_ANSWER, Delta, Turn
 from m3agent.serving.client.parameters import Sampling
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.wire import ThinkingMode
@@ -117,7 +117,10 @@ class Model:
             kept, expected = self.tokens.add(self.turn, answer.tokens)
             if kept < expected:
                 self.session.write(events.TokensDiffer(turn=self.turn, kept=kept, expected=expected))
-        self.messages.append(answer.message.to_request(self.client.reasoning_field))
+        message = answer.message.to_request(self.client.reasoning_field)
+        if self.tokens is None and not (answer.message.text.strip() or answer.message.calls):
+            message["content"] = NO_ANSWER  # a conversation for training keeps the model's own tokens
+        self.messages.append(message)
         return answer
 
     def forget_prompt(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from m3agent.agent.context.output import redact_text
 from m3agent.agent.loop import turn_events
-from m3agent.agent.loop.completion_gate import accepts, pinned_tests
+from m3agent.agent.loop.completion_gate import pinned_tests, was_accepted
 from m3agent.agent.loop.sampling import Variation
 from m3agent.agent.loop.session_tests import SessionTests
 from m3agent.agent.loop.tool_executor import PendingCall
@@ -56,8 +56,6 @@ class ResumePoint:
     """Number of the last turn."""
     calls: int = 0
     """Number of the last call."""
-    asked: int = 0
-    """How often the gate told the model what is missing."""
     accepted: str | None = None
     """The last answer, if the gate accepted it and its verdict did not go back to the model; else None."""
     rounds: int = 0
@@ -142,7 +140,6 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             point.used.add(turn_events.answer_of(turn.finished), turn.finished["price"])
     for turn in record.turns:
         point.turn = max(point.turn, turn.number)
-        point.asked += sum(bool(gate["missing"]) for gate in turn.of_type("gate"))
         if turn.finished and not turn.of_type("context.summarised"):  # a summary is not work on the issue
             point.stall.answered(
                 reasoning=turn.reasoning,
@@ -158,7 +155,7 @@ def resume_point(lines: Sequence[Line]) -> ResumePoint:
             point.named_red |= dict.fromkeys(returned["tests"], returned["tree"])
     if record.turns and not record.turns[-1].of_type("feedback"):
         last = record.turns[-1]
-        if any(accepts(gate["missing"], gate["asked"]) for gate in last.of_type("gate")):
+        if any(map(was_accepted, last.of_type("gate"))):
             point.accepted = last.text
     reviewed = record.turns if point.accepted is None else record.turns[:-1]  # the last one is reviewed again
     point.pinned = frozenset().union(*(pinned_tests(turn.text) for turn in reviewed if not turn.asked))
@@ -187,8 +184,9 @@ def _count_call(point: ResumePoint, call: CallRecord) -> None:
         point.tests.add_run(tests, tests["tree"])
     is_done = bool(call.finished) and call.finished["status"] == "done"
     traits, arguments = understood(call.name, call.arguments)
-    if is_done and not runs and traits.mentions_tests(arguments):
-        point.tests.add_command(call.finished["exit_code"], call.finished["tree"])
+    if is_done and not runs and traits.kind == "execute":
+        is_run = traits.runs_tests(arguments)
+        point.tests.add_program(is_run, call.finished["exit_code"], call.finished["tree"])
 
 
 def rebased(point: ResumePoint, tree: str, tell: str) -> ResumePoint:

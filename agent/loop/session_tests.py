@@ -25,7 +25,15 @@ class SessionTests:
     outcomes: dict[str, bool] = field(default_factory=dict)
     """Whether each test passed in its last run on this state."""
     unclear: tuple[int | None, str] | None = None
-    """The last command that mentions tests, if it failed: its exit code and the state after it."""
+    """The last command that runs tests, if it failed: its exit code and the state after it."""
+
+    not_counted: str | None = None
+    """The state after the last program that counts as no test run."""
+
+    @property
+    def passing(self) -> int:
+        """How many tests passed in the last run of the test tool."""
+        return len(self.last["passed"]) if self.last is not None else 0
 
     def add_run(self, result: Mapping[str, Any], tree: str) -> None:
         """Add a run of the test tool. A run in which no test ran shows nothing.
@@ -39,9 +47,11 @@ class SessionTests:
             self._move_to(tree)
             self.outcomes |= {ident: outcome == "passed" for outcome in RAN for ident in result[outcome]}
 
-    def add_command(self, exit_code: int | None, tree: str) -> None:
-        """Add a command that mentions tests. Its outcome is known only if it succeeded."""
-        if exit_code == 0:
+    def add_program(self, runs_tests: bool, exit_code: int | None, tree: str) -> None:
+        """Add a program that the model ran. The outcome of tests in it is known only if it succeeded."""
+        if not runs_tests:
+            self.not_counted = tree
+        elif exit_code == 0:
             self._move_to(tree)
         else:
             self.unclear = exit_code, tree

@@ -98,9 +98,8 @@ class Calls:
         if "passed" in result.data:
             self.tests.add_run(result.data, after)
             self.session.write(turn_events.tests_finished(number, result, after))
-        elif not result.is_refused and traits.mentions_tests(arguments):
-            # the model may run tests with another tool than the test tool; they run on the current tree
-            self.tests.add_command(result.exit_code, after)
+        elif not result.is_refused and traits.kind == "execute":
+            self.tests.add_program(traits.runs_tests(arguments), result.exit_code, after)
         return result
 
     async def _call(self, call: ToolCall, number: int) -> ToolResult:

@@ -282,6 +282,7 @@ class Gate(Event):
     turn: int
     missing: str
     asked: int
+    cause: str = ""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from m3agent.agent.context.output import redact_text
@@ -12,7 +13,7 @@ from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.runners.suites import file_of, without_suite
-from m3agent.tools.test_runner import first_error
+from m3agent.tools.test_runner import SAME_ERROR, first_error, red_before
 from m3agent.util.counted import first_of
 
 FeedbackKind = Literal[
@@ -98,7 +99,11 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         ("added_red", edited, evidence.added_red),
         ("still_red", "These tests are red with and without your change", still_red),
     )
-    parts |= {kind: _named(title, idents, errors) for kind, title, idents in named if idents}
+    parts |= {
+        kind: _named(title, idents, errors, red_before(evidence.after, evidence.before))
+        for kind, title, idents in named
+        if idents
+    }
     if broken:
         parts["broken"] += f"\n{PIN}"
     if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
@@ -138,12 +143,21 @@ def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:
     return Feedback(("refused",), redact_text(text), ())
 
 
-def _named(title: str, idents: Sequence[str], errors: Mapping[str, str]) -> str:
-    """Return a title with its tests; the first tests come with the last lines of their errors."""
+def _named(
+    title: str,
+    idents: Sequence[str],
+    errors: Mapping[str, str],
+    marks: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Return a title with its tests; the first tests come with the last lines of their errors.
+
+    Of a test with a mark that says that its error is the old one, the mark takes the place of the error.
+    """
     lines = [f"{title} ({len(idents)}):"]
     for position, ident in enumerate(idents[:MOST_NAMED]):
-        lines.append(f"- {ident}")
-        if position < MOST_ERRORS:
+        is_old = marks.get(ident) == SAME_ERROR
+        lines.append(f"- {ident}{f' ({SAME_ERROR})' if is_old else ''}")
+        if position < MOST_ERRORS and not is_old:
             lines += [f"    {line}" for line in first_error(errors.get(ident, ""))]
     if len(idents) > MOST_NAMED:
         lines.append(f"- and {len(idents) - MOST_NAMED} more")

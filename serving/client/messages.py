@@ -9,6 +9,9 @@ FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "content_filte
 ReasoningField: TypeAlias = Literal["reasoning", "reasoning_content", "reasoning_details"]
 """The keys under which servers send reasoning and take it back; `reasoning_details` holds a list."""
 
+NO_ANSWER = "(no answer)"
+"""Stands for an answer without text and calls in later requests, because some servers refuse an empty message."""
+
 
 @dataclass(frozen=True)
 class Usage:

@@ -15,8 +15,8 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.base import MOST_CHARACTERS
 from m3agent.tools import passages
+from m3agent.tools.base import MOST_CHARACTERS
 from m3agent.tools.files import LEFT_OUT, TESTS
 from m3agent.tools.passages import nearest, split
 from m3agent.tools.syntax_check import parse_problem
@@ -378,8 +378,8 @@ async def test_missing_files(bench: Bench) -> None:
         ("file_edit", {"path": "a", "old": "x"}, "new: field required"),
         (
             "file_edit",
-            {"path": "a", "old_str": "x", "new": "y"},
-            "old: field required; old_str: unknown argument",
+            {"path": "a", "odl": "x", "new": "y"},
+            "old: field required; odl: unknown argument",
         ),
         ("file_edit", {"path": "a", "old": "x", "new": "\ud800"}, "new: character 0 is U+D800"),
     ],
@@ -472,7 +472,7 @@ async def test_any_text_file_is_written_back_as_it_was(data: bytes, declared: bo
     [
         ("价格 = '一百元'\n".encode("gbk"), "gb18030"),
         ("# coding: big5\nx = '價'\n".encode("big5"), "big5"),
-        ("naïve café – “quoted”\n".encode("cp1252"), "cp1252"),
+        ("naïve café € “quoted”\n".encode("cp1252"), "cp1252"),
         (b"\x81 \xe9\n", "latin-1"),
         ("é\n".encode(), "utf-8"),
         ("hello\n".encode("utf-16-le"), "utf-16-le"),

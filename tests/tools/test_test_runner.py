@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from m3agent.tools.in_sandbox.runner import PytestPlugin
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runner import KNOWN
+from m3agent.tools.test_runner import KNOWN, LEFT_OUT, OTHER_ERROR, SAME_ERROR
 from tests.conftest import later
 from tests.tools.bench import Bench
 
@@ -598,3 +599,57 @@ async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
         assert KNOWN not in changed.content
         assert changed.data["passed"] == ["test_a.py::test_a"]
         assert asked == ["baseline", "baseline", "-"]
+
+
+async def test_tests_that_were_red_before_the_change_are_marked(
+    workspace_of: Callable[..., Workspace], one_backend: Backend, tmp_path: Path
+) -> None:
+    """Their errors are left out as long as they are the same, unless the call names the test."""
+    tests = "import code_a\ndef test_old(): assert 0, 'known'\ndef test_same(): assert code_a.x == 2\n"
+    workspace = workspace_of(
+        {"test_a.py": f"{tests}def test_new(): assert code_a.x == 1\n", "code_a.py": "x = 1\n"}
+    )
+
+    async with new_sandbox(one_backend, SandboxSpec(one_backend), workspace, print) as sandbox:
+        before = await run_in_sandbox(sandbox, ".")
+
+        async def baseline() -> TestReport | None:
+            return before
+
+        tools = Toolset(sandbox, tmp_path, baseline=baseline)
+        await sandbox.write("code_a.py", b"x = 3\n")
+        told = await tools.call("test_runner", {"test_file": "test_a.py"}, 1)
+        lines = told.content.splitlines()
+        assert f"FAILED test_a.py::test_old ({SAME_ERROR})" in lines
+        assert f"FAILED test_a.py::test_same ({OTHER_ERROR})" in lines
+        assert "FAILED test_a.py::test_new" in lines
+        assert "known" not in told.content
+        assert "assert 3 == 2" in told.content and "assert 3 == 1" in told.content
+        assert told.data["failed"] == [f"test_a.py::test_{name}" for name in ("new", "old", "same")]
+        assert lines[-1] == LEFT_OUT
+        alone = await tools.call("test_runner", {"test_file": "test_a.py::test_old"}, 2)
+        assert SAME_ERROR in alone.content and "known" in alone.content
+        assert LEFT_OUT not in alone.content
+        await sandbox.write("code_a.py", b"x = 1\n")
+        unchanged = await tools.call("test_runner", {"test_file": "test_a.py"}, 3)
+        assert "known" in unchanged.content and SAME_ERROR not in unchanged.content
+
+
+async def test_marks_do_not_wait_long_for_the_known_result(
+    workspace_of: Callable[..., Workspace],
+    one_backend: Backend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("m3agent.tools.test_runner.WAIT_FOR_MARKS", 0.01)
+
+    async def never() -> TestReport | None:
+        await asyncio.Event().wait()
+        return None
+
+    async with new_sandbox(
+        one_backend, SandboxSpec(one_backend), workspace_of({"a.py": "x = 1\n"}), print
+    ) as sandbox:
+        await sandbox.write("test_a.py", b"def test_a(): assert 0, 'why'\n")
+        told = await Toolset(sandbox, tmp_path, baseline=never).call("test_runner", {"test_file": "."}, 1)
+        assert "why" in told.content and SAME_ERROR not in told.content

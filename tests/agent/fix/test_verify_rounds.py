@@ -159,8 +159,7 @@ async def test_a_long_wait_for_the_baseline_is_said(
 
 
 async def test_the_old_tree_runs_once_for_all_rounds(world: World) -> None:
-    untested = says("Not tested: it takes too long.")
-    attempt = await run(world, WEAK_TEST, BREAK, untested, MEND, TEST, DONE, with_baseline=True)
+    attempt = await run(world, WEAK_TEST, BREAK, TEST, DONE, DONE, MEND, TEST, DONE, with_baseline=True)
     assert attempt.is_verified
     assert len(world.log("verify")) == 2
     logs = sorted(path.name for path in (attempt.session.folder / "calls").glob("*.log"))
@@ -252,10 +251,19 @@ async def test_a_change_without_a_red_test_asks_for_one(world: World) -> None:
     assert attempt.evidence.verdict == "unverified"
 
 
-async def test_a_stated_reason_is_taken(world: World) -> None:
+async def test_a_stated_reason_is_not_taken_where_tests_run(world: World) -> None:
     world.workspace_files = {**BUGGY, "calc.py": "def add(a, b):\n    return a + b\n"}
-    await run(world, RIGHT_CODE, TEST, says("Not tested: it needs a printer."))
-    assert world.log("feedback") == []
+    reason = says("Not tested: it needs a printer.")
+    await run(world, RIGHT_CODE, reason, TEST, reason, reason, with_baseline=True)
+    assert [gate["cause"] for gate in world.log("gate")] == ["no_test", "", ""]
+    assert [told["kinds"] for told in world.log("feedback")] == [["no_red_test"]]
+
+
+async def test_a_stated_reason_is_taken_where_no_test_passes(world: World) -> None:
+    attempt = await run(world, RIGHT_CODE, says("Not tested: no compiler."), script=Suite(lambda *_: Run({})))
+    assert attempt.outcome is not None
+    assert (attempt.outcome.kind, world.log("feedback")) == ("done", [])
+    assert [gate["cause"] for gate in world.log("gate")] == [""]
 
 
 async def test_a_red_test_of_the_change_itself_goes_back(world: World) -> None:

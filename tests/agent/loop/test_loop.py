@@ -18,13 +18,14 @@ from m3agent.agent.loop.tool_executor import INTERRUPTED, PendingCall
 from m3agent.agent.session.messages import FIRST, Message
 from m3agent.agent.stall import Thresholds
 from m3agent.sandbox.errors import SandboxDied
-from m3agent.serving.client.messages import AssistantMessage, Delta, ToolCall, Turn, Usage
+from m3agent.serving.client.messages import NO_ANSWER, AssistantMessage, Delta, ToolCall, Turn, Usage
 from m3agent.serving.errors import (
     ContextTooLong,
     DeadlineExceeded,
     EndpointUnreachable,
     StreamCut,
 )
+from m3agent.tools.test_report import TestReport
 from tests.agent.core import ADD, BUGGY, DONE, FIRST_MESSAGES, FIX, READ, TEST, Core, core
 from tests.fakes.client import HOST, USAGE, Answer, call, calls, says
 
@@ -97,7 +98,8 @@ async def test_the_gate_asks_twice_and_then_takes_what_there_is(tmp_path: Path) 
         assert it.roles() == ["assistant", "user", "assistant", "user", "assistant"]
         gates = it.log("gate")
         assert [gate["asked"] for gate in gates] == [0, 1, 2] == list(range(MOST_ASKED + 1))
-        assert it.loop.asked == MOST_ASKED
+        assert [gate["cause"] for gate in gates] == ["no_change", "no_change", ""]
+        assert gates[-1]["missing"] == "", "what is not sent is not logged as a reminder"
         for gate, position in zip(gates, (3, 5), strict=False):
             assert it.messages[position] == {"role": "user", "content": gate["missing"]}
             assert gate["missing"].startswith("No file of the repository has changed.")
@@ -109,7 +111,65 @@ async def test_the_gate_knows_what_changed_and_what_was_tested(tmp_path: Path) -
         assert outcome.kind == "done"
         [untested, passed] = it.log("gate")
         assert untested["missing"].startswith("No test has run since your last change.")
-        assert (passed["missing"], passed["asked"]) == ("", 1)
+        assert (passed["missing"], passed["asked"]) == ("", 0)
+
+
+async def test_a_call_that_ran_begins_a_new_row_of_reminders(tmp_path: Path) -> None:
+    steps = says("Let me look."), READ, says("Now I'll fix it:"), FIX, says("Next, I'll run the tests."), TEST
+    async with core(tmp_path, *steps, says("Let me check again."), DONE) as it:
+        assert (await it.loop.run()).text == "It adds now."
+        gates = it.log("gate")
+        assert [(gate["cause"], gate["asked"]) for gate in gates] == [
+            *[("announced", 0)] * 4,
+            ("", 1),
+        ]
+
+
+async def test_a_call_that_was_refused_is_no_work(tmp_path: Path) -> None:
+    unknown = calls(call("x", "no_such_tool"))
+    async with core(tmp_path, DONE, unknown, DONE, unknown, DONE) as it:
+        await it.loop.run()
+        assert [gate["asked"] for gate in it.log("gate")] == [0, 1, 2]
+
+
+async def test_a_model_that_announces_is_told_more_often(tmp_path: Path) -> None:
+    answers = [says(f"Let me look at line {number}.") for number in range(4)]
+    async with core(tmp_path, *answers, FIX, TEST, DONE) as it:
+        await it.loop.run()
+        assert [gate["asked"] for gate in it.log("gate")] == [0, 1, 2, 3, 0]
+
+
+async def test_an_answer_without_text_and_calls_is_never_sent_back_empty(tmp_path: Path) -> None:
+    async with core(tmp_path, says(""), says(" \n"), NO_CHANGE) as it:
+        await it.loop.run()
+        assert [gate["cause"] for gate in it.log("gate")] == ["empty", "empty", ""]
+        sent = [message for message in it.asked[-1].messages if message["role"] == "assistant"]
+        assert [message["content"] for message in sent] == [NO_ANSWER] * 2
+        assert [message["reasoning"] for message in sent] == ["hm"] * 2
+
+
+async def test_a_program_that_only_reproduces_is_no_test_run(tmp_path: Path) -> None:
+    reproduces = calls(call("r", "code_exec", code="python /tmp/reproduce_test.py", language="bash"))
+    async with core(tmp_path, FIX, reproduces, DONE, TEST, DONE) as it:
+        await it.loop.run()
+        assert [gate["cause"] for gate in it.log("gate")] == ["not_counted", ""]
+
+
+async def test_red_tests_are_named_once_for_each_change(tmp_path: Path) -> None:
+    """The model may have answered why they are red; the verdict says the rest."""
+    passed = TestReport((ADD,), (), (), (), {}, True, False, 1.0, 0, "", False)
+    again = calls(call("again", "file_edit", path="calc.py", old="a * b", new="a / b"))
+    wrong = calls(call("wrong", "file_edit", path="calc.py", old="a - b", new="a * b"))
+    async with core(tmp_path, wrong, TEST, DONE, TEST, DONE) as it:
+        it.loop.baseline = lambda: passed
+        await it.loop.run()
+        assert [gate["cause"] for gate in it.log("gate")] == ["red", ""]
+    other = tmp_path / "other"
+    other.mkdir()
+    async with core(other, wrong, TEST, DONE, again, TEST, DONE, DONE) as it:
+        it.loop.baseline = lambda: passed
+        await it.loop.run()
+        assert [gate["cause"] for gate in it.log("gate")] == ["red", "red", ""]
 
 
 async def test_a_change_that_is_taken_back_is_no_change(tmp_path: Path) -> None:
@@ -582,15 +642,15 @@ async def test_messages_to_a_resumed_session(
 
 
 async def test_where_a_session_resumes(tmp_path: Path) -> None:
-    point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, asked=1, tell="Mind the sign.")
+    point = ResumePoint({"tree": "t"}, "t", turn=4, calls=7, tell="Mind the sign.")
     point.tests.add_run({"passed": [], "failed": [ADD], "errored": []}, "u")
-    async with core(tmp_path, READ, says("done"), says("done")) as it:
+    async with core(tmp_path, READ, *[says("done")] * 3) as it:
         it.loop.resume_from(point)
         assert (it.calls.tests.tree, it.calls.tests.red_on("u")) == ("u", {ADD})
         outcome = await it.loop.run()
         assert it.messages[2]["content"] == "Mind the sign."
-        assert [line["turn"] for line in it.log("turn.started")] == [5, 6, 7]
+        assert [line["turn"] for line in it.log("turn.started")] == [5, 6, 7, 8]
         assert [line["call"] for line in it.log("call.started")] == [8]
-        assert [line["asked"] for line in it.log("gate")] == [1, 2]
+        assert [line["asked"] for line in it.log("gate")] == [0, 1, 2]
         assert outcome.kind == "done"
         assert it.calls.tests == point.tests

@@ -11,7 +11,7 @@ import pytest
 from m3agent.agent.context.types import Context
 from m3agent.agent.issue.images import image_of
 from m3agent.agent.issue.load import Issue, load_issue
-from m3agent.agent.loop.completion_gate import NO_CHANGE, NOT_TESTED, missing
+from m3agent.agent.loop.completion_gate import NO_CHANGE, NOT_TESTED, State, missing
 from m3agent.agent.loop.prompt import (
     CUT_OFF,
     LIMIT_REACHED,
@@ -23,6 +23,7 @@ from m3agent.agent.loop.prompt import (
 )
 from m3agent.sandbox.network.allow_list import parse_hosts
 from m3agent.tools.registry import TOOLS
+from m3agent.tools.test_commands import COMMANDS
 from tests.agent.packed_files import pack_files
 from tests.servers.tracker import PNG
 
@@ -93,7 +94,8 @@ def test_no_text_of_ours_has_a_think_tag_that_the_repository_quotes() -> None:
     later = [
         where_it_stands({"passed": [], "failed": list(tags), "errored": []}, "+" + " ".join(tags)),
         summary(" ".join(tags), "No tests have run so far."),
-        missing(text=" ".join(tags), changed=True, tested_since_change=True, broken=tags, added=tags),
+        missing(" ".join(tags), State(changed=True, tested=True, broken=tags, added=tags)).text,
+        missing("\n".join(tags), State(changed=True, tested=False, unclear="It ended with 1")).text,
     ]
     sent = json.dumps([*messages, later, [tool.schema() for tool in TOOLS]], ensure_ascii=False)
     assert "AGENTS.md" in sent and "parser.py" in sent
@@ -133,7 +135,9 @@ def test_the_system_text_and_the_program_agree() -> None:
     # the gate looks for the lines that the model is told to write
     for line, changed in ((NO_CHANGE, False), (NOT_TESTED, True)):
         assert f'"{line}"' in SYSTEM
-        assert missing(text=f"{line} reason", changed=changed, tested_since_change=False) == ""
+        assert missing(f"{line} reason", State(changed=changed, tested=False)).cause == ""
+    # a test run is what counts as one
+    assert COMMANDS in SYSTEM
     # only the request's list of tools describes tools
     assert not [tool.name for tool in TOOLS if tool.name in SYSTEM]
     assert "{" not in SYSTEM

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from m3agent.agent.loop.completion_gate import was_accepted
 from m3agent.agent.loop.resume import ResumePoint, resume_point
 from m3agent.agent.loop.tool_executor import INTERRUPTED
 from m3agent.agent.session import events
-from m3agent.agent.session.events import Event
+from m3agent.agent.session.events import Event, Gate
 from m3agent.util.errors import UsageError
 from tests.agent.report.test_report_model import finished, started, suite, turn_finished, turn_started
 from tests.agent.session.test_session_record import FORKED, RESUMED, asks, begins, lines
@@ -45,12 +46,12 @@ def test_state_of_an_interrupted_session() -> None:
         events.ToolsOffered(tools=[{"name": "other"}]),
         turn_started(1), asks(1, "a"), turn_finished(1, completion_tokens=10), begins(1, 1, "a"),
         ends(1, 1, "a", "one", "after a"), suite("session", ["red"], [], 1),
-        turn_started(2), asks(2), turn_finished(2, completion_tokens=20), events.Gate(2, "Run the tests.", 0),
+        turn_started(2), asks(2), turn_finished(2, completion_tokens=20), Gate(2, "Run the tests.", 0),
         turn_started(3), asks(3, "b", "c", "d"), turn_finished(3, completion_tokens=30), begins(3, 2, "b"),
         ends(3, 2, "b", "two", "after b"), begins(3, 3, "c"),
         finished("interrupted"),
     )  # fmt: skip
-    assert (point.turn, point.calls, point.asked, point.tree) == (3, 3, 1, "after b")
+    assert (point.turn, point.calls, point.tree) == (3, 3, "after b")
     assert (point.used.turns, point.used.completion) == (3, 60)
     assert point.tools == [{"name": "other"}]
     assert point.tests.last is not None
@@ -107,9 +108,18 @@ def test_pins_outlive_a_summary_and_are_not_those_of_an_answer_that_is_reviewed_
         summary,
     ]
     assert point_of(BASE, *reviewed, *last).pinned == {"test_a.py::test_a", "test_c.py::test_c"}
-    again = point_of(BASE, *reviewed, *last, events.Gate(3, "", 0))
+    again = point_of(BASE, *reviewed, *last, Gate(3, "", 0))
     assert again.accepted is not None
     assert again.pinned == {"test_a.py::test_a"}
+
+
+def test_which_answers_the_gate_let_pass() -> None:
+    """Older logs have no cause; there, a third answer passed although something was missing."""
+    turn = (turn_started(1), asks(1), turn_finished(1))
+    for gate, passed in ((Gate(1, "", 0), True), (Gate(1, "Call the tool.", 3, "announced"), False)):
+        assert (point_of(BASE, *turn, gate).accepted is not None) == passed
+    for asked in (1, 2):
+        assert was_accepted({"missing": "Run the tests.", "asked": asked}) == (asked == 2)
 
 
 def test_a_summary_is_no_move_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,13 +45,19 @@ def test_the_last_outcome_of_each_test_on_a_tree_counts() -> None:
 def test_a_run_without_a_result_and_a_failed_command_show_nothing() -> None:
     tests = SessionTests()
     tests.add_run(result(skipped=["a::x"]), "one")
-    tests.add_command(1, "one")
+    tests.add_program(True, 1, "one")
     assert (tests.tree, tests.why_unclear("two")) == (None, "")
     assert "exit code 1, so" in tests.why_unclear("one")
-    tests.add_command(5, "one")
+    tests.add_program(True, 5, "one")
     assert "exit code 5 (in pytest: no test ran), so" in tests.why_unclear("one")
-    tests.add_command(0, "one")
+    tests.add_program(True, 0, "one")
     assert (tests.tree, tests.red_on("one")) == ("one", set())
+
+
+def test_a_program_that_runs_no_tests_shows_nothing() -> None:
+    tests = SessionTests()
+    tests.add_program(False, 0, "one")
+    assert (tests.tree, tests.not_counted, tests.why_unclear("one")) == (None, "one", "")
 
 
 @pytest.mark.parametrize(

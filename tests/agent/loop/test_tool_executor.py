@@ -260,14 +260,23 @@ async def test_a_run_without_a_result_does_not_count_as_tested(
 @pytest.mark.parametrize(
     ("made", "tested"),
     [
-        (call("x", "code_exec", code="write test"), True),
-        (call("x", "code_exec", code="write x"), False),
-        (call("x", "code_exec", code="write test", timeout=-1), False),
+        (call("x", "code_exec", code="write = 1\nimport pytest\npytest.main()"), True),
+        (call("x", "code_exec", code="write\nmake test", language="bash"), True),
+        (call("x", "code_exec", code="write test"), False),
+        (call("x", "code_exec", code="write\nmake test", language="bash", timeout=-1), False),
         (call("x", "file_write", path="test.py", content="test"), False),
         (call("o", "mcp__look", code="test"), False),
         (ToolCall("x", "code_exec", None, "{", "it ends early"), False),
     ],
-    ids=["by hand", "another program", "refused", "another tool", "a tool of others", "no arguments"],
+    ids=[
+        "by hand",
+        "by a command",
+        "another program",
+        "refused",
+        "another tool",
+        "a tool of others",
+        "no arguments",
+    ],
 )
 async def test_tests_that_the_model_runs_by_hand(tmp_path: Path, made: ToolCall, tested: bool) -> None:
     async with core(tmp_path, script=python, others=Others()) as it:

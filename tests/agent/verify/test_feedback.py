@@ -12,6 +12,7 @@ from m3agent.agent.verify.feedback import MOST_ERRORS, MOST_NAMED, feedback_on, 
 from m3agent.agent.verify.verify import Verification
 from m3agent.agent.verify.weaker_tests import weakened
 from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_runner import SAME_ERROR
 from tests.fakes.trees import memory_workspace
 
 RUN = TestReport(("a.py::x",), (), (), (), {}, True, False, 1.0, 0, "", False)
@@ -64,6 +65,19 @@ def test_long_lists_and_errors_are_cut() -> None:
     assert f"and {50 - MOST_NAMED} more" in told.text
     assert sum(f"line 39 of {ident}" in told.text for ident in broken) == MOST_ERRORS
     assert len(told.text) < 10_000
+
+
+def test_an_error_that_is_as_before_is_left_out() -> None:
+    """The model has seen it, and it says nothing of the change."""
+    red = dataclasses.replace(RUN, failed=("a.py::old", "a.py::other"))
+    before = dataclasses.replace(red, errors={"a.py::old": "E   at 0x7f12ab34cd10", "a.py::other": "E   one"})
+    errors = {"a.py::old": "E   at 0x7f12ab34ff20", "a.py::other": "E   two"}
+    after = dataclasses.replace(red, errors=errors)
+    still_red = ("a.py::old", "a.py::other")
+    told = feedback_on(evidence(before=before, after=after, still_red=still_red, errors=errors), 1, 2)
+    assert told is not None
+    assert "0x7f" not in told.text and "two" in told.text
+    assert f"- a.py::old ({SAME_ERROR})\n- a.py::other\n" in told.text
 
 
 def test_secrets_in_errors_are_not_sent() -> None:

@@ -1,0 +1,100 @@
+"""Test whole fixes by models that slip and servers that stumble: each ends verified, and no request rewrites an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from m3agent import FixResult, fix
+from m3agent.serving.client import retry
+from tests.agent.scripted import ISSUE, MakeRepo
+from tests.servers.misbehaving import MisbehavingServer, history_faults
+from tests.servers.slips import CASES, NONE, SLIPS, Slip, SlippingServer, When
+
+pytestmark = pytest.mark.integration
+
+QUICK: Collection[tuple[str, When]] = {
+    ("nothing", "once"),
+    ("announces three times in a row", "once"),
+    ("says nothing", "once"),
+    ("mirrored reasoning", "always"),
+}
+"""Rows that `make test` plays, too."""
+
+MENDED_ELSEWHERE: Collection[tuple[str, When]] = {
+    ("uses the names of other agents", "always"),
+    ("edits by str_replace_editor", "always"),
+    ("edits by apply_patch", "always"),
+    ("names files below /testbed", "always"),
+    ("names files below /workspace", "always"),
+    ("names files below /repo", "always"),
+    ("edits with line numbers", "always"),
+    ("edits with escapes", "always"),
+    ("edits with entities", "always"),
+    ("edits with other blanks", "always"),
+    ("edits with fences", "always"),
+    ("writes with fences", "always"),
+    ("JSON in <tool_call>", "always"),
+    ("JSON in <tool_calls>", "always"),
+    ("JSON in [TOOL_CALL]", "always"),
+    ("a JSON list in a block", "always"),
+    ("JSON lines in a block", "always"),
+    ("arguments encoded twice", "always"),
+    ("arguments as a Python literal", "always"),
+    ("keys as tags", "always"),
+    ("a piece without name under a new index", "always"),
+    ("blanks after names", "always"),
+    ("refuses chat_template_kwargs", "always"),
+    ("refuses top_k", "always"),
+    ("429 for 65 s", "once"),
+    ("1002 for 65 s", "once"),
+    ("529 for 65 s", "once"),
+    ("200 with an empty body", "once"),
+    ("200 with a web page", "once"),
+    ("200 without choices", "once"),
+    ("llama.cpp's overflow", "once"),
+    ("413 as a web page", "once"),
+}
+"""Rows that the client, the reader of calls or the tools do not mend yet."""
+
+
+def cells() -> list[Any]:
+    """Return each row, and when it slips. The two repositories take turns."""
+    made = []
+    for slip in (NONE, *SLIPS):
+        for when in slip.when:
+            key = (slip.name, when)
+            marks = [] if key in QUICK else [pytest.mark.slow]
+            if key in MENDED_ELSEWHERE:
+                marks.append(pytest.mark.xfail(strict=True))
+            made.append(pytest.param(slip, when, id=f"{slip.name}, {when}", marks=marks))
+    return made
+
+
+def play(server: MisbehavingServer, slips: SlippingServer, make_repo: MakeRepo) -> FixResult:
+    """Fix the mistake of a repository with a model that slips."""
+    server.pages, server.answers = slips.pages, [slips]
+    return fix(ISSUE, make_repo(slips.case.files), endpoint=server.url, reruns=0)
+
+
+@pytest.mark.parametrize(("slip", "when"), cells())
+def test_a_slip_costs_a_turn_and_not_the_fix(
+    slip: Slip,
+    when: When,
+    server: MisbehavingServer,
+    make_repo: MakeRepo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "_LONGEST_ANSWER_BACKOFF", 0.02)
+    case = CASES["calc" if when == "once" else "cart"]
+    slips = SlippingServer(case, slip, when)
+    result = play(server, slips, make_repo)
+    assert result.status == "verified", result.reason
+    assert f"+{case.new.rpartition(chr(10))[2]}".encode() in result.patch
+    assert result.evidence is not None
+    assert case.red in result.evidence.fixed
+    assert slips.faults == []
+    if slip.first == 0:  # else a summary takes the place of what was said
+        assert history_faults([chat.body for chat in server.chats]) == []
