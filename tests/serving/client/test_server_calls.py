@@ -108,3 +108,103 @@ def test_mended_arguments_are_the_same_however_they_are_cut(
     written = json.dumps(form(value))
     cut = [written[at : at + size] for at in range(0, len(written), size)]
     assert calls_of(piece(0, "", "read", "a"), *(piece(0, part) for part in cut)) == [("read", value)]
+
+
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("read", "write")]
+CALL = {"name": "read", "arguments": {"path": "a.py"}}
+SECOND = {"name": "write", "arguments": {"path": "b", "content": "</tool_call>\n```\n[/TOOL_CALL]\\"}}
+FORMS = {
+    "tags": lambda calls: "".join(f"<tool_call>\n{json.dumps(call)}\n</tool_call>\n" for call in calls),
+    "one tag": lambda calls: f"<tool_calls>{json.dumps(calls)}</tool_calls>",
+    "brackets": lambda calls: "".join(f"[TOOL_CALL]{json.dumps(call)}[/TOOL_CALL]" for call in calls),
+    "Mistral": lambda calls: f"[TOOL_CALLS]{json.dumps(calls)}",
+    "list": lambda calls: f"```json\n{json.dumps(calls, indent=1)}\n```",
+    "lines": lambda calls: "```\n" + "\n".join(map(json.dumps, calls)) + "\n```\n",
+    "OpenAI": lambda calls: (
+        "~~~json\n" + json.dumps([{"type": "function", "function": call} for call in calls]) + "\n~~~"
+    ),
+}
+PROSE = st.lists(
+    st.sampled_from(
+        ["I look.", "", "> quoted", "    code", "`x`", "```python\nx = 1\n```", "a <tool_call> b"]
+    ),
+    max_size=4,
+).map("\n".join)
+
+
+def heard(text: str, size: int = 0, finish: str = "stop") -> tuple[str, list[tuple[str, Any]]]:
+    stream = Accumulator(TOOLS, 1)
+    for at in range(0, len(text), size or len(text) or 1):
+        stream.add({"choices": [{"delta": {"content": text[at : at + (size or len(text))]}}]})
+    stream.add({"choices": [{"delta": {}, "finish_reason": finish}]})
+    stream.close()
+    message = stream.finish(False)[0]
+    return message.text, [(call.name, call.arguments) for call in message.calls]
+
+
+@given(
+    PROSE,
+    st.sampled_from(sorted(FORMS)),
+    st.sampled_from([[CALL], [CALL, SECOND], [SECOND, CALL]]),
+    st.integers(1, 9),
+)
+def test_calls_as_json_are_made_however_the_stream_is_cut(
+    prose: str, form: str, calls: list[dict[str, Any]], size: int
+) -> None:
+    text = f"{prose}\n{FORMS[form](calls)}"
+    wanted = [(call["name"], call["arguments"]) for call in calls]
+    for piece_size in (0, size):
+        said, made = heard(text, piece_size)
+        assert made == wanted
+        assert said == prose.rstrip()
+
+
+@given(
+    PROSE, st.sampled_from(sorted(FORMS)), st.sampled_from(["```", "````markdown", "~~~"]), st.integers(1, 9)
+)
+def test_a_quoted_call_is_never_made(prose: str, form: str, fence: str, size: int) -> None:
+    written = FORMS[form]([CALL])
+    quoted = "\n".join(f"> {line}" for line in written.split("\n"))
+    indented = "\n".join(f"    {line}" for line in written.split("\n"))
+    closing = "`" * 4 if fence.startswith("````") else fence
+    outer = "~~~~text\n" if form == "OpenAI" else f"{fence}\n"
+    end = "~~~~" if form == "OpenAI" else closing
+    for text in (
+        f"{prose}\n{written}\nThat is how a call looks.",
+        f"{prose}\n{quoted}",
+        f"{prose}\n{indented}",
+        f"{prose} as in `{written}`",
+        f"{prose}\nA call is {written}",
+    ):
+        assert heard(text, size)[1] == []
+    if "```" not in written or fence != "```":
+        assert heard(f"{prose}\n{outer}# file\n{written}\n{end}", size)[1] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "delete", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "read"}</tool_call>',
+        '<tool_call>{"name": "read", "arguments": []}</tool_call>',
+        '<tool_call>{"name": "read", "arguments": {}, "scripts": {}}</tool_call>',
+        '<tool_call>{"name": "read", "arguments": {}',
+        '<tool_call>{"name": "read", "arguments": {}}',
+        '```json\n{"name": "read", "arguments": {}}',
+        '```json\n[{"name": "read", "arguments": {}}, {"name": "x", "arguments": {}}]\n```',
+        '```json\n{"name": "read", "version": "1.0", "arguments": {}}\n```',
+        '```json\n{"a": 1}\n```',
+        "```json\n[]\n```",
+        '```yaml\n{"name": "read", "arguments": {}}\n```',
+        "[TOOL_CALLS]",
+        "<tool_call></tool_call>",
+    ],
+)
+def test_what_is_no_whole_call_of_an_offered_tool_is_text(text: str) -> None:
+    assert heard(text)[1] == []
+
+
+def test_a_cut_answer_has_no_call_as_json() -> None:
+    text = FORMS["tags"]([CALL])
+    assert heard(text, finish="length")[1] == []
+    assert heard(text, finish="stop")[1] == [("read", {"path": "a.py"})]
