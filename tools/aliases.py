@@ -25,7 +25,7 @@ ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("file_read", {}, "file_read read read_file view view_file open_file cat"),
     ("file_read", {"path": "."}, "ls list list_dir list_directory list_files"),
     ("file_write", {}, "file_write write write_file create_file write_to_file"),
-    ("file_edit", {}, "file_edit edit edit_file str_replace search_replace replace_string_in_file"),
+    ("file_edit", {}, "file_edit edit edit_file str_replace search_replace replace replace_string_in_file"),
     ("file_edits", {}, "multiedit multi_edit file_edits"),
     ("apply_patch", {}, "apply_patch applypatch apply_diff"),
     ("test_runner", {}, "test_runner run_tests run_test pytest"),

@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from m3agent.tools.base import MOST_CHARACTERS, cut, visible
 from m3agent.tools.text_file import common, lf_only, with_line_ends
@@ -85,16 +86,13 @@ def _replace_once(content: str, old: str, new: str) -> Replaced | list[int]:
         return Replaced(content[: starts[0]] + new + content[starts[0] + len(old) :])
     if starts:
         return [content.count("\n", 0, start) + 1 for start in starts[: LISTED + 1]]
-    for normal in (_trimmed, _dedented, _collapsed):
+    for normal in (_trimmed, _dedented):
         found = _find_lines(content, old, normal)
         if len(found) > 1:
             return [line + 1 for line in found]
-        if not found:
-            continue
-        if normal is _collapsed:
-            return _replace_blanks(content, old, new, found[0])
-        return Replaced(_replace_lines(content, old, new, found[0]))
-    return []
+        if found:
+            return Replaced(_replace_lines(content, old, new, found[0]))
+    return _replace_blanks(content, old, new)
 
 
 def nearest(content: str, old: str) -> str:
@@ -178,22 +176,17 @@ def _dedented(lines: list[str]) -> list[str]:
     return [line[margin:].rstrip() for line in lines]
 
 
-def _collapsed(lines: list[str]) -> list[str]:
-    return [" ".join(line.split()) for line in lines]
-
-
 def _find_lines(content: str, old: str, normal: Callable[[list[str]], list[str]]) -> list[int]:
     """Return the numbers (from 0) of the lines where `old` begins if both texts are normalised."""
     lines, passage = split(content), split(old.strip("\r\n"))
     first = next((n for n, line in enumerate(passage) if line.strip()), None)
     if first is None:
         return []
-    wanted, key, span = normal(passage), _collapsed([passage[first]]), len(passage)
-    keys = _collapsed(lines)
+    wanted, key, span = normal(passage), passage[first].strip(), len(passage)
     return [
         start
         for start in range(len(lines) - span + 1)
-        if keys[start + first] == key[0] and normal(lines[start : start + span]) == wanted
+        if lines[start + first].strip() == key and normal(lines[start : start + span]) == wanted
     ]
 
 
@@ -211,25 +204,49 @@ def _rest(lines: list[str], end: int, replacement: list[str]) -> list[str]:
     return lines[end:] if end < len(lines) or replacement else [""]
 
 
-def _replace_blanks(content: str, old: str, new: str, start: int) -> Replaced | list[int]:
-    """Replace lines that differ from the passage in blanks; return an empty list if an indentation is uncertain."""
-    lines, passage = content.split("\n"), split(old.strip("\n"))
-    end = start + len(passage)
+def _replace_blanks(content: str, old: str, new: str) -> Replaced | list[int]:
+    """Replace a passage that differs from the text in blanks; return an empty list if an indentation is uncertain."""
+    passage = split(old.strip("\n"))
+    words = [line.split() for line in passage]
+    if not any(words):
+        return []
+    left = r"(?<!\w)" if re.match(r"\s*\w", old) else ""
+    right = r"(?!\w)" if re.search(r"\w\s*$", old) else ""
+    lines = (r"[^\S\n]++".join(map(re.escape, line)) for line in words)
+    pattern = left + r"[^\S\n]*+\n[^\S\n]*+".join(lines) + right
+    places = list(islice(re.finditer(pattern, content), LISTED + 1))
+    if len(places) != 1:
+        return [content.count("\n", 0, place.start()) + 1 for place in places]
+    start, end = places[0].span()
+    begin = content.rfind("\n", 0, start) + 1
+    is_indented = not content[begin:start].strip()
+    if passage[0][:1].isspace() and not is_indented:
+        return []
+    start = begin if is_indented else start
+    replacement = _with_blanks_of(content[start:end].split("\n"), passage, split(new.strip("\n")))
+    if replacement is None:
+        return []
+    text = "\n".join(replacement)
+    if not replacement and is_indented and content.startswith("\n", end):
+        end += 1
+    return Replaced(f"{content[:start]}{text}{content[end:]}", "with the file's blanks")
+
+
+def _with_blanks_of(present: list[str], passage: list[str], new: list[str]) -> list[str] | None:
+    """Return new lines with the blanks that the file has where the passage has others; None if they are uncertain."""
     known: dict[str, set[str]] = {}
-    for given, present in zip(passage, lines[start:end], strict=True):
-        known.setdefault(given, set()).add(present)
+    for given, there in zip(passage, present, strict=True):
+        known.setdefault(given, set()).add(there)
         if given.strip():
-            known.setdefault(_margin([given]), set()).add(_margin([present]))
+            known.setdefault(_margin([given]), set()).add(_margin([there]))
     replacement = []
-    for line in split(new.strip("\n")):
+    for line in new:
         begin = line if line in known or not line.strip() else _margin([line])
         meant = known.get(begin, {begin} if not line.strip() else set())
         if len(meant) != 1:
-            return []
+            return None
         replacement.append(min(meant) + line[len(begin) :])
-    return Replaced(
-        "\n".join(lines[:start] + replacement + _rest(lines, end, replacement)), "with the file's blanks"
-    )
+    return replacement
 
 
 def _indented(line: str, have: str, want: str) -> str:

@@ -532,6 +532,15 @@ async def test_files_keep_how_they_are_stored(bench: Bench) -> None:
             [],
         ),  # how far is eight blanks in tabs?
         ("a\u00a0b\n", "a b", "c", "c\n"),
+        (
+            "    if a:\n        b()  # why\n",
+            "\tif a:  \n\t\tb()",
+            "\tif a:\n\t\tc()",
+            "    if a:\n        c()  # why\n",
+        ),
+        ("x = a  b\ny\n", "a b\n", "c\n", "x = c\ny\n"),
+        ("x\na  b\ny\n", "a b\n", "", "x\ny\n"),
+        ("xa  b\n", "a b", "c", []),
         ("x  1\nx\u00a01\n", "x 1", "y", [1, 2]),
     ],
 )
