@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import hashlib
 import posixpath
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 from pydantic import Field
 
 from m3agent.sandbox.backends.sandbox import Sandbox
-from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.store.workspace import Workspace, inside_git, refuse_git_files
+from m3agent.sandbox.errors import FileProblem, PathEscapes
+from m3agent.sandbox.store.workspace import Workspace, refuse_git_files
 from m3agent.tools.base import (
     MOST_CHARACTERS,
     Arguments,
@@ -23,13 +24,17 @@ from m3agent.tools.base import (
     refusal,
     visible,
 )
+from m3agent.tools.passages import LISTED, Replaced, nearest, split, without_fence
+from m3agent.tools.passages import replace as replace_passage
 from m3agent.tools.runners.suites import files_of_tests
+from m3agent.tools.syntax_check import parse_problem
+from m3agent.tools.text_file import CannotEncode, TextFile, common, lf_only, with_line_ends
+from m3agent.tools.work_paths import listing, meant_path, near_hint, plain
 
 PATH = Field(description="Path relative to the repository's root.")
-NEAREST = 3  # places shown when the text to replace is not found
-ALIKE = 0.5  # least similarity of such a place's first line, from 0 to 1
-COMPARED = 200  # characters of a line that are compared for that
-LISTED = 10  # line numbers given when the text is found more than once
+MISSING = "no such file or directory"
+PROSE = (".adoc", ".markdown", ".md", ".mdx", ".rst", ".txt")
+"""Endings of files in which a fence may be meant."""
 LEFT_OUT = (
     "note: git ignores this file, so it will be neither in the patch nor in the verification. "
     "The fix must work without it."
@@ -66,48 +71,72 @@ class FileEditArguments(Arguments):
     new: str = Field(description="The text to put in its place.")
 
 
-def plain(path: str, root: str) -> str:
-    """Return the path relative to the work tree in the folder `root`, without `./` and without that folder.
+async def files_of(sandbox: Sandbox) -> Collection[str]:
+    """Return the files of the work tree that git does not ignore."""
+    return await asyncio.to_thread(sandbox.workspace.entries, await sandbox.checkpoint())
+
+
+async def path_of(sandbox: Sandbox, path: str) -> str:
+    """Return the path relative to the work tree; empty for the work tree itself.
 
     Raises:
-        PathEscapes: The path is in git's own folder.
+        PathEscapes: The path is outside the work tree, or in git's own folder.
     """
-    path = path.removeprefix(f"{root}/").removeprefix("./")
-    if inside_git(path):
-        raise PathEscapes(f"{path}: git's own folder cannot be touched")
-    return path
+    root = sandbox.folders.work_tree
+    wanted = plain(path, root)
+    if not wanted.startswith(("/", "..")) and ".." not in wanted.split("/"):
+        return wanted
+    return await asyncio.to_thread(meant_path, path, root, await files_of(sandbox))
 
 
-def file_path(path: str, root: str) -> str:
-    """Return the path as `plain` does; refuse the work tree itself.
+async def path_to_write(sandbox: Sandbox, path: str) -> str:
+    """Return the path as `path_of` does; refuse the work tree, files that git itself reads, and submodules: no patch may have them.
 
     Raises:
-        PathEscapes: The path is the work tree, or is in git's own folder.
+        PathEscapes: The path names nothing that may be written.
     """
-    if not (wanted := plain(path, root)).strip("./"):
+    if not (wanted := await path_of(sandbox, path)).strip("./"):
         raise PathEscapes(f"'{path}' is not a file path: give one relative to the repository's root")
-    return wanted
-
-
-def path_to_write(path: str, sandbox: Sandbox) -> str:
-    """Return the path as `file_path` does; refuse files that no patch may contain.
-
-    Raises:
-        PathEscapes: The path is the work tree, in git's own folder, a file that git itself reads, or in a submodule.
-    """
-    wanted = file_path(path, sandbox.folders.work_tree)
     refuse_git_files(wanted)
     sandbox.workspace.refuse_submodule(posixpath.normpath(wanted))
     return wanted
 
 
+async def _read_near(sandbox: Sandbox, path: str) -> bytes:
+    """Return a file's bytes; if it is missing, the error names files with similar names."""
+    try:
+        return await sandbox.read(path)
+    except FileProblem as error:
+        if MISSING not in str(error):
+            raise
+        hint = await asyncio.to_thread(near_hint, path, await files_of(sandbox))
+        raise FileProblem(f"{error}{hint}") from None
+
+
 async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult:
-    """Return lines of a file, with their numbers."""
-    path = file_path(arguments.path, context.sandbox.folders.work_tree)
-    content = await context.sandbox.read(path)
-    if b"\0" in content:
+    """Return lines of a file, with their numbers; of a folder, what is in it."""
+    path = (await path_of(context.sandbox, arguments.path)).rstrip("/")
+    if not path.strip("./"):
+        return await _list(context.sandbox, path)
+    try:
+        content = await _read_near(context.sandbox, path)
+    except FileProblem as error:
+        if not str(error).endswith("is a folder"):
+            raise
+        return await _list(context.sandbox, path)
+    file = await asyncio.to_thread(TextFile.of, content)
+    if file is None:
         return refusal(f"{path} is a binary file of {len(content):,} bytes")
-    lines = split(visible(content.decode("utf-8", "replace").replace("\r\n", "\n")))
+    result = _numbered(path, split(visible(lf_only(file.text))), arguments)
+    return result if result.is_error else replace(result, digest=hashlib.sha256(content).hexdigest())
+
+
+async def _list(sandbox: Sandbox, folder: str) -> ToolResult:
+    rows = await asyncio.to_thread(listing, folder, await files_of(sandbox))
+    return ToolResult("\n".join([f"{folder or '.'} is a folder, with:", *(rows or ["(no files)"])]))
+
+
+def _numbered(path: str, lines: list[str], arguments: FileReadArguments) -> ToolResult:
     end = len(lines) if arguments.end is None else min(arguments.end, len(lines))
     if arguments.start > max(1, len(lines)):
         return refusal(f"{path} has {len(lines)} lines: there is no line {arguments.start}")
@@ -125,48 +154,92 @@ async def read(context: CallContext, arguments: FileReadArguments) -> ToolResult
             truncated = True
             break
         shown.append(line)
-    digest = hashlib.sha256(content).hexdigest()
-    return ToolResult("\n".join(shown) or "(empty file)", digest=digest, truncated=truncated)
+    return ToolResult("\n".join(shown) or "(empty file)", truncated=truncated)
 
 
 async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResult:
-    """Write a complete file."""
-    path = path_to_write(arguments.path, context.sandbox)
-    content = arguments.content.encode()
-    await context.sandbox.write(path, content)
-    lines = arguments.content.count("\n") + (not arguments.content.endswith("\n") and bool(content))
-    return await _written(context, path, f"wrote {path} ({lines} lines, {len(content)} bytes)", content)
+    """Write a complete file; one that exists keeps its encoding and its line ends."""
+    path = await path_to_write(context.sandbox, arguments.path)
+    try:
+        file = await asyncio.to_thread(TextFile.of, await context.sandbox.read(path))
+    except FileProblem as error:
+        if MISSING not in str(error):
+            raise
+        file = None
+    unfenced = without_fence(arguments.content) if not path.endswith(PROSE) and "." in path else None
+    text = arguments.content if unfenced is None else f"{unfenced}\n"
+    if file is not None and "\n" in file.text:
+        text = await asyncio.to_thread(with_line_ends, file.text, text)
+    lines = text.count("\n") + (not text.endswith("\n") and bool(text))
+    done = f"wrote {path} ({lines} lines, {{size}} bytes)"
+    if unfenced is not None:
+        done += "\nnote: the content was written without its fence: file_write takes the bare content"
+    return await store(context, path, file, text, done)
 
 
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
-    path = path_to_write(arguments.path, context.sandbox)
-    if not arguments.old:
-        return refusal("old is empty: name the text to replace, or use file_write for a new file")
-    if arguments.old == arguments.new:
-        return refusal("old and new are the same: nothing would change")
-    raw = await context.sandbox.read(path)
+    path = await path_to_write(context.sandbox, arguments.path)
+    return await edit_all(context, path, [arguments])
+
+
+class Edit(Protocol):
+    """One passage to replace."""
+
+    old: str
+    new: str
+
+
+async def edit_all(
+    context: CallContext, path: str, edits: Sequence[Edit], *, every: bool = False
+) -> ToolResult:
+    """Replace passages of a file, one after the other: all of them or none."""
+    raw = await _read_near(context.sandbox, path)
+    file = await asyncio.to_thread(TextFile.of, raw)
+    if file is None:
+        return refusal(f"{path} is a binary file of {len(raw):,} bytes: change it with code_exec")
+    text, notes = file.text, list[str]()
+    for number, item in enumerate(edits, 1):
+        which = f"edit {number}: " if len(edits) > 1 else ""
+        if not item.old:
+            return refusal(f"{which}old is empty: name the text to replace, or use file_write for a new file")
+        if item.old == item.new:
+            return refusal(f"{which}old and new are the same: nothing would change")
+        replaced = await asyncio.to_thread(replace_passage, text, item.old, item.new, every=every)
+        if not isinstance(replaced, Replaced):
+            problem = await asyncio.to_thread(_not_replaced, path, text, item.old, replaced)
+            return refusal(f"{which}{problem}" + ("; none of the edits was made" if which else ""))
+        text = replaced.text
+        notes += [f"\nnote: {which}the old text was read {replaced.how}"] if replaced.how else []
+    line = file.text.count("\n", 0, common(file.text, text)) + 1
+    return await store(context, path, file, text, f"edited {path} from line {line}{''.join(notes)}")
+
+
+def _not_replaced(path: str, text: str, old: str, places: list[int]) -> str:
+    if not places:
+        return f"the text to replace is not in {path}.{nearest(text, old)}"
+    where = ", ".join(str(line) for line in places[:LISTED]) + (", ..." if places[LISTED:] else "")
+    return f"the text to replace is in {path} more than once (lines {where}): add lines around it"
+
+
+async def store(context: CallContext, path: str, file: TextFile | None, text: str, done: str) -> ToolResult:
+    """Write a file's new text as the file stores text; return the result with notes that matter for the work.
+
+    Args:
+        context: The surroundings of the call.
+        path: The file's path.
+        file: The file as it was; None if it is new or held no text.
+        text: The new text, with its line ends.
+        done: What was done. `{size}` stands for the number of bytes.
+    """
     try:
-        content = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return refusal(f"{path} is not UTF-8 text: change it with code_exec")
-    replaced = await asyncio.to_thread(replace, content, arguments.old, arguments.new)
-    if isinstance(replaced, str):
-        encoded = replaced.encode()
-        await context.sandbox.write(path, encoded)
-        line = content.count("\n", 0, _common(content, replaced)) + 1
-        return await _written(context, path, f"edited {path} from line {line}", encoded)
-    if replaced:
-        where = ", ".join(str(line) for line in replaced[:LISTED]) + (", ..." if replaced[LISTED:] else "")
-        return refusal(
-            f"the text to replace is in {path} more than once (lines {where}): add lines around it"
-        )
-    near = await asyncio.to_thread(nearest, content, arguments.old)
-    return refusal(f"the text to replace is not in {path}.{near}")
-
-
-async def _written(context: CallContext, path: str, done: str, content: bytes) -> ToolResult:
-    """Return the result of a write, with a note if the file is no part of the work, or had tests before."""
+        content = (file or TextFile()).with_text(text)
+    except CannotEncode as error:
+        return refusal(f"{path}: {error}")
+    await context.sandbox.write(path, content)
+    done = done.replace("{size}", str(len(content)))
+    if broken := await asyncio.to_thread(parse_problem, path, None if file is None else file.text, text):
+        done += f"\nnote: {broken}"
     if await context.sandbox.is_left_out(path):
         done += f"\n{LEFT_OUT}"
     elif await asyncio.to_thread(_had_tests, context.sandbox.workspace, path):
@@ -180,124 +253,6 @@ def _had_tests(workspace: Workspace, path: str) -> bool:
     return path in workspace.entries(workspace.base) and files_of_tests(
         workspace.store, workspace.base
     ).has_tests(path)
-
-
-def replace(content: str, old: str, new: str) -> str | list[int]:
-    """Replace `old` by `new` if `old` occurs exactly once.
-
-    These ways are tried in turn: the exact text (with CR LF if all lines of the file end with it), the text without
-    trailing white space, and the text with another indentation (the replacement then gets that indentation).
-
-    Returns:
-        The new content; or the numbers of the lines where `old` begins, if it occurs several times or never.
-    """
-    if 0 < content.count("\n") == content.count("\r\n"):
-        old, new = _with_crlf(old), _with_crlf(new)
-    starts, at = [], content.find(old)
-    while at >= 0:
-        starts.append(at)
-        at = content.find(old, at + 1)  # overlapping occurrences count separately
-    if len(starts) == 1:
-        return content[: starts[0]] + new + content[starts[0] + len(old) :]
-    if starts:
-        return [content.count("\n", 0, start) + 1 for start in starts[: LISTED + 1]]
-    for normal in (_trimmed, _dedented):
-        found = _find_lines(content, old, normal)
-        if len(found) > 1:
-            return [line + 1 for line in found]
-        if found:
-            return _replace_lines(content, old, new, found[0])
-    return []
-
-
-def nearest(content: str, old: str) -> str:
-    """Describe the passages that are most similar to a missing text, so that the model can correct itself."""
-    lines = split(content)
-    wanted = split(old.strip("\r\n"))
-    span = max(1, len(wanted))
-    matcher = difflib.SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted[0].strip()[:COMPARED] if wanted else "")
-    scored: list[tuple[float, int]] = []
-    for number, line in enumerate(lines):
-        matcher.set_seq1(line.strip()[:COMPARED])
-        if matcher.real_quick_ratio() >= ALIKE and matcher.quick_ratio() >= ALIKE:
-            scored.append((matcher.ratio(), number))
-    shown = [
-        "\n".join(f"{n + 1}\t{visible(lines[n])}" for n in range(number, min(len(lines), number + span)))
-        for score, number in sorted(scored, key=lambda item: (-item[0], item[1]))[:NEAREST]
-        if score >= ALIKE
-    ]
-    if not shown:
-        return " No line of the file is similar to its first line."
-    return cut(" Nearest lines:\n" + "\n...\n".join(shown), MOST_CHARACTERS // 3)
-
-
-def split(text: str) -> list[str]:
-    """Split into lines as editors and tracebacks count them: only LF and CR LF end a line."""
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines if lines[-1] else lines[:-1]
-
-
-def _with_crlf(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\n", "\r\n")
-
-
-def _trimmed(lines: list[str]) -> list[str]:
-    return [line.rstrip() for line in lines]
-
-
-def _dedented(lines: list[str]) -> list[str]:
-    margin = len(_margin(lines))
-    return [line[margin:].rstrip() for line in lines]
-
-
-def _find_lines(content: str, old: str, normal: Callable[[list[str]], list[str]]) -> list[int]:
-    """Return the numbers (from 0) of the lines where `old` begins if both texts are normalised."""
-    lines, passage = split(content), split(old.strip("\r\n"))
-    first = next((n for n, line in enumerate(passage) if line.strip()), None)
-    if first is None:
-        return []
-    wanted, key, span = normal(passage), passage[first].strip(), len(passage)
-    return [
-        start
-        for start in range(len(lines) - span + 1)
-        if lines[start + first].strip() == key and normal(lines[start : start + span]) == wanted
-    ]
-
-
-def _replace_lines(content: str, old: str, new: str, start: int) -> str:
-    lines = content.split("\n")
-    passage = split(old.strip("\r\n"))
-    end = start + len(passage)
-    have, want = _margin(passage), _margin(lines[start:end])
-    cr = "\r" if lines[start].endswith("\r") else ""
-    replacement = [_indented(line, have, want) + cr for line in split(new.strip("\r\n"))]
-    if end == len(lines):  # the passage ends a file whose last line has no line end
-        replacement = [*replacement[:-1], replacement[-1].removesuffix("\r")] if replacement else [""]
-    return "\n".join(lines[:start] + replacement + lines[end:])
-
-
-def _indented(line: str, have: str, want: str) -> str:
-    """Change the indentation of a line from that of one passage (`have`) to that of another (`want`)."""
-    if not line.strip() or have == want:
-        return line
-    if line.startswith(have):
-        return want + line[len(have) :]
-    if want.startswith(have):  # the line is indented less than its passage: keep the difference
-        return want[len(have) :] + line
-    return line[min(len(_margin([line])), max(0, len(have) - len(want))) :]
-
-
-def _margin(lines: list[str]) -> str:
-    """Return the indentation that all lines except blank ones share."""
-    indents = [line[: len(line) - len(line.lstrip())] for line in lines if line.strip()]
-    # what the first and the last in alphabetical order have in common, all have in common
-    return min(indents)[: _common(min(indents), max(indents))] if indents else ""
-
-
-def _common(a: str, b: str) -> int:
-    """Return the length of the longest common prefix of two texts."""
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 READ = Tool(

@@ -25,7 +25,7 @@ def near_paths(path: str, files: Collection[str]) -> list[str]:
     folders = {str(folder) for file in tests for folder in PurePosixPath(file).parents} - {"."}
     candidates = tests if path.endswith(".py") else [*folders, *tests]
     wanted = PurePosixPath(path).name
-    return _best(wanted, path, {file: PurePosixPath(file).name for file in candidates if file != path})
+    return best_names(wanted, path, {file: PurePosixPath(file).name for file in candidates if file != path})
 
 
 def near_names(wanted: str, names: Collection[str]) -> list[str]:
@@ -36,7 +36,7 @@ def near_names(wanted: str, names: Collection[str]) -> list[str]:
         names: What the file has, without parameters (see `names_of_tests`).
     """
     wanted = wanted.partition("[")[0]
-    return _best(wanted.rpartition("::")[2], wanted, {name: name.rpartition("::")[2] for name in names})
+    return best_names(wanted.rpartition("::")[2], wanted, {name: name.rpartition("::")[2] for name in names})
 
 
 def names_of_tests(source: str) -> list[str]:
@@ -62,7 +62,7 @@ def _names(body: list[ast.stmt], prefix: str) -> Iterator[str]:
             yield prefix + node.name
 
 
-def _best(last: str, whole: str, candidates: dict[str, str]) -> list[str]:
+def best_names(last: str, whole: str, candidates: dict[str, str]) -> list[str]:
     """Return the candidates most like a name: `last` is its last part; candidates map a name to its last part."""
     scored = []
     for name, ending in candidates.items():

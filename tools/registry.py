@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,8 +11,9 @@ from pydantic import ValidationError
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
-from m3agent.tools import code_exec, files, test_runner
-from m3agent.tools.base import CallContext, Tool, ToolResult, ToolTraits, refusal
+from m3agent.tools import code_exec, files, other_tools, test_runner
+from m3agent.tools.aliases import ARGUMENTS, Meaning, meaning
+from m3agent.tools.base import Arguments, CallContext, Tool, ToolResult, ToolTraits, refusal
 from m3agent.tools.test_report import TestReport
 
 TOOLS: tuple[Tool[Any], ...] = (code_exec.TOOL, files.WRITE, files.EDIT, files.READ, test_runner.TOOL)
@@ -22,8 +24,22 @@ FOREIGN = ToolTraits(title_argument="code")
 
 
 def traits_of(name: str) -> ToolTraits:
-    """Return what is known of the tool with this name, which may come from an old log."""
-    return next((tool for tool in TOOLS if tool.name == name), FOREIGN)
+    """Return what is known of the tool that a name stands for; the name may come from an old log."""
+    return understood(name, {})[0]
+
+
+def understood(name: str, arguments: Mapping[str, Any] | None) -> tuple[ToolTraits, dict[str, Any]]:
+    """Return what is known of the tool that runs a call, and the call's arguments under that tool's names."""
+    tool, read = _tool_for(name, arguments or {})
+    return tool or FOREIGN, read.arguments
+
+
+def _tool_for(name: str, arguments: Mapping[str, Any]) -> tuple[Tool[Any] | None, Meaning]:
+    """Return the tool that runs a call, if it is one of m3agent's own, and how the call is read."""
+    tools = {tool.name: tool for tool in (*TOOLS, *other_tools.TOOLS)}
+    is_new = name in tools and name not in ARGUMENTS
+    read = Meaning(name, dict(arguments)) if is_new else meaning(name, arguments)
+    return tools.get(read.tool), read
 
 
 def own_schemas() -> list[dict[str, Any]]:
@@ -64,7 +80,6 @@ class Toolset:
     ) -> None:
         self._sandbox = sandbox
         self._folder = folder
-        self._by_name = {tool.name: tool for tool in TOOLS}
         self._others = others
         self._baseline = baseline
         other_schemas = [] if others is None else others.schemas
@@ -86,10 +101,10 @@ class Toolset:
         Raises:
             SandboxError: The sandbox died, or the host's disk is full. The model cannot do anything about that.
         """
-        tool = self._by_name.get(name)
         others = self._others if name in self.other_names else None
-        if tool is None and others is None:
-            names = ", ".join([*self._by_name, *self.other_names])
+        tool, read = _tool_for(name, arguments or {})
+        if others is None and tool is None:
+            names = ", ".join([*(known.name for known in TOOLS), *self.other_names])
             return refusal(f"there is no tool '{name}': the tools are {names}")
         if arguments is None:
             return refusal(
@@ -97,15 +112,19 @@ class Toolset:
                 "complete arguments again"
             )
         log = self._folder / f"{number:04d}.log"
-        if tool is None:
-            assert others is not None
+        if others is not None:
             return await others.call(name, arguments, log)
+        assert tool is not None
         try:
-            valid = tool.arguments.model_validate(arguments)
+            valid = tool.arguments.model_validate(read.arguments)
         except ValidationError as error:
-            return refusal(f"{name}: {explain(error)}. Its arguments: {signature(tool)}")
+            return refusal(f"{tool.name}: {explain(error)}. Its arguments: {signature(tool)}")
+        result = await self._run(tool, valid, log)
+        return replace(result, content=f"{result.content}\n{read.note}") if read.note else result
+
+    async def _run(self, tool: Tool[Any], arguments: Arguments, log: Path) -> ToolResult:
         try:
-            return await tool.run(CallContext(self._sandbox, log, self._baseline), valid)
+            return await tool.run(CallContext(self._sandbox, log, self._baseline), arguments)
         except (FileProblem, PathEscapes) as error:
             return refusal(str(error))
         except DiskFull as error:

@@ -215,6 +215,7 @@ async def run_in_sandbox(
     guarded: Collection[str] | None = None,
     bytecode: Bytecode | None = None,
     keep_bytecode: bool = False,
+    keyword: str = "",
 ) -> TestReport:
     """Run tests and read the runner's report.
 
@@ -234,6 +235,7 @@ async def run_in_sandbox(
         per_test: Time limit of one test, in seconds; None for a share of `timeout`.
         guarded: Look for tampering by the code under test. Paths of the files that the patch adds. For pytest only.
         bytecode: Bytecode of a similar tree, which makes the run faster.
+        keyword: An expression for pytest's option `-k`; empty for none.
         keep_bytecode: Keep this run's bytecode in `bytecode`, if that is empty. No patch may have changed the tree,
             because the bytecode decides what later runs execute.
 
@@ -251,6 +253,7 @@ async def run_in_sandbox(
         "skip": sorted(skip),
         "until": until,
         "unstable": ADDRESS.pattern,
+        "options": ["-k", keyword] if keyword else [],
         "record": None if record is None else asdict(record),
         "guard": None if guarded is None else {"wanted": (), "added": sorted(guarded)},
     }

@@ -24,7 +24,7 @@ from m3agent.tools.base import (
 )
 from m3agent.tools.execution_map import encodable
 from m3agent.tools.failure_reason import error_line
-from m3agent.tools.files import plain
+from m3agent.tools.files import files_of, path_of
 from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
 from m3agent.tools.report_reader import ADDRESS
 from m3agent.tools.run_tests import Framework, run_in_sandbox
@@ -34,6 +34,8 @@ from m3agent.tools.runners.suites import DEFAULT, suites_of, tree_files
 from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runs import run_tests
+from m3agent.tools.test_targets import EVERYTHING, BadTargets, Targets, has_title, targets_in
+from m3agent.util.counted import first_of
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
 LISTED = 100  # most failed tests that are listed
@@ -59,7 +61,7 @@ class TestRunnerArguments(Arguments):
     __test__ = False  # not a test class, despite its name
 
     test_file: str = Field(
-        description="A test file, a node id (tests/test_a.py::test_b), a folder, or . for all."
+        description="Test files, node ids (tests/test_a.py::test_b) or folders, or . for all; -k EXPRESSION selects by name."
     )
     framework: str = Field(
         "",
@@ -131,12 +133,12 @@ def _in_brackets(mark: str) -> str:
     return f" ({mark})" if mark else ""
 
 
-async def _known(context: CallContext, target: str, arguments: TestRunnerArguments) -> TestReport | None:
+async def _known(context: CallContext, targets: Targets, arguments: TestRunnerArguments) -> TestReport | None:
     """Return the result of the whole suite if the work tree is unchanged and a fresh copy of it ran; else None.
 
     A run under way gets `WAIT` seconds to finish: a second run at the same time would slow both.
     """
-    if target != "." or arguments.framework not in ("", PYTEST) or await _is_changed(context.sandbox):
+    if targets != EVERYTHING or arguments.framework not in ("", PYTEST) or await _is_changed(context.sandbox):
         return None
     return await _baseline(context, min(arguments.timeout, WAIT))
 
@@ -173,24 +175,53 @@ async def _suites(sandbox: Sandbox) -> Sequence[Suite]:
 
 
 async def _run(
-    context: CallContext, suites: Sequence[Suite], target: str, arguments: TestRunnerArguments
+    context: CallContext, suites: Sequence[Suite], targets: Targets, arguments: TestRunnerArguments
 ) -> TestReport:
-    """Run the tests that a target names, with the repository's runners or with one of Python."""
+    """Run the tests that the targets name, with the repository's runners or with one of Python."""
     sandbox, timeout, log = context.sandbox, arguments.timeout, context.log
     every = await _suites(sandbox)
     only_python = [suite.runner for suite in every] == [PYTEST]
     for framework in PYTHON_FRAMEWORKS:
         if (arguments.framework or (PYTEST if only_python else "")) == framework:
-            return await run_in_sandbox(sandbox, target, framework=framework, timeout=timeout, log=log)
+            keyword = targets.keyword if framework == PYTEST else ""
+            report = await run_in_sandbox(
+                sandbox, *targets.paths, framework=framework, timeout=timeout, log=log, keyword=keyword
+            )
+            return report if keyword else targets.selected(report)
     tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())
-    return await run_tests(sandbox, suites, tree, Selection((target,)), timeout=timeout, log=log, among=every)
+    wanted = Selection(targets.paths)
+    return targets.selected(
+        await run_tests(sandbox, suites, tree, wanted, timeout=timeout, log=log, among=every)
+    )
+
+
+async def _by_title(
+    context: CallContext, suites: Sequence[Suite], targets: Targets, arguments: TestRunnerArguments
+) -> tuple[TestReport | None, list[str]]:
+    """Run the file of an id that names no test: the id may lack the class or the group around its test.
+
+    Returns:
+        The results of the tests that the id means, None if there are none; and a note, or near ids.
+    """
+    path, _, title = targets.paths[0].partition("::")
+    if len(targets.paths) > 1 or not title or targets.keyword:
+        return None, []
+    whole = await _run(context, suites, Targets((path,)), arguments)
+    meant = whole.only(lambda ident: has_title(ident, title))
+    if meant.ran:
+        return meant, [f"note: '{title}' was read as {first_of(sorted(meant.ids), MOST)}"]
+    near = near_names(title, sorted({ident.partition("::")[2] for ident in whole.ids} - {""}))
+    return None, ["Near ids:", *(f"- {path}::{name}" for name in near)] if near else []
 
 
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
-    target = plain(arguments.test_file, context.sandbox.folders.work_tree) or "."
-    if target.startswith("-"):
-        return refusal(f"test_file takes a path or node id, not options: {target}")
+    try:
+        given = targets_in(arguments.test_file, await files_of(context.sandbox))
+        paths = tuple([await path_of(context.sandbox, path) or "." for path in given.paths])
+        targets = Targets(paths, given.keyword)
+    except BadTargets as error:
+        return refusal(f"test_file takes a path or node id, not options: {error}")
     suites = await _suites(context.sandbox)
     if arguments.framework not in ("", *PYTHON_FRAMEWORKS):
         names = sorted({suite.runner for suite in suites})
@@ -200,8 +231,12 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
                 f"one of {', '.join(names)}"
             )
         suites = [suite for suite in suites if suite.runner == arguments.framework]
-    known = await _known(context, target, arguments)
-    report = known or await _run(context, suites, target, arguments)
+    known = await _known(context, targets, arguments)
+    report = known or await _run(context, suites, targets, arguments)
+    notes = list[str]()
+    if not report.ran and not report.timed_out:
+        titled, notes = await _by_title(context, suites, targets, arguments)
+        report = titled or report
     marks = {} if known is not None else await _marks(context, report)
     lines = [(summary(report, arguments.timeout), "")]
     for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
@@ -210,7 +245,7 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     # Errors follow their ids as long as there is room. All listed ids are shown in any case.
     room = MOST_CHARACTERS - sum(len(line) + 1 for line, _ in lines)
     shown: list[str] = []
-    left_out = "::" not in target and SAME_ERROR in marks.values()
+    left_out = "::" not in "".join(targets.paths) and SAME_ERROR in marks.values()
     for line, ident in lines:
         shown.append(_one_line(line))
         if ident in report.errors and not (left_out and marks.get(ident) == SAME_ERROR):
@@ -227,7 +262,9 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     if known is not None:
         shown.append(KNOWN)
     if not report.timed_out and (not report.ran or any(NOT_FOUND in ident for ident in report.errored)):
-        shown += map(_one_line, await suggest(context.sandbox, target))
+        for path in targets.paths:
+            shown += map(_one_line, await suggest(context.sandbox, path))
+    shown += [] if "Near ids:" in shown else map(_one_line, notes)
     # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
     stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
     digest = hashlib.sha256(stable.encode()).hexdigest()

@@ -37,7 +37,7 @@ from m3agent.agent.ui.closing import MOST_TESTS, Facts, cost
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.serving.client.messages import Delta
-from m3agent.tools.registry import traits_of
+from m3agent.tools.registry import understood
 from m3agent.util.sanitize import printable_line
 
 Update = Any
@@ -141,8 +141,9 @@ class Updates:
 
     def _on_call_started(self, line: Line) -> None:
         self._trees[line["call"]] = line["tree"]
-        traits, arguments = traits_of(line["name"]), line["arguments"]
-        path = traits.path(arguments)
+        arguments = line["arguments"]
+        traits, read = understood(line["name"], arguments)
+        path = traits.path(read)
         places = [ToolCallLocation(path=str(self._root / path))] if path and "\0" not in path else None
         self._tell(
             start_tool_call(

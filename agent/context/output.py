@@ -11,7 +11,7 @@ from typing import Any
 
 from m3agent.agent.context.neutralise import harmless
 from m3agent.agent.context.secrets import redact
-from m3agent.tools.registry import traits_of
+from m3agent.tools.registry import understood
 
 _MARKER = re.compile(r"<REDACTED:[a-z0-9-]+>")
 
@@ -27,9 +27,9 @@ def writes_marker(tool: str, arguments: Mapping[str, Any] | None) -> str | None:
     Returns:
         None if the call may run.
     """
-    for name in traits_of(tool).content_arguments:
-        value = (arguments or {}).get(name)
-        if isinstance(value, str) and (found := _MARKER.search(value)):
+    traits, read = understood(tool, arguments)
+    for name in traits.content_arguments:
+        if found := _MARKER.search(str(read.get(name, ""))):
             return (
                 f"{name} holds {found[0]}, which stands for a hidden secret that would be lost: "
                 "edit only other lines, or change the file with code_exec without that line"

@@ -28,7 +28,7 @@ from m3agent.agent.session.record import CallRecord, TurnRecord, record_of
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.stall import StallDetector, as_seen
 from m3agent.serving.client.messages import ToolCall
-from m3agent.tools.registry import traits_of
+from m3agent.tools.registry import understood
 from m3agent.util.errors import Status, UsageError
 
 RESUMABLE = frozenset({Status.INTERRUPTED, Status.ERROR, Status.LIMIT})
@@ -183,8 +183,9 @@ def _count_call(point: ResumePoint, call: CallRecord) -> None:
     for tests in runs:
         point.tests.add_run(tests, tests["tree"])
     is_done = bool(call.finished) and call.finished["status"] == "done"
-    if is_done and not runs and (traits := traits_of(call.name)).kind == "execute":
-        is_run = traits.runs_tests(call.arguments)
+    traits, arguments = understood(call.name, call.arguments)
+    if is_done and not runs and traits.kind == "execute":
+        is_run = traits.runs_tests(arguments)
         point.tests.add_program(is_run, call.finished["exit_code"], call.finished["tree"])
 
 

@@ -15,7 +15,7 @@ from m3agent.agent.session.session import Session
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.serving.client.messages import ToolCall
 from m3agent.tools.base import ToolResult, refusal
-from m3agent.tools.registry import Toolset, traits_of
+from m3agent.tools.registry import Toolset, understood
 
 INTERRUPTED = (
     "interrupted: the call started and did not finish, and it is not run again; the work tree is as before it"
@@ -74,7 +74,7 @@ class Calls:
             )
         )
         started = time.monotonic()
-        traits = traits_of(call.name)
+        traits, arguments = understood(call.name, call.arguments)
 
         def finish(result: ToolResult, status: turn_events.CallStatus, tree: str) -> None:
             seconds = time.monotonic() - started
@@ -99,7 +99,7 @@ class Calls:
             self.tests.add_run(result.data, after)
             self.session.write(turn_events.tests_finished(number, result, after))
         elif not result.is_refused and traits.kind == "execute":
-            self.tests.add_program(traits.runs_tests(call.arguments), result.exit_code, after)
+            self.tests.add_program(traits.runs_tests(arguments), result.exit_code, after)
         return result
 
     async def _call(self, call: ToolCall, number: int) -> ToolResult:

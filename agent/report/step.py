@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from m3agent.agent.session.log_reader import Line, items, mapping, text
-from m3agent.tools.registry import traits_of
+from m3agent.tools.registry import traits_of, understood
 from m3agent.util.counted import counted
 from m3agent.util.sanitize import last_line, printable_line
 
@@ -21,8 +21,8 @@ def step_title(name: str, arguments: Mapping[str, Any] | None) -> str:
 
     A program that begins with a comment has the comment as its title, without a verb before it.
     """
-    traits = traits_of(name)
-    about = printable_line(traits.title(arguments), MOST_TITLE)
+    traits, read = understood(name, arguments)
+    about = printable_line(traits.title(read), MOST_TITLE)
     if about.startswith("# "):
         return about.removeprefix("# ")
     return f"{traits.verb or printable_line(name, 64)} {'everything' if about == '.' else about}".rstrip()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from m3agent.agent.stall.normalise import OMITTED, call_key, error_class, hashed, normal, says_failed
 from m3agent.agent.stall.observation import ObservedCall
 from m3agent.agent.stall.thresholds import Thresholds
-from m3agent.tools.registry import traits_of
+from m3agent.tools.registry import traits_of, understood
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,8 @@ class CallHistory:
 
     def _unread(self, seen: ObservedCall) -> int:
         """Count the lines of a file that had not been read, by path, line number and text: a changed line is new."""
-        path = traits_of(seen.name).path(seen.arguments)
+        traits, arguments = understood(seen.name, seen.arguments)
+        path = traits.path(arguments)
         new = 0
         for line in seen.content.split("\n"):
             # eight bytes per line keep memory small: a session reads some 100,000 lines

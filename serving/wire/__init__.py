@@ -19,6 +19,7 @@ from m3agent.serving.wire.codec import (
     parse,
     write,
 )
+from m3agent.serving.wire.json_calls import calls_at_end
 
 __all__ = [
     "Call",
@@ -32,6 +33,7 @@ __all__ = [
     "ThinkingMode",
     "Tools",
     "WireEvent",
+    "calls_at_end",
     "collect",
     "parse",
     "write",

@@ -15,8 +15,13 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools import passages
 from m3agent.tools.base import MOST_CHARACTERS
-from m3agent.tools.files import LEFT_OUT, TESTS, nearest, plain, replace, split
+from m3agent.tools.files import LEFT_OUT, TESTS
+from m3agent.tools.passages import nearest, split
+from m3agent.tools.syntax_check import parse_problem
+from m3agent.tools.text_file import TextFile, with_line_ends
+from m3agent.tools.work_paths import meant_path, plain
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -26,6 +31,11 @@ TEXT = st.text(alphabet="ab \t\n", max_size=40)
 LINE = st.text(alphabet="ab (", min_size=1, max_size=6)
 INDENT = st.sampled_from(["", "  ", "    ", "\t", "        "])
 LINES = st.lists(st.builds(str.__add__, INDENT, LINE), min_size=1, max_size=8)
+
+
+def replace(content: str, old: str, new: str) -> str | list[int]:
+    result = passages.replace(content, old, new)
+    return result.text if isinstance(result, passages.Replaced) else result
 
 
 def places(content: str, old: str) -> list[int]:
@@ -258,7 +268,7 @@ async def test_read_ranges(bench: Bench, arguments: dict[str, int], said: str) -
 async def test_read_counts_lines_as_editors_do(bench: Bench) -> None:
     await bench.put({"f.py": "a\x0cb\u2028c\x1b[0m\nd\n", "latin.txt": b"caf\xe9\n"})
     assert (await bench.call("file_read", path="f.py")).content == "1\ta\\x0cb\u2028c\\x1b[0m\n2\td"
-    assert (await bench.call("file_read", path="latin.txt")).content == "1\tcaf\ufffd"
+    assert (await bench.call("file_read", path="latin.txt")).content == "1\tcaf\u00e9"
 
 
 async def test_read_long_files_in_parts(bench: Bench) -> None:
@@ -278,12 +288,11 @@ async def test_read_long_files_in_parts(bench: Bench) -> None:
 
 
 async def test_files_that_are_no_text(bench: Bench) -> None:
-    await bench.put({"b.bin": bytes(range(256)) * 5, "latin.py": b"x = 'caf\xe9'\n"})
+    await bench.put({"b.bin": bytes(range(256)) * 5})
     read = await bench.call("file_read", path="b.bin")
     assert read.content == "error: b.bin is a binary file of 1,280 bytes"
-    edit = await bench.call("file_edit", path="latin.py", old="x", new="y")
-    assert edit.content == "error: latin.py is not UTF-8 text: change it with code_exec"
-    assert await bench.sandbox.read("latin.py") == b"x = 'caf\xe9'\n"
+    edit = await bench.call("file_edit", path="b.bin", old="x", new="y")
+    assert edit.content == "error: b.bin is a binary file of 1,280 bytes: change it with code_exec"
 
 
 async def test_an_edit_that_cannot_be_made_leaves_the_file_alone(bench: Bench) -> None:
@@ -335,6 +344,9 @@ async def test_paths_that_cannot_be_used(bench: Bench, tool: str, path: str, sai
     await bench.sandbox.exec(["sh", "-c", "mkdir folder; ln -s /etc/passwd out"])
     rest = {"file_read": {}, "file_write": {"content": "x"}, "file_edit": {"old": "a", "new": "b"}}[tool]
     result = await bench.call(tool, path=path, **rest)
+    if tool == "file_read" and path in ("folder", "", ".", "/ws/"):
+        assert not result.is_error  # a folder is listed
+        return
     assert result.is_error
     assert result.content.startswith("error: ")
     assert said.lower() in result.content.lower()
@@ -366,8 +378,8 @@ async def test_missing_files(bench: Bench) -> None:
         ("file_edit", {"path": "a", "old": "x"}, "new: field required"),
         (
             "file_edit",
-            {"path": "a", "old_str": "x", "new": "y"},
-            "old: field required; old_str: unknown argument",
+            {"path": "a", "odl": "x", "new": "y"},
+            "old: field required; odl: unknown argument",
         ),
         ("file_edit", {"path": "a", "old": "x", "new": "\ud800"}, "new: character 0 is U+D800"),
     ],
@@ -422,3 +434,226 @@ async def test_a_write_into_a_submodule_is_refused_at_once(bench: Bench) -> None
     finally:
         store.note_submodules(noted)
         del bench.sandbox.workspace.__dict__["submodules"]
+
+
+LETTERS = {
+    "utf-8": "aé世",
+    "utf-8-sig": "aé世",
+    "utf-16": "aé世",
+    "gb18030": "a世界",
+    "cp1252": "aé€",
+    "latin-1": "aéü",
+}
+LINES_OF = st.sampled_from(sorted(LETTERS)).flatmap(
+    lambda codec: st.tuples(
+        st.just(codec),
+        st.lists(
+            st.tuples(st.text(alphabet=LETTERS[codec] + " x", max_size=5), st.sampled_from(["\n", "\r\n"])),
+            max_size=6,
+        ),
+    )
+)
+
+
+@given(given_file=LINES_OF, number=st.integers(0, 5), several=st.booleans())
+async def test_an_edit_changes_no_other_byte(
+    given_file: tuple[str, list[tuple[str, str]]], number: int, several: bool
+) -> None:
+    codec, pieces = given_file
+    pieces = [(f"{LETTERS[codec][1]} top", "\r\n"), *pieces]
+    number = min(number, len(pieces) - 1)
+    before = "".join(map("".join, pieces[:number]))
+    after = "".join(map("".join, pieces[number:]))
+    end = pieces[number][1] if number == 0 else pieces[number - 1][1]
+    data = f"{before}MARKED{end}{after}".encode(codec)
+    file = TextFile.of(data)
+    assert file is not None
+    result = replace(file.text, "MARKED\n", "new\nlines\n" if several else "new\n")
+    assert isinstance(result, str)
+    wanted = f"new{end}lines{end}" if several else f"new{end}"
+    assert file.with_text(result) == f"{before}{wanted}{after}".encode(codec)
+
+
+@given(st.binary(max_size=60), st.booleans())
+async def test_any_text_file_is_written_back_as_it_was(data: bytes, declared: bool) -> None:
+    data = b"# coding: gbk\n" + data if declared else data
+    file = TextFile.of(data)
+    assert file is None or file.with_text(with_line_ends(file.text, file.text)) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "codec"),
+    [
+        ("价格 = '一百元'\n".encode("gbk"), "gb18030"),
+        ("# coding: big5\nx = '價'\n".encode("big5"), "big5"),
+        ("naïve café € “quoted”\n".encode("cp1252"), "cp1252"),
+        (b"\x81 \xe9\n", "latin-1"),
+        ("é\n".encode(), "utf-8"),
+        ("hello\n".encode("utf-16-le"), "utf-16-le"),
+        (b"# coding: no_such_codec\nx = '\xe9'\n", "cp1252"),
+        (b"# coding: utf-8\nx = '\xe9'\n", "cp1252"),
+        (b"# coding: hex\nx = 1\n", "utf-8"),
+        ("<?xml version='1.0' encoding='shift_jis'?><a>あ</a>".encode("shift_jis"), "shift_jis"),
+        (b"", "utf-8"),
+    ],
+)
+async def test_the_encoding_of_a_file(data: bytes, codec: str) -> None:
+    file = TextFile.of(data)
+    assert file is not None
+    assert file.encoding.codec == codec
+
+
+async def test_files_keep_how_they_are_stored(bench: Bench) -> None:
+    text = "名称 = '价格'\r\nb = 1\r\n"
+    await bench.put({"g.py": text.encode("gbk"), "u.txt": text.encode("utf-16"), "m.txt": "a\r\nb\nc\r\n"})
+    for path in ("g.py", "u.txt"):
+        assert (await bench.call("file_read", path=path)).content == "1\t名称 = '价格'\n2\tb = 1"
+        assert not (await bench.call("file_edit", path=path, old="b = 1", new="b = '元'")).is_error
+    assert await bench.sandbox.read("g.py") == text.replace("b = 1", "b = '元'").encode("gbk")
+    assert not (await bench.call("file_write", path="u.txt", content="x\ny\n")).is_error
+    assert await bench.sandbox.read("u.txt") == "x\r\ny\r\n".encode("utf-16")
+    assert not (await bench.call("file_write", path="m.txt", content="a\nB\nc\n")).is_error
+    assert await bench.sandbox.read("m.txt") == b"a\r\nB\nc\r\n"
+    await bench.put({"w.py": "x = 'é'\n".encode("cp1252")})
+    refused = await bench.call("file_edit", path="w.py", old="x", new="世")
+    assert refused.content == (
+        "error: w.py: the file is stored as cp1252, which lacks the character '世' (U+4E16) in line 1: "
+        "write that character in another way"
+    )
+    assert await bench.sandbox.read("w.py") == "x = 'é'\n".encode("cp1252")
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "new", "result"),
+    [
+        ("a\nb = 1\nc\n", "2\tb = 1\n3\tc", "2\tb = 2\n3\tc", "a\nb = 2\nc\n"),
+        ("a\n  b = 1\nc\n", "     2→  b = 1", "  b = 2", "a\n  b = 2\nc\n"),
+        ("a\nb\n", "1\ta\n2\tb", "1\ta\n2\tx\n2\tb", []),  # numbers in the new text are no row
+        ("a\nb < 1 & c\n", "b &lt; 1 &amp; c", "b &lt;= 1", "a\nb <= 1\n"),
+        ('x = "a"\n', 'x = \\"a\\"', 'x = \\"b\\n\\"', 'x = "b\\n"\n'),
+        ("a\n\tb\n", "a\\n\\tb", "a\\n\\tc", "a\n\tc\n"),
+        ("a\nb\n", "```python\na\n```", "```python\nx\n```", "x\nb\n"),
+        (
+            "if a:\n\tif b:\n\t\tc  = 1\n",
+            "if a:\n    if b:\n        c = 1",
+            "if a:\n    if b:\n        d = 1",
+            "if a:\n\tif b:\n\t\td = 1\n",
+        ),
+        (
+            "if a:\n\tb  = 1\n",
+            "if a:\n    b = 1",
+            "if a:\n        b = 2",
+            [],
+        ),  # how far is eight blanks in tabs?
+        ("a\u00a0b\n", "a b", "c", "c\n"),
+        (
+            "    if a:\n        b()  # why\n",
+            "\tif a:  \n\t\tb()",
+            "\tif a:\n\t\tc()",
+            "    if a:\n        c()  # why\n",
+        ),
+        ("x = a  b\ny\n", "a b\n", "c\n", "x = c\ny\n"),
+        ("x\na  b\ny\n", "a b\n", "", "x\ny\n"),
+        ("xa  b\n", "a b", "c", []),
+        ("x  1\nx\u00a01\n", "x 1", "y", [1, 2]),
+    ],
+)
+async def test_an_imperfect_copy_that_fits_once(content: str, old: str, new: str, result: object) -> None:
+    assert replace(content, old, new) == result
+
+
+async def test_a_note_says_how_the_old_text_was_read(bench: Bench) -> None:
+    await bench.put({"a.txt": "one\ntwo\n"})
+    edited = await bench.call("file_edit", path="a.txt", old="2\ttwo", new="2\tthree")
+    assert edited.content.splitlines()[1:] == ["note: the old text was read without its line numbers"]
+    fenced = await bench.call("file_write", path="b.py", content="```python\nx = 1\n```")
+    assert "without its fence" in fenced.content
+    assert await bench.sandbox.read("b.py") == b"x = 1\n"
+    await bench.call("file_write", path="b.md", content="```python\nx = 1\n```")
+    assert await bench.sandbox.read("b.md") == b"```python\nx = 1\n```"
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after", "broken"),
+    [
+        ("a.py", "x = 1\n", "x = (\n", True),
+        ("a.py", "x = (\n", "y = (\n", False),
+        ("a.py", None, "def f(:\n", True),
+        ("a.py", "", "# coding: latin-1\nx = 'é'\n", False),
+        ("a.json", '{"a": 1}', '{"a": 1,}', True),
+        ("tsconfig.json", "// note\n{}", "// note\n{,}", False),
+        ("a.toml", "a = 1\n", "a = \n", True),
+        ("a.txt", "x", "(", False),
+        ("a.py", None, "(" * 100_000, True),
+        ("a.py", None, "x = 1\0", True),
+    ],
+)
+async def test_a_file_that_no_longer_parses(path: str, before: str | None, after: str, broken: bool) -> None:
+    assert bool(parse_problem(path, before, after)) == broken
+
+
+async def test_a_broken_file_of_a_grammar() -> None:
+    pytest.importorskip("tree_sitter_language_pack")
+    assert "line 2" in parse_problem("a.ts", "let x = 1\nlet y = 2\n", "let x = 1\nlet y = (2\n")
+    assert parse_problem("a.go", "package a\n", "package a\n\nfunc f() {}\n") == ""
+
+
+async def test_an_edit_that_breaks_the_syntax_says_so(bench: Bench) -> None:
+    await bench.put({"a.py": "x = 1\ny = 2\n"})
+    edited = await bench.call("file_edit", path="a.py", old="y = 2", new="y = (2")
+    assert not edited.is_error
+    assert edited.content.splitlines()[1].startswith("note: a.py no longer parses as Python")
+    assert "line 2" in edited.content
+
+
+FILES = {"src/pkg/core.py": 1, "src/pkg/util.py": 1, "tests/test_core.py": 1, "setup.py": 1, "passwd": 1}
+
+
+@pytest.mark.parametrize(
+    ("path", "result"),
+    [
+        ("/testbed/src/pkg/core.py", "src/pkg/core.py"),
+        ("/workspace/src/pkg", "src/pkg"),
+        ("/repo/setup.py", "setup.py"),
+        ("/workspace/project/setup.py", "setup.py"),
+        ("/workspace/src/pkg/new.py", "src/pkg/new.py"),
+        ("/repo", "."),
+        ("/home/me/code/proj/src/pkg/core.py", "src/pkg/core.py"),
+        ("/ws/src/x.py", "src/x.py"),
+        ("src/../setup.py", "src/../setup.py"),
+        ("/ws", ""),
+    ],
+)
+async def test_a_path_of_another_machine(path: str, result: str) -> None:
+    assert meant_path(path, "/ws", FILES) == result
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "/usr/lib/python3/pkg/core.py",
+        "/home/me/proj/setup.py",
+        "../x",
+        "/a/site-packages/pkg/util.py",
+        "/testbed/../etc/passwd",
+        "/workspace/none/new.py",
+    ],
+)
+async def test_a_path_outside_names_the_root_and_a_path_inside(path: str) -> None:
+    with pytest.raises(
+        PathEscapes,
+        match=r"is outside the work tree, which is /ws: give a path relative to that folder, such",
+    ):
+        meant_path(path, "/ws", FILES)
+
+
+async def test_folders_are_listed_and_wrong_names_get_near_ones(bench: Bench) -> None:
+    await bench.put({"src/a/one.py": "1\n", "src/a/two.py": "2\n", "src/readme.txt": "x\n"})
+    listed = await bench.call("file_read", path="src/")
+    assert listed.content == "src is a folder, with:\na/ (2 files)\nreadme.txt"
+    assert (await bench.call("file_read", path="/testbed/src/a/one.py")).content == "1\t1"
+    for tool, rest in (("file_read", {}), ("file_edit", {"old": "a", "new": "b"})):
+        missing = await bench.call(tool, path="src/a/oen.py", **rest)
+        assert missing.is_error
+        assert "src/a/one.py" in missing.content

@@ -62,9 +62,9 @@ async def test_schemas() -> None:
 
 async def test_calls_that_reach_no_tool(bench: Bench) -> None:
     toolset = Toolset(bench.sandbox, bench.folder)
-    unknown = await toolset.call("shell", {"cmd": "ls"}, 1)
+    unknown = await toolset.call("browser", {"url": "x"}, 1)
     assert unknown.content == (
-        "error: there is no tool 'shell': the tools are code_exec, file_write, file_edit, file_read, test_runner"
+        "error: there is no tool 'browser': the tools are code_exec, file_write, file_edit, file_read, test_runner"
     )
     garbled = await toolset.call("code_exec", None, 2, "it ends in the middle of a string")
     assert garbled.content == (

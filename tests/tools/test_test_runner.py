@@ -168,7 +168,7 @@ async def test_nothing_to_run(bench: Bench) -> None:
         ("no/such_file.py", "file or directory not found: no/such_file.py"),
         ("test_a.py::test_other", "not found: /ws/test_a.py::test_other"),
         ("empty", "no tests ran"),
-        ("test_a.py -k x", "file or directory not found: test_a.py -k x"),
+        ("test_a.py -k x", "1 deselected"),
     ):
         result = await bench.call("test_runner", test_file=target)
         assert result.content.startswith("0 passed, 0 failed, 0 errors, 0 skipped\nno tests ran")
@@ -653,3 +653,25 @@ async def test_marks_do_not_wait_long_for_the_known_result(
         await sandbox.write("test_a.py", b"def test_a(): assert 0, 'why'\n")
         told = await Toolset(sandbox, tmp_path, baseline=never).call("test_runner", {"test_file": "."}, 1)
         assert "why" in told.content and SAME_ERROR not in told.content
+
+
+async def test_several_paths_an_expression_and_an_id_without_its_class(bench: Bench) -> None:
+    tests = "class TestA:\n    def test_x(self): pass\n    def test_y(self): pass\n"
+    await bench.put(
+        {"t/test_a.py": tests, "t/test_b.py": "def test_z(): pass\n", "t/test_c.py": "def test_z(): pass\n"}
+    )
+    both = await bench.call("test_runner", test_file="t/test_a.py t/test_b.py")
+    assert sorted(both.data["passed"]) == [
+        "t/test_a.py::TestA::test_x",
+        "t/test_a.py::TestA::test_y",
+        "t/test_b.py::test_z",
+    ]
+    some = await bench.call("test_runner", test_file="t -k 'test_x or test_z'")
+    assert sorted(some.data["passed"]) == [
+        "t/test_a.py::TestA::test_x",
+        "t/test_b.py::test_z",
+        "t/test_c.py::test_z",
+    ]
+    alone = await bench.call("test_runner", test_file="/testbed/t/test_a.py::test_y")
+    assert alone.data["passed"] == ["t/test_a.py::TestA::test_y"]
+    assert alone.content.splitlines()[-1] == "note: 'test_y' was read as t/test_a.py::TestA::test_y"

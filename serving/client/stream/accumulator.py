@@ -56,6 +56,7 @@ class Accumulator:
 
     def __init__(self, tools: wire.Tools, turn: int, *, calls_allowed: bool = True) -> None:
         self._turn = turn
+        self._offered = {tool.get("function", tool).get("name") for tool in tools}
         self._calls_allowed = calls_allowed
         # What the server sends: fields of reasoning, and content.
         self._fields: dict[
@@ -114,11 +115,22 @@ class Accumulator:
         for (name, _), whole in self._fields.items():
             deltas += self._take_reasoning(name, whole.close())
         deltas += self._take_content(self._whole_content.close())
-        return (
-            deltas
-            + self._say("reasoning", self._thoughts.close())
-            + self._say("content", self._content.close())
-        )
+        deltas += self._say("reasoning", self._thoughts.close())
+        deltas += self._say("content", self._content.close())
+        return deltas + self._take_json_calls()
+
+    def _take_json_calls(self) -> list[Delta]:
+        """Take the calls that the text has as JSON, if there is no other call and the answer was not cut."""
+        reason = _FINISH_REASONS.get(self.finish_reason or "", "stop")
+        if self._calls or self._partial or not self._calls_allowed or reason not in ("stop", "tool_calls"):
+            return []
+        text, calls = wire.calls_at_end("".join(self._text), self._offered)
+        if not calls:
+            return []
+        self._text = [text]
+        self._calls = [("content", call) for call in calls]
+        said = [Delta("reset", ""), Delta("reasoning", "".join(self._reasoning)), Delta("text", text)]
+        return [*said, *(Delta("call", call.name) for call in calls)]
 
     def finish(self, token_limit_reached: bool) -> tuple[AssistantMessage, FinishReason]:
         """Return the message and why it ended; call this after `close()`, if a finish reason came.

@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
+
+from m3agent.serving.wire.mended import mended_object, strict_value
 
 
 @dataclass
@@ -36,11 +38,17 @@ class ServerCall:
     @property
     def text(self) -> str:
         """The arguments as text, as the server sent them."""
-        return next((text for text in self._readings() if _object(text)[0] is not None), self._latest())
+        for read in (_strict_object, mended_object):
+            for text in self._readings():
+                if read(text) is not None:
+                    return text
+        return self._latest()
 
     def arguments(self) -> tuple[dict[str, Any] | None, str | None]:
         """Return the arguments as an object, or None and the reason why they are not one."""
-        return _object(self.text)
+        value, problem = _object(self.text)
+        mended = mended_object(self.text) if value is None else None
+        return (value, problem) if mended is None else (mended, None)
 
     def restates(self, piece: str) -> bool:
         """Return whether a piece repeats the arguments so far."""
@@ -50,7 +58,7 @@ class ServerCall:
         """Return whether the arguments are complete, and more than the placeholder `{}`."""
         if not self._pieces or not self._pieces[-1].rstrip().endswith("}"):  # cheap check for most pieces
             return False
-        return bool(self.arguments()[0])
+        return any(map(_strict_object, self._readings()))
 
     def _readings(self) -> Iterator[str]:
         if self._begun:
@@ -72,7 +80,7 @@ class CallPieces:
 
     def __init__(self) -> None:
         self._calls: list[ServerCall] = []
-        self._numbered: dict[int, ServerCall] = {}
+        self._numbered: dict[int | None, ServerCall] = {}
 
     def take(self, piece: Mapping[str, Any]) -> tuple[ServerCall, bool]:
         """Add a piece to its call; return the call, and whether this piece began it."""
@@ -87,20 +95,26 @@ class CallPieces:
         if call is None or begins:
             call = ServerCall(name=call.name if call is not None and not name else "")
             self._calls.append(call)
-            if index is not None:
-                self._numbered[index] = call
+        if index is not None:
+            self._numbered[index] = call
         call.id = call.id or identity
         call.name = call.name or name
         call.add(arguments)
         return call, begins
 
     def _known(self, index: int | None, identity: str, name: str) -> ServerCall | None:
-        if index is not None:
-            return self._numbered.get(index)
-        for call in reversed(self._calls):
-            if identity and call.id == identity:
-                return call
-        return None if identity or name or not self._calls else self._calls[-1]
+        if index in self._numbered:
+            return self._numbered[index]
+        if name or not self._calls:
+            return None if index is not None else self._with_id(identity)
+        last = self._calls[-1]
+        if index is None:
+            return self._with_id(identity) if identity else last
+        # some servers count the pieces of one call as calls
+        return last if last.name and not last.is_whole() else None
+
+    def _with_id(self, identity: str) -> ServerCall | None:
+        return next((call for call in reversed(self._calls) if identity and call.id == identity), None)
 
 
 def _is_another(call: ServerCall, identity: str, name: str, arguments: object) -> bool:
@@ -117,12 +131,16 @@ def _is_another(call: ServerCall, identity: str, name: str, arguments: object) -
 
 def _object(text: str) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        value = json.loads(text, strict=False, parse_constant=_refuse) if text.strip() else {}
+        value = strict_value(text) if text.strip() else {}
     except (ValueError, RecursionError) as error:
         return None, f"the arguments are not valid JSON ({error})"
     if not isinstance(value, dict):
         return None, "the arguments are not a JSON object"
     return value, None
+
+
+def _strict_object(text: str) -> dict[str, Any] | None:
+    return _object(text)[0]
 
 
 def _text(arguments: object) -> str:
@@ -131,8 +149,3 @@ def _text(arguments: object) -> str:
 
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _refuse(constant: str) -> NoReturn:
-    # Python reads NaN and Infinity, but other JSON parsers would reject them in the history.
-    raise ValueError(f"{constant} is not JSON")

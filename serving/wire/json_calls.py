@@ -1,0 +1,109 @@
+"""Find calls that a model wrote as JSON at the end of its text, in place of calling.
+
+A call counts only if its tool was offered and nothing follows it. Its tag or fence must begin a line, outside of other fenced
+blocks: anything else may be an example, or a file that the text quotes.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from m3agent.serving.wire.codec import Call
+from m3agent.serving.wire.mended import mended_object
+
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(json|jsonl|tool_calls?|)[ \t]*$")
+_ANY_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
+_TAG = re.compile(r"<(tool_calls?|function_calls?)>|\[(TOOL_CALLS?)\]")
+_ARGUMENTS = ("arguments", "parameters", "input", "args")
+_BESIDE = frozenset({"name", "id", "type", "index", *_ARGUMENTS})
+_DECODER = json.JSONDecoder(strict=False)
+_BLANK = re.compile(r"[\s,;]*")
+
+
+def calls_at_end(text: str, offered: Collection[str]) -> tuple[str, list[Call]]:
+    """Return the text before the calls that end it, and the calls; if there are none, the whole text.
+
+    Args:
+        text: The whole visible text of a message.
+        offered: Names of the tools that the request offered.
+    """
+    for start, fence in _openings(text):
+        calls = _fenced(text, start, fence, offered) if fence else _tagged(text, start, offered)
+        if calls:
+            return text[:start].rstrip(), calls
+    return text, []
+
+
+def _openings(text: str) -> Iterator[tuple[int, str]]:
+    """Yield where a tag begins a line outside of fenced blocks, and where such a block of JSON begins, with its fence."""
+    position, fence = 0, ""
+    for line in text.split("\n"):
+        opening = _ANY_FENCE.match(line)
+        if fence:
+            closes = opening is not None and opening[1].startswith(fence) and not opening[2].strip()
+            fence = "" if closes else fence
+        elif opening is not None:
+            if _FENCE.match(line):
+                yield position, opening[1]
+            fence = opening[1]
+        elif _TAG.match(line):
+            yield position, ""
+        position += len(line) + 1
+
+
+def _fenced(text: str, start: int, fence: str, offered: Collection[str]) -> list[Call]:
+    """Return the calls in a block; none if it has anything else, or is not the end of the text."""
+    calls, at = _calls(text, text.find("\n", start) + 1, offered)
+    return calls if text[at:].rstrip() == fence else []
+
+
+def _tagged(text: str, start: int, offered: Collection[str]) -> list[Call]:
+    """Return the calls in the tags from `start` to the end of the text; none if there is anything else."""
+    found: list[Call] = []
+    while opening := _TAG.match(text, start):
+        calls, at = _calls(text, opening.end(), offered)
+        closing = f"</{opening[1]}>" if opening[1] else f"[/{opening[2]}]"
+        if not calls or not (text.startswith(closing, at) or (opening[2] and at == len(text))):
+            return []
+        found += calls
+        start = _after_blanks(text, at + len(closing))
+    return found if start >= len(text) else []
+
+
+def _calls(text: str, at: int, offered: Collection[str]) -> tuple[list[Call], int]:
+    """Read JSON values as calls; return them, none if a value is no call, and where other text begins."""
+    calls: list[Call] = []
+    at = _after_blanks(text, at)
+    while text.startswith(("{", "["), at):
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            break
+        for item in value if isinstance(value, list) else [value]:
+            call = _call(item, text[at:end], offered)
+            if call is None:
+                return [], end
+            calls.append(call)
+        at = _after_blanks(text, end)
+    return calls, at
+
+
+def _call(value: object, raw: str, offered: Collection[str]) -> Call | None:
+    """Return the call of an offered tool that a JSON value is, if it has nothing else."""
+    if isinstance(value, Mapping) and isinstance(inner := value.get("function"), Mapping):
+        value = inner
+    if not isinstance(value, Mapping) or not _BESIDE.issuperset(value) or value.get("name") not in offered:
+        return None
+    given: list[Any] = [value[key] for key in _ARGUMENTS if key in value]
+    arguments = (
+        mended_object(given[0]) if len(given) == 1 and isinstance(given[0], str) else (given or [None])[0]
+    )
+    if len(given) != 1 or not isinstance(arguments, dict):
+        return None
+    return Call(value["name"], arguments, raw)
+
+
+def _after_blanks(text: str, at: int) -> int:
+    blank = _BLANK.match(text, at)
+    return blank.end() if blank else at
