@@ -38,12 +38,6 @@ SETTINGS = (
     *("reruns", "verify_minutes", "baseline_minutes", "github_api", "yes"),
 )
 """The settings that a verification needs."""
-NEXT = {
-    "verified": "next: read the patch; a verified patch can still be wrong",
-    "unverified": "next: add a test that fails without the patch, to the patch or in a commit before it, and verify again",
-    "failed": "next: change the patch, and verify again",
-}
-"""What to do after each verdict."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
 """What to do if the tests ran on a Python that the project does not accept."""
 MANIFESTS = {".cfg", ".json", ".mod", ".toml", ".txt", ".xml"}
@@ -135,7 +129,7 @@ async def _verify(
 ) -> int:
     """Verify the patch, print the result, and return the exit code."""
     from m3agent.agent.certificate.statement import Statement, check_folder, write
-    from m3agent.agent.certificate.table import WIDTH, table
+    from m3agent.agent.certificate.table import NEXT, WIDTH, table
     from m3agent.agent.fix.entry import read_issue
     from m3agent.agent.ui.result import labelled, print_result, sign_of
     from m3agent.agent.verify.accuracy import known_accuracy
@@ -168,7 +162,7 @@ async def _verify(
         accuracy = str(known_accuracy(state_folder(), request.repository.common_dir) or "")
         print_result(labelled(table(found, columns_of(sys.stdout), sign, accuracy), WIDTH))
         other = found.predicate.reason.startswith(NOT_TESTED)
-        say(OTHER_PYTHON if other else NEXT[found.predicate.verdict])
+        say(OTHER_PYTHON if other else f"next: {NEXT[found.predicate.verdict]}")
         if any(Path(path).suffix in MANIFESTS for path in found.predicate.put_back):
             say(
                 "if the tests need a package that the patch declares, verify with an image that has it: --image NAME"

@@ -220,6 +220,7 @@ ELSEWHERE = {
     "sandbox shell": "is a terminal",
     "sandbox build": "prints notes only: `say`",
     "sandbox prune": "prints names of its own images",
+    "mcp serve": "speaks JSON to another agent, never to a terminal",
     "mcp check": "prints through `print_text`",
     "eval validate": "prints through `print_text`",
     "eval grade": "prints through `print_text`",
