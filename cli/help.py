@@ -21,7 +21,7 @@ COMMANDS = {
     "Fix issues": ("doctor", "fix", "apply", "verify", "pr", "sessions", "report", "context"),
     "Serve a model": ("plan", "serve"),
     "Set up": ("config", "sandbox", "mcp"),
-    "Other programs and benchmarks": ("acp", "eval"),
+    "Other programs and benchmarks": ("acp", "hooks", "eval"),
 }
 """The panels of `m3agent --help`, and their commands."""
 
@@ -89,6 +89,11 @@ EXAMPLES = {
         ("m3agent serve --servers 2 --dry-run", "two servers behind a router"),
         ("m3agent serve status", "what runs here"),
         ("m3agent serve -- --seed 7", "options for the engine itself"),
+    ),
+    "m3agent hooks": (
+        ("m3agent hooks install claude-code", "shows the change of its settings, and asks"),
+        ("m3agent hooks list", "the agents, and where their settings are"),
+        ("m3agent hooks uninstall claude-code", "the file is as it was before"),
     ),
     "m3agent eval": (
         ("m3agent eval create REPO -o rows", "instances from a repository's own history"),

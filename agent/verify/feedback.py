@@ -98,7 +98,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         ("added_red", edited, evidence.added_red),
         ("still_red", "These tests are red with and without your change", still_red),
     )
-    parts |= {kind: _named(title, idents, errors) for kind, title, idents in named if idents}
+    parts |= {kind: named_tests(title, idents, errors) for kind, title, idents in named if idents}
     if broken:
         parts["broken"] += f"\n{PIN}"
     if any("::" not in without_suite(ident) for ident in (*still_red, *broken)):
@@ -118,7 +118,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
     repeats = evidence.repeats
     if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:
         title = "These tests are red in some runs with your change"
-        parts["unstable"] = _named(title, sorted(unstable), {**errors, **repeats.errors})
+        parts["unstable"] = named_tests(title, sorted(unstable), {**errors, **repeats.errors})
     if not parts and evidence.rule in ("no_red_test", "inseparable"):
         parts["no_red_test"] = "Write a test that fails without your change and passes with it."
     return parts
@@ -138,7 +138,7 @@ def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:
     return Feedback(("refused",), redact_text(text), ())
 
 
-def _named(title: str, idents: Sequence[str], errors: Mapping[str, str]) -> str:
+def named_tests(title: str, idents: Sequence[str], errors: Mapping[str, str]) -> str:
     """Return a title with its tests; the first tests come with the last lines of their errors."""
     lines = [f"{title} ({len(idents)}):"]
     for position, ident in enumerate(idents[:MOST_NAMED]):
