@@ -49,6 +49,7 @@ EXAMPLES = {
     "m3agent apply": (
         ("m3agent apply", "the last fix of this repository"),
         ("m3agent apply 20260131-12", "the beginning of a session's id"),
+        ("m3agent apply --undo", "take it back: your files are as before"),
     ),
     "m3agent verify": (
         ("m3agent verify", "the changes of your work tree"),
