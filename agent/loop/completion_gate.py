@@ -55,6 +55,7 @@ def missing(
     *,
     text: str,
     changed: bool,
+    may_answer: bool = False,
     tested_since_change: bool,
     unclear: str = "",
     broken: Sequence[str] = (),
@@ -66,6 +67,7 @@ def missing(
         text: The model's last answer. A line with "No change:" or "Not tested:" and a reason replaces the change or
             the test run.
         changed: Whether any file of the repository has changed.
+        may_answer: Whether an answer without a change is a result, because the user may have asked something.
         tested_since_change: Whether a test with a known outcome has run since the last change.
         unclear: Why the outcome of the last test run since the change is not known; empty if none ran.
         broken: Tests that passed before the change and were red in their last run since it.
@@ -74,7 +76,7 @@ def missing(
     stated = {match[1].lower() for match in STATED.finditer(text)}
     pinned = pinned_tests(text)
     broken = [ident for ident in broken if not is_named(ident, pinned)]
-    if not changed and NO_CHANGE.lower() not in stated:
+    if not changed and not may_answer and NO_CHANGE.lower() not in stated:
         return (
             "No file of the repository has changed. Make the change that fixes the issue, or, if there is nothing to "
             f"change, answer with one line that starts with '{NO_CHANGE}' and says why."

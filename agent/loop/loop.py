@@ -78,6 +78,9 @@ class Loop:
     """Each request must begin with the last one and its answer, and be of the same form. So nothing is summarised, no
     last words are asked for, and a repetitive answer ends the session."""
 
+    answer: prompt.Answer = "no"
+    """Whether an answer without a change is a result."""
+
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.asked, self.user_message = point.turn, point.asked, point.tell
@@ -163,11 +166,14 @@ class Loop:
 
     def _missing(self, said: str, tree: str) -> str:
         """Return what the completion gate tells the model; empty if nothing is missing."""
+        if self.answer == "only":
+            return ""
         tests, baseline = self.calls.tests, self.baseline()
         broken, added = broken_and_added(tests.red_on(tree), baseline) if baseline is not None else ([], [])
         return completion_gate.missing(
             text=said,
             changed=tree != self.sandbox.workspace.base,
+            may_answer=self.answer != "no",
             tested_since_change=tests.tree == tree,
             unclear=tests.why_unclear(tree),
             broken=broken,
