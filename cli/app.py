@@ -43,6 +43,7 @@ from m3agent.cli.common import (
 from m3agent.cli.eval import eval_app
 from m3agent.cli.export import export
 from m3agent.cli.help import PROGRAM, Group, arrange, usage_error
+from m3agent.cli.hooks import hooks_app
 from m3agent.cli.mcp import mcp_app
 from m3agent.cli.plan import plan
 from m3agent.cli.pr import pr_app
@@ -84,6 +85,7 @@ app.add_typer(serve_app, name="serve")
 app.add_typer(eval_app, name="eval")
 app.command("acp")(acp)
 app.add_typer(mcp_app, name="mcp")
+app.add_typer(hooks_app, name="hooks")
 
 
 def _version(value: bool) -> None:

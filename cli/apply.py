@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from m3agent.cli.common import Repo, argument, say, session_names, sessions_here, state_folder
+from m3agent.cli.common import Repo, argument, option, say, session_names, sessions_here, state_folder
 
 if TYPE_CHECKING:
     from m3agent.agent.session.catalog import Summary
@@ -19,6 +19,10 @@ def apply(
         ),
     ] = "last",
     repo: Repo = Path(),
+    undo: Annotated[
+        bool,
+        option("--undo", "Take back what was written of the patch, if nothing else changed in these files."),
+    ] = False,
 ) -> None:
     """Write the patch of a fix into the work tree, as `fix --apply` does.
 
@@ -26,6 +30,7 @@ def apply(
     fix started is refused: then nothing is written.
     """
     from m3agent.agent.delivery.apply import apply_to_work_tree
+    from m3agent.agent.delivery.apply import undo as take_back
     from m3agent.agent.fix.entry import opened
     from m3agent.agent.repo.snapshot import TREES
     from m3agent.agent.session.catalog import summary_of
@@ -48,6 +53,10 @@ def apply(
     store = TreeStore(folder / TREES)
     workspace = Workspace(store, started["tree"])
     patch = workspace.patch(store.apply(started["tree"], path.read_bytes()))
+    if undo:
+        paths = take_back(repository, workspace, patch)
+        say(f"took the patch back from {root}: {', '.join(paths) or 'its files are as before'}")
+        return
     try:
         written = apply_to_work_tree(repository, workspace, patch)
     except PermissionRefused as error:

@@ -21,7 +21,7 @@ COMMANDS = {
     "Fix issues": ("doctor", "fix", "apply", "verify", "pr", "sessions", "report", "context"),
     "Serve a model": ("plan", "serve"),
     "Set up": ("config", "sandbox", "mcp"),
-    "Other programs and benchmarks": ("acp", "eval"),
+    "Other programs and benchmarks": ("acp", "hooks", "eval"),
 }
 """The panels of `m3agent --help`, and their commands."""
 
@@ -49,6 +49,7 @@ EXAMPLES = {
     "m3agent apply": (
         ("m3agent apply", "the last fix of this repository"),
         ("m3agent apply 20260131-12", "the beginning of a session's id"),
+        ("m3agent apply --undo", "take it back: your files are as before"),
     ),
     "m3agent verify": (
         ("m3agent verify", "the changes of your work tree"),
@@ -90,6 +91,11 @@ EXAMPLES = {
         ("m3agent serve status", "what runs here"),
         ("m3agent serve warm", "let it read the repository here before a fix needs it"),
         ("m3agent serve -- --seed 7", "options for the engine itself"),
+    ),
+    "m3agent hooks": (
+        ("m3agent hooks install claude-code", "shows the change of its settings, and asks"),
+        ("m3agent hooks list", "the agents, and where their settings are"),
+        ("m3agent hooks uninstall claude-code", "the file is as it was before"),
     ),
     "m3agent eval": (
         ("m3agent eval create REPO -o rows", "instances from a repository's own history"),

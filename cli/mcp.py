@@ -1,4 +1,4 @@
-"""`m3agent mcp`: list and check the MCP servers that a fix would use, and trust those of a repository."""
+"""`m3agent mcp`: list, check and trust the MCP servers that a fix would use, and be one for other agents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from m3agent.cli.common import AsJson, Repo, print_bytes, run, say, settings_in, state_folder
+from m3agent.cli.common import AsJson, Repo, check_folder, print_bytes, run, say, settings_in, state_folder
 from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import print_note, print_text, printable_line
 from m3agent.util.table import columns
@@ -94,6 +94,26 @@ def mcp_distrust(repo: Repo = Path()) -> None:
     path = _project_file(repo)
     was = distrust(path, state_folder())
     print_note(printable_line(f"{'no longer trusted' if was else 'was not trusted'}: {path}", PATH))
+
+
+@mcp_app.command("serve")
+def mcp_serve(repo: Repo = Path()) -> None:
+    """Serve other agents over standard input and output: they can verify patches and read verdicts.
+
+    An agent starts this command; it is not for a terminal. Exit codes: 0 the agent disconnected; 2 wrong use.
+    """
+    import sys
+
+    from m3agent.agent.mcp.toolset import is_installed
+
+    if not is_installed():
+        raise UsageError("m3agent mcp serve needs m3agent[mcp]: install it as docs/install.md says.")
+    from m3agent.agent.mcp_server import serve
+
+    check_folder(repo)
+    if sys.stdin is not None and sys.stdin.isatty():
+        say("waiting for messages of an agent (docs/agents.md); Ctrl-D ends it")
+    run(serve(repo.resolve(), state_folder()))
 
 
 def _repository(repo: Path) -> Repository:

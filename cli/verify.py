@@ -40,12 +40,6 @@ SETTINGS = (
     *("reruns", "verify_minutes", "baseline_minutes", "github_api", "yes"),
 )
 """The settings that a verification needs."""
-NEXT = {
-    "verified": "next: read the patch; a verified patch can still be wrong",
-    "unverified": "next: add a test that fails without the patch, to the patch or in a commit before it, and verify again",
-    "failed": "next: change the patch, and verify again",
-}
-"""What to do after each verdict."""
 OTHER_PYTHON = "next: name an image that has this Python with --image, and verify again"
 """What to do if the tests ran on a Python that the project does not accept."""
 MEND = "next: mend what keeps the tests from running, and verify again"
@@ -183,11 +177,12 @@ async def _verify(
 
 def _next_step(verdict: Verdict, reason: str) -> str:
     """Return what to do after a verdict."""
+    from m3agent.agent.certificate.table import NEXT
     from m3agent.agent.verify.rules import NO_RUN, NOT_TESTED, UNTESTABLE
 
     if reason.startswith(NOT_TESTED):
         return OTHER_PYTHON
-    return MEND if reason.startswith((NO_RUN, UNTESTABLE)) else NEXT[verdict]
+    return MEND if reason.startswith((NO_RUN, UNTESTABLE)) else f"next: {NEXT[verdict]}"
 
 
 async def _check(certificate: Path, source: Source, repo: Path, flags: Flags, *, as_json: bool) -> int:

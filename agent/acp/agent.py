@@ -35,11 +35,13 @@ from acp.schema import (
     SessionMode,
     SessionModeState,
     SessionResumeCapabilities,
+    SetSessionConfigOptionResponse,
     SetSessionModeResponse,
 )
 
 from m3agent import __version__
 from m3agent.agent.acp.blocks import read_prompt
+from m3agent.agent.acp.options import MODES, checked, commands, options_of, shown
 from m3agent.agent.acp.session import ClientSession
 from m3agent.agent.acp.store import Mode, OpenSession, all_sessions, new_session, open_session
 from m3agent.agent.exit_codes import FAILURES
@@ -57,14 +59,11 @@ T = TypeVar("T")
 McpServers: TypeAlias = Sequence[Any]
 """The MCP servers that a client passes on, as models of the SDK."""
 
-MODES = (
-    (Mode.ASK, "Ask", "Shows each patch, and writes it once you allow it"),
-    (Mode.AUTO, "Auto", "Writes each patch that passed its checks"),
-    (Mode.READ_ONLY, "Read-only", "Shows each patch, and writes nothing"),
-)
 PAGE = 50
 """Number of sessions in one page of the list."""
 AUTH = "environment"
+AFTER = 0.2
+"""Seconds after which a client is told the commands of a new session."""
 
 
 class AcpAgent:
@@ -116,7 +115,10 @@ class AcpAgent:
         """Create a session in a folder."""
         folder = _folder(cwd)
         kept = await _with_protocol_errors(asyncio.to_thread(new_session, state_dir(os.environ), str(folder)))
-        return NewSessionResponse(session_id=self._open(kept, mcp_servers).id, modes=_modes(kept))
+        session = self._open(kept, mcp_servers)
+        return NewSessionResponse(
+            session_id=session.id, modes=_modes(kept), config_options=await self._options(session)
+        )
 
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
@@ -124,13 +126,14 @@ class AcpAgent:
         """Open an existing session, and send the client everything that has happened in it."""
         session = await self._reopen(cwd, session_id, mcp_servers)
         await session.replay()
-        return LoadSessionResponse(modes=_modes(session.kept))
+        return LoadSessionResponse(modes=_modes(session.kept), config_options=await self._options(session))
 
     async def resume_session(
         self, cwd: str, session_id: str, mcp_servers: McpServers | None = None, **_: Any
     ) -> ResumeSessionResponse:
         """Open an existing session."""
-        return ResumeSessionResponse(modes=_modes((await self._reopen(cwd, session_id, mcp_servers)).kept))
+        session = await self._reopen(cwd, session_id, mcp_servers)
+        return ResumeSessionResponse(modes=_modes(session.kept), config_options=await self._options(session))
 
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
@@ -163,6 +166,27 @@ class AcpAgent:
         await self._client.session_update(session_id=session_id, update=update_current_mode(mode_id))
         return SetSessionModeResponse()
 
+    async def set_config_option(
+        self, config_id: str, session_id: str, value: str | bool, **_: Any
+    ) -> SetSessionConfigOptionResponse:
+        """Set an option from now on. The mode is one of them."""
+        session = self._session(session_id)
+        settings = await _with_protocol_errors(asyncio.to_thread(session.settings))
+        try:
+            chosen = checked(options_of(settings), config_id, value)
+        except UsageError as error:
+            raise _refused(str(error)) from None
+        if config_id == "mode":
+            await self.set_session_mode(chosen, session_id)
+        else:
+            session.kept.write("chosen", option=config_id, value=chosen)
+        return SetSessionConfigOptionResponse(config_options=await self._options(session))
+
+    async def _options(self, session: ClientSession) -> list[Any]:
+        """Return the options of a session as the protocol has them."""
+        settings = await _with_protocol_errors(asyncio.to_thread(session.settings))
+        return list(shown(options_of(settings), session.kept.record))
+
     async def prompt(self, prompt: Sequence[Block], session_id: str, **_: Any) -> PromptResponse:
         """Work on a prompt to its end."""
         session = self._session(session_id)
@@ -191,7 +215,13 @@ class AcpAgent:
         assert self._client is not None
         session = ClientSession(self._client, kept, state_dir(os.environ), from_editor(mcp or ()))
         self._sessions[session.id] = session
+        # after the response that names the session: an editor may drop updates of sessions that it does not know
+        asyncio.get_running_loop().call_later(AFTER, self._tell_commands, session)
         return session
+
+    def _tell_commands(self, session: ClientSession) -> None:
+        told = asyncio.ensure_future(session.client.session_update(session_id=session.id, update=commands()))
+        told.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def _reopen(self, cwd: str, session_id: str, mcp: McpServers | None) -> ClientSession:
         folder = str(_folder(cwd))

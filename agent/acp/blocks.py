@@ -30,6 +30,9 @@ if TYPE_CHECKING:
         | EmbeddedResourceContentBlock
     )
 
+ASK = "/ask"
+"""Begins a prompt that is a question: it is answered, and no file changes."""
+
 
 @dataclass(frozen=True)
 class AcpPrompt:
@@ -43,13 +46,23 @@ class AcpPrompt:
     """The images of the prompt."""
 
     @property
+    def is_question(self) -> bool:
+        """Whether only an answer is wanted."""
+        return self.typed.startswith(f"{ASK} ")
+
+    @property
     def title(self) -> str:
         """The title of the issue, taken from what the person typed."""
-        return title_of(self.typed)
+        return title_of(self.typed.removeprefix(f"{ASK} "))
+
+    @property
+    def wanted(self) -> str:
+        """The text without the command that it begins with."""
+        return self.text.strip().removeprefix(f"{ASK} ")
 
     def issue(self) -> Issue:
         """Return the prompt as an issue."""
-        text = f"{self.text.strip()}\n"
+        text = f"{self.wanted}\n"
         digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
         return Issue(self.title, text, "acp", digest, self.images)
 

@@ -11,15 +11,17 @@ import contextlib
 import dataclasses
 import functools
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from acp.helpers import update_agent_message_text, update_user_message_text
-from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallUpdate, Usage
+from acp.helpers import update_agent_message_text, update_tool_call, update_user_message_text
+from acp.schema import AllowedOutcome, PermissionOption, PromptResponse, ToolCallStart, ToolCallUpdate, Usage
 
 from m3agent.agent.acp.blocks import AcpPrompt
+from m3agent.agent.acp.options import USUAL
 from m3agent.agent.acp.store import Mode, OpenSession
 from m3agent.agent.acp.updates import STEPS, Update, Updates, diffs, plan
 from m3agent.agent.context.neutralise import harmless
@@ -29,6 +31,7 @@ from m3agent.agent.fix.finalize import Change, FixResult
 from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.images import fitting
+from m3agent.agent.loop.prompt import ANSWERS
 from m3agent.agent.loop.resume import rebased, resume_point
 from m3agent.agent.loop.turn_events import answer_of
 from m3agent.agent.mcp.config import configured
@@ -40,6 +43,7 @@ from m3agent.agent.session.log_reader import LOG, Line, SessionLog, read_log
 from m3agent.agent.session.session import Session
 from m3agent.agent.session.usage import Totals
 from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.settings.settings import Settings
 from m3agent.tools.mcp.server import McpServer
 from m3agent.util.errors import HANDED_OVER, EnvironmentFault, M3AgentError, Status, UsageError
 from m3agent.util.sanitize import printable_line
@@ -74,6 +78,11 @@ class ClientSession:
         """The id that the client uses."""
         return self.kept.record.id
 
+    def settings(self) -> Settings:
+        """Return the settings in force, with what the person chose in the editor. Raises UsageError."""
+        chosen = {name: value for name, value in self.kept.record.chosen.items() if value != USUAL}
+        return load_settings(Path(self.kept.record.cwd), {"attempts": 1, **chosen}, os.environ).settings
+
     async def prompt(self, asked: AcpPrompt) -> PromptResponse:
         """Work on a prompt to its end. After a cancellation nothing keeps running, and the files stay on the disk.
 
@@ -85,11 +94,13 @@ class ClientSession:
         try:
             repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
             result = await self._work(repository, asked, sender)
-            said = _summary(result)
+            answered = result.status is Status.EMPTY and bool(result.words)
+            said = "" if answered else _summary(result)
             if result.status in HANDED_OVER and result.change is not None:
                 said += await self._hand_over(repository, result, result.change, sender)
             sender.tell(plan(len(STEPS), isolated=result.isolated))
-            sender.tell(update_agent_message_text(f"\n\n{said}"))
+            if said:
+                sender.tell(update_agent_message_text(f"\n\n{said}"))
             self.kept.write("ended", status=str(result.status), said=said)
             stop: StopReason = "max_turn_requests" if result.status is Status.LIMIT else "end_turn"
             return PromptResponse(stop_reason=stop, usage=sender.usage())
@@ -108,7 +119,7 @@ class ClientSession:
             self.kept.write("ended", status=str(status), said=said)
 
     async def _work(self, repository: Repository, asked: AcpPrompt, sender: _Sender) -> FixResult:
-        settings = load_settings(Path(self.kept.record.cwd), {"attempts": 1}, os.environ).settings
+        settings = await asyncio.to_thread(self.settings)
         earlier = self._earlier_log()
         if earlier is None:
             session, lines = Session.create(self.state, []), list[Line]()
@@ -118,7 +129,9 @@ class ClientSession:
             point, notes = None, list[str]()
             if lines:
                 now = (await asyncio.to_thread(workspace_of, repository, session.folder, notes.append)).base
-                point = rebased(resume_point(lines), now, harmless(asked.text.strip()))
+                wanted = harmless(asked.wanted)
+                tell = ANSWERS["only"].format(wanted) if asked.is_question else wanted
+                point = rebased(resume_point(lines), now, tell)
             self.kept.write("fix", session=session.id)
             updates = Updates(repository.root or repository.git_dir, session.folder, sender.tell)
             for note in notes:
@@ -142,6 +155,7 @@ class ClientSession:
                 resume=point,
                 mcp=configured(repository, settings, self.state, os.environ, updates.note, passed_on),
                 may_call=functools.partial(self._may_call, sender),
+                answer="only" if asked.is_question else "allowed",
             )
             await check(request, self.state, updates.note)
             result = await fix(
@@ -211,7 +225,7 @@ class ClientSession:
         if self.kept.record.mode is Mode.AUTO or name in self._allowed:
             return True
         call = ToolCallUpdate(
-            tool_call_id=f"{self.id}-{name}",
+            tool_call_id=f"{self.id}-permission-{secrets.token_hex(8)}",
             title=f"Call {name}, outside the sandbox",
             kind="other",
             status="pending",
@@ -230,9 +244,14 @@ class ClientSession:
             PermissionOption(option_id=ALWAYS, name=always, kind="allow_always"),
             PermissionOption(option_id=REJECT, name=reject, kind="reject_once"),
         ]
+        # announced first: an editor may not know a call that only a permission names
+        sender.tell(ToolCallStart(session_update="tool_call", **call.model_dump(exclude={"session_update"})))
         await sender.flush()
         answer = await self.client.request_permission(session_id=self.id, tool_call=call, options=options)
-        return answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
+        chosen = answer.outcome.option_id if isinstance(answer.outcome, AllowedOutcome) else REJECT
+        ended: Literal["completed", "failed"] = "completed" if chosen in (ALLOW, ALWAYS) else "failed"
+        sender.tell(update_tool_call(call.tool_call_id, status=ended))
+        return chosen
 
     async def replay(self) -> None:
         """Send the client everything that has happened in this session."""

@@ -42,6 +42,8 @@ class Record:
     """Title of the first prompt; empty before it."""
     mode: Mode = Mode.ASK
     """What happens with patches."""
+    chosen: dict[str, str] = field(default_factory=dict)
+    """The settings that the person chose in the editor, by their names."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """What happened, oldest first."""
 
@@ -57,6 +59,8 @@ class Record:
         match entry["kind"]:
             case "mode":
                 self.mode = Mode(entry["mode"])
+            case "chosen":
+                self.chosen[entry["option"]] = entry["value"]
             case "prompt":
                 self.title = self.title or entry["title"]
 

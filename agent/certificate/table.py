@@ -16,6 +16,12 @@ MOST = 300
 """Most characters of an entry. Names and texts come from the repository and the patch."""
 WIDTH = 13
 """Characters of the first column."""
+NEXT = {
+    "verified": "read the patch; a verified patch can still be wrong",
+    "unverified": "add a test that fails without the patch, to the patch or in a commit before it, and verify again",
+    "failed": "change the patch, and verify again",
+}
+"""What to do after each verdict."""
 
 Row = tuple[str, str]
 """A name and a text."""

@@ -6,6 +6,7 @@ Neither way overwrites uncommitted changes, unless the caller allows it with `ov
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import secrets
 import stat
@@ -21,7 +22,10 @@ from m3agent.sandbox.store.workspace import Patch, TreeId, Workspace
 from m3agent.util.counted import first_of
 from m3agent.util.errors import PermissionRefused, UsageError
 from m3agent.util.plain_file import open_plain
+from m3agent.util.private_file import read_file, write_file
 
+WRITTEN = "written.json"
+"""A file in a session's folder. It names the files that were written into the work tree, so that they can be taken back."""
 STAGED = "m3agent"
 """A folder in the git folder of the user's repository. Files are written here in full before they move into
 the work tree.
@@ -192,17 +196,70 @@ def apply_to_work_tree(
         PermissionRefused: A file has uncommitted changes, changed since the session started, lies behind a
             symbolic link or in a submodule, or cannot be written.
     """
-    root = repository.root
-    if root is None:
+    written = _to_write(repository, workspace, patch)
+    if not over_uncommitted:
+        refuse_dirty(repository, written)
+    _refuse_moved(repository, workspace, written, "the fix started")
+    if written.paths:
+        record = _record(workspace)
+        paths = {*_recorded(record), *written.paths}
+        write_file(str(record), json.dumps(sorted(paths)).encode())
+    return _write_patch(repository, workspace, written)
+
+
+def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[str, ...]:
+    """Take back what `apply_to_work_tree` wrote of a patch: all of it, or nothing.
+
+    Args:
+        repository: The user's repository.
+        workspace: The workspace that holds the trees of the patch.
+        patch: The patch.
+
+    Returns:
+        The paths that were written.
+
+    Raises:
+        UsageError: Nothing of the patch was written, or it was taken back already.
+        PermissionRefused: A file changed since, or cannot be written. Then no file is changed.
+    """
+    record = _record(workspace)
+    written = _recorded(record)
+    if not written:
+        raise UsageError("nothing of this patch was written into the work tree, or it was undone already")
+    applied = Workspace(workspace.store, patch.tree)
+    back = dataclasses.replace(applied.patch(patch.base), paths=tuple(p for p in patch.paths if p in written))
+    back = _to_write(repository, applied, back)
+    _refuse_moved(repository, applied, back, "the patch was written")
+    paths = _write_patch(repository, applied, back)
+    record.unlink()
+    return paths
+
+
+def _record(workspace: Workspace) -> Path:
+    """Return the file with the paths that were written, in the folder of the session."""
+    return workspace.store.git_dir.parent / WRITTEN
+
+
+def _recorded(record: Path) -> list[str]:
+    data = read_file(str(record))
+    return [] if data is None else json.loads(data)
+
+
+def _to_write(repository: Repository, workspace: Workspace, patch: Patch) -> Patch:
+    """Return a patch without the files that match it already. Raises UsageError, PermissionRefused."""
+    if repository.root is None:
         raise UsageError("a bare repository has no work tree to apply a patch to: use --branch NAME")
     _refuse_submodules(repository, patch)
-    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
+    patched, root = workspace.entries(patch.tree), repository.root
     left = [path for path in patch.paths if not _is_there(root / path, workspace, patched.get(path))]
-    patch = dataclasses.replace(patch, paths=tuple(left))
-    if not over_uncommitted:
-        refuse_dirty(repository, patch)
-    for path in patch.paths:
-        _refuse_moved(root, path, workspace, base.get(path))
+    return dataclasses.replace(patch, paths=tuple(left))
+
+
+def _write_patch(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[str, ...]:
+    """Write the files of a patch: all of them, or none. Return their paths."""
+    root = repository.root
+    assert root is not None
+    base, patched = workspace.entries(patch.base), workspace.entries(patch.tree)
     try:
         with scratch_folder(repository.git_dir, STAGED) as staged:
             _write_all(root, patch.paths, base, patched, workspace, staged)
@@ -495,11 +552,20 @@ def _link_target(link: Path) -> bytes:
     return os.readlink(os.fsencode(link))  # noqa: PTH115
 
 
-def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | None) -> None:
-    """Refuse a file that is not as it was when the session started."""
-    target = root / path
-    if target.parent.resolve() != (root.resolve() / path).parent:
-        raise PermissionRefused(f"{target} is behind a symbolic link: nothing was written")
+def _refuse_moved(repository: Repository, workspace: Workspace, patch: Patch, since: str) -> None:
+    """Refuse a patch if one of its files is not as it was when that happened what `since` says."""
+    root, base = repository.root, workspace.entries(patch.base)
+    assert root is not None
+    for path in patch.paths:
+        target = root / path
+        if target.parent.resolve() != (root.resolve() / path).parent:
+            raise PermissionRefused(f"{target} is behind a symbolic link: nothing was written")
+        if not _is_same(target, workspace, base.get(path)):
+            raise PermissionRefused(f"{target} has changed since {since}: nothing was written")
+
+
+def _is_same(target: Path, workspace: Workspace, old: TreeEntry | None) -> bool:
+    """Return whether a file is as an old one, or missing if there was none. Raises PermissionRefused."""
     now: os.stat_result | None = None
     try:
         now = target.lstat()
@@ -513,11 +579,8 @@ def _refuse_moved(root: Path, path: str, workspace: Workspace, old: TreeEntry | 
         raise PermissionRefused(f"{target} is a folder now: nothing was written")
     expected = None if old is None else workspace.store.get_blob(old.sha)
     if now is None or expected is None:
-        same = now is None and expected is None
-    else:
-        same = _link_target(target) == expected if stat.S_ISLNK(now.st_mode) else _has(target, expected)
-    if not same:
-        raise PermissionRefused(f"{target} has changed since the fix started: nothing was written")
+        return now is None and expected is None
+    return _link_target(target) == expected if stat.S_ISLNK(now.st_mode) else _has(target, expected)
 
 
 def _write(target: Path, workspace: Workspace, entry: TreeEntry) -> None:

@@ -189,6 +189,8 @@ class Attempt:
                 if point.returned and point.returned["turn"] == point.turn and loop.awaits_user:
                     loop.user_message = loop.user_message or point.returned["text"]  # logged, but not sent
             self.outcome = await loop.run(self.pending)
+            if self.request.answer == "only":
+                await self.sandbox.rollback(self.sandbox.workspace.base)
             await self._take_patch()
         finally:
             cache_is_warm.set()
@@ -232,7 +234,7 @@ class Attempt:
             self.evidence = None
         elif patch.tree == self.returned_tree:
             return ""
-        if self.rounds >= most or patch.empty:
+        if self.rounds >= most or patch.empty or self.request.answer == "only":
             return ""
         await verify()
         if self.is_verified or loop.limits.reached():
@@ -330,6 +332,7 @@ class Attempt:
             suites=run_context.suites,
             submodules=run_context.submodules,
             hint=self.variation.hint,
+            answer=self.request.answer,
         )
 
     def _new_loop(
@@ -374,4 +377,5 @@ class Attempt:
             window,
             baseline=lambda: baseline.known,
             append_only=training,
+            answer=self.request.answer,
         )

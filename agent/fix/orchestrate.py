@@ -281,7 +281,8 @@ async def _work(attempts: Sequence[Attempt], prepared: PreparedFix) -> None:
         except FAILURES as error:
             attempt.failure = error
 
-    baseline.start()
+    if first.request.answer != "only":
+        baseline.start()
     tasks = {asyncio.create_task(make(attempt)): attempt for attempt in attempts}
     pending = set(tasks)
     try:

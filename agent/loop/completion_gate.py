@@ -91,6 +91,8 @@ class State:
 
     changed: bool
     """Whether any file of the repository has changed."""
+    may_answer: bool = False
+    """Whether an answer without a change is a result, because the user may have asked something."""
     tested: bool
     """Whether a test with a known outcome has run since the last change."""
     unclear: str = ""
@@ -145,7 +147,8 @@ def _lacking(text: str, state: State, stated: Container[str]) -> Missing:
             "No file of the repository has changed. Make the change that fixes the issue, or, if there is nothing to "
             f"change, answer with one line that starts with '{NO_CHANGE}' and says why."
         )
-        return Missing() if NO_CHANGE.lower() in stated else Missing("no_change", told)
+        is_answer = NO_CHANGE.lower() in stated or (state.may_answer and text.strip())
+        return Missing() if is_answer else Missing("no_change", told)
     if not state.tested:
         return _untested(state, is_stated=NOT_TESTED.lower() in stated)
     pinned = pinned_tests(text)

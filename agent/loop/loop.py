@@ -80,6 +80,9 @@ class Loop:
     """Each request must begin with the last one and its answer, and be of the same form. So nothing is summarised, no
     last words are asked for, and a repetitive answer ends the session."""
 
+    answer: prompt.Answer = "no"
+    """Whether an answer without a change is a result."""
+
     def resume_from(self, point: ResumePoint) -> None:
         """Take over the state from an earlier process of this session."""
         self.model.turn, self.user_message = point.turn, point.tell
@@ -170,11 +173,14 @@ class Loop:
 
     def _missing(self, said: str, tree: str) -> completion_gate.Missing:
         """Return what the completion gate tells the model."""
+        if self.answer == "only":
+            return completion_gate.Missing()
         tests, baseline = self.calls.tests, self.baseline()
         red = set() if tree == self.named_red else tests.red_on(tree)
         broken, added = broken_and_added(red, baseline) if baseline is not None else ([], [])
         state = completion_gate.State(
             changed=tree != self.sandbox.workspace.base,
+            may_answer=self.answer != "no",
             tested=tests.tree == tree,
             unclear=tests.why_unclear(tree),
             not_counted=tests.not_counted == tree,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TypedDict
 
 from m3agent.agent.certificate.build import Change, statement_of
 from m3agent.agent.certificate.environment import described_environment
@@ -18,7 +19,7 @@ from m3agent.agent.fix.suites import suites_of, without_suites
 from m3agent.agent.issue.load import Issue
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import Repository
-from m3agent.agent.repo.snapshot import scratch_folder
+from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
 from m3agent.agent.settings.settings import Settings
 from m3agent.agent.verify.baseline import Baseline, BaselineRun, KeptBaselines
 from m3agent.agent.verify.tree_runs import TreeRuns
@@ -29,6 +30,7 @@ from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.test_report import TestReport
+from m3agent.util.errors import EnvironmentFault
 from m3agent.util.sanitize import printable_line
 
 MOST_RED = 3
@@ -90,14 +92,14 @@ async def verify_patch(
         if change.patch.empty or not expected(change):
             return change
         evidence, environment = await verify_change(change, request, state, folder, say)
-        for line in _why_red(evidence):
+        for line in why_red(evidence):
             say(line)
         return await asyncio.to_thread(
             statement_of, change, evidence, environment, settings, started, request.issue
         )
 
 
-def _why_red(evidence: Verification) -> Iterator[str]:
+def why_red(evidence: Verification) -> Iterator[str]:
     """Yield why tests are red with a failed patch: those that it breaks or adds, otherwise those that stay red."""
     if evidence.verdict != "failed":
         return
@@ -154,6 +156,55 @@ async def verify_change(
                 await ended[1].close()
         await runs.sandboxes.close_unused()
     return evidence, environment
+
+
+class BaselineCounts(TypedDict):
+    """The result of the tests of a tree."""
+
+    passed: int
+    """Number of green tests."""
+    red: list[str]
+    """Ids of the red tests."""
+    skipped: int
+    """Number of skipped tests."""
+    complete: bool
+    """Whether all tests had time."""
+    known: bool
+    """Whether the result is that of an earlier run."""
+
+
+async def baseline_of(request: VerifyRequest, say: Callable[[str], None], state: Path) -> BaselineCounts:
+    """Run the tests of the work tree as it is, or return a known result. The arguments are those of `verify_patch`.
+
+    Raises:
+        UsageError, EnvironmentFault, SandboxError: As for `verify_patch`.
+    """
+    found = list[Baseline]()
+    with scratch_folder(state) as folder:
+        workspace = await asyncio.to_thread(workspace_of, request.repository, folder, say)
+        runs, spec, backend = await fresh_runs_for(request, workspace, state, folder, say)
+        try:
+            untouched = await runs.sandboxes.first(workspace.base)
+            kept = KeptBaselines(state)
+            run = baseline_run(runs, untouched, spec, backend, request.settings, kept, found.append)
+            try:
+                await run.partial()
+            finally:
+                await run.close()
+        finally:
+            await runs.sandboxes.close_unused()
+    if not found:
+        raise EnvironmentFault(
+            "the tests of the work tree did not finish: run `m3agent doctor` to see what is missing"
+        )
+    report = found[0].report
+    return BaselineCounts(
+        passed=len(report.passed),
+        red=sorted(report.red),
+        skipped=len(report.skipped),
+        complete=report.complete,
+        known=found[0].cached,
+    )
 
 
 async def fresh_runs_for(

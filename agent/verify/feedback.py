@@ -100,7 +100,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
         ("still_red", "These tests are red with and without your change", still_red),
     )
     parts |= {
-        kind: _named(title, idents, errors, red_before(evidence.after, evidence.before))
+        kind: named_tests(title, idents, errors, red_before(evidence.after, evidence.before))
         for kind, title, idents in named
         if idents
     }
@@ -123,7 +123,7 @@ def _parts(evidence: Verification) -> dict[FeedbackKind, str]:
     repeats = evidence.repeats
     if unstable := (repeats.unstable | repeats.always_red) & {*evidence.fixed}:
         title = "These tests are red in some runs with your change"
-        parts["unstable"] = _named(title, sorted(unstable), {**errors, **repeats.errors})
+        parts["unstable"] = named_tests(title, sorted(unstable), {**errors, **repeats.errors})
     if not parts and evidence.rule in ("no_red_test", "inseparable"):
         parts["no_red_test"] = "Write a test that fails without your change and passes with it."
     return parts
@@ -143,7 +143,7 @@ def refused_change(error: PathEscapes, number: int, most: int) -> Feedback:
     return Feedback(("refused",), redact_text(text), ())
 
 
-def _named(
+def named_tests(
     title: str,
     idents: Sequence[str],
     errors: Mapping[str, str],

@@ -58,6 +58,9 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
         assert done.stderr == f"m3agent: {said}\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
+    for code in (0, 2):
+        assert run("apply", "--undo", cwd=repo).returncode == code
+        assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
 
 @pytest.mark.slow

@@ -115,7 +115,8 @@ async def test_fix_streams_updates_and_applies_the_accepted_patch(fixes: Fixes, 
         said = client.texts("agent_message_chunk")
         assert "add() subtracted; it adds now." in said
         assert "**Verified**" in said and "Written to the work tree: calc.py" in said
-        edit, test = client.of("tool_call")
+        edit, test, announced = client.of("tool_call")
+        assert announced.tool_call_id == question.tool_call_id
         assert (edit.kind, edit.status, edit.locations[0].path) == (
             "edit",
             "in_progress",
@@ -133,6 +134,45 @@ async def test_fix_streams_updates_and_applies_the_accepted_patch(fixes: Fixes, 
         assert (await client.agent.list_sessions(cwd=str(tmp_path))).sessions == []
     incoming = [message for direction, message in client.wire if direction == "incoming"]
     assert all(message["jsonrpc"] == "2.0" for message in incoming)
+
+
+async def test_a_question_is_answered(fixes: Fixes) -> None:
+    repo = fixes.repo(UNTESTED)
+    fixes.model.answers = [says("It subtracts."), FIX, says("As I said, it subtracts.")]
+    async with working(fixes, "allow") as client:
+        session = await begun(client, repo)
+        done = await asked(client, session, "What does add() do?")
+        assert done.stop_reason == "end_turn"
+        assert client.texts("agent_message_chunk") == "It subtracts."
+        await asked(client, session, "/ask Are you sure?")
+        assert "/ask" not in json.dumps(fixes.chats[-1].json["messages"])
+        assert client.texts("agent_message_chunk").endswith("As I said, it subtracts.")
+    assert client.asked == []
+    assert len(fixes.chats) == 3
+    assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
+
+
+async def test_options_and_commands(fixes: Fixes) -> None:
+    repo = fixes.repo(UNTESTED)
+    fixes.model.answers = [says("It subtracts.")]
+    async with working(fixes, "allow") as client:
+        session = await begun(client, repo)
+        changed = await client.agent.set_config_option(
+            config_id="thinking", session_id=session, value="disabled"
+        )
+        assert {option.id: option.current_value for option in changed.config_options} == {
+            "mode": "ask",
+            "model": "default",
+            "thinking": "disabled",
+        }
+        await client.agent.set_config_option(config_id="mode", session_id=session, value="auto")
+        assert client.of("current_mode_update")[-1].current_mode_id == "auto"
+        for option, value in (("thinking", "wild"), ("wild", "x"), ("mode", "wild")):
+            with pytest.raises(RequestError, match="wild"):
+                await client.agent.set_config_option(config_id=option, session_id=session, value=value)
+        await asked(client, session, "What does add() do?")
+        assert [each.name for each in client.of("available_commands_update")[0].available_commands] == ["ask"]
+    assert '"disabled"' in json.dumps(fixes.chats[-1].json) or "False" in str(fixes.chats[-1].json)
 
 
 @pytest.mark.slow  # quick: test_fix_streams_updates_and_applies_the_accepted_patch
@@ -445,6 +485,9 @@ async def test_tools_of_client_servers_need_permission(fixes: Fixes, answer: str
         session = await begun(client, repo, passed_on)
         assert (await asked(client, session)).stop_reason == "end_turn"
     about = [call for call in client.asked if "mcp__odd__echo" in call.title]
+    announced = [call.tool_call_id for call in client.of("tool_call")]
+    assert len({*announced}) == len(announced)
+    assert {call.tool_call_id for call in client.asked} <= {*announced}
     assert len(about) == (1 if answer == "always" else 2)
     assert about[0].raw_input == {"text": "x"}
     results = [m["content"] for m in fixes.chats[2].json["messages"] if m["role"] == "tool"]

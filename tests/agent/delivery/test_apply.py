@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.agent.delivery.apply import HandOver, apply_to_work_tree, check_branch, commit_to_branch
+from m3agent.agent.delivery.apply import HandOver, apply_to_work_tree, check_branch, commit_to_branch, undo
 from m3agent.agent.repo.repository import Repository, open_repository
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Patch, Workspace
@@ -117,6 +117,58 @@ def unwritable(folder: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["chattr", "-i", str(folder)], check=True)
+
+
+# -- taken back -------------------------------------------------------------------------------------------
+
+
+def take_back(made: Made) -> tuple[str, ...]:
+    return undo(made.repository, made.workspace, made.patch)
+
+
+def test_undo_restores_every_kind_of_change(make: MakePatch) -> None:
+    made = make()
+    before = snapshot(made.root)
+    made.apply()
+    assert sorted(take_back(made)) == sorted(made.patch.paths)
+    assert snapshot(made.root) == before
+    with pytest.raises(UsageError, match="undone already"):
+        take_back(made)
+    made.apply()
+    take_back(made)
+    assert snapshot(made.root) == before
+
+
+def test_undo_writes_nothing_if_a_file_changed(make: MakePatch) -> None:
+    made = make()
+    made.apply()
+    (made.root / "run.sh").write_text("mine\n")
+    before = snapshot(made.root)
+    with pytest.raises(PermissionRefused, match=r"run\.sh has changed since the patch was written"):
+        take_back(made)
+    assert snapshot(made.root) == before
+    (made.root / "run.sh").write_text("echo\n")
+    take_back(made)
+    assert (made.root / "a.py").read_text() == "one\n"
+
+
+def test_undo_leaves_what_the_user_wrote(make: MakePatch) -> None:
+    made = make([("a.py", REGULAR, b"ONE\n"), ("d/c.py", REGULAR, b"THREE\n")])
+    with pytest.raises(UsageError, match="nothing of this patch was written"):
+        take_back(made)
+    (made.root / "a.py").write_text("ONE\n")
+    made.apply()
+    assert take_back(made) == ("d/c.py",)
+    assert (made.root / "a.py").read_text() == "ONE\n"
+
+
+def test_a_refused_patch_leaves_nothing_to_undo(make: MakePatch) -> None:
+    made = make()
+    (made.root / "a.py").write_text("mine\n")
+    with pytest.raises(PermissionRefused):
+        made.apply()
+    with pytest.raises(UsageError):
+        take_back(made)
 
 
 # -- into the work tree -----------------------------------------------------------------------------------

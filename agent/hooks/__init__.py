@@ -1,0 +1,1 @@
+"""Answer other agents that say "done" with a verdict: their stop hooks, and what installs these."""

@@ -1,0 +1,183 @@
+"""Answer an agent that says it is done: verify what it changed since it began."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from m3agent.agent.certificate.build import Change
+from m3agent.agent.certificate.statement import Base, Source
+from m3agent.agent.context.output import redact_text
+from m3agent.agent.exit_codes import FAILURES
+from m3agent.agent.hooks.agents import Moment
+from m3agent.agent.patches import change as patches
+from m3agent.agent.patches.verification import VerifyRequest, verify_change
+from m3agent.agent.repo.repository import Repository, open_repository
+from m3agent.agent.repo.snapshot import scratch_folder, workspace_of
+from m3agent.agent.settings.loader import load_settings
+from m3agent.agent.verify.feedback import named_tests
+from m3agent.agent.verify.verify import Verification
+from m3agent.sandbox.store.workspace import Workspace
+from m3agent.util.private_file import read_file, write_file
+from m3agent.util.sanitize import printable_line
+
+FOLDER = "hook-sessions"
+"""Folder in the state folder, with one folder for each session of an agent."""
+RECORD = "record.json"
+MOST_DAYS = 14
+"""Days after which an agent's session is forgotten."""
+WRONG = {"lost", "turned_red", "tampering", "own_test_red", "cut_short", "gone"}
+"""Rules by which a change itself is wrong. Tests that are red before and after it are no reason to go on."""
+
+Answer = dict[str, str]
+"""What the agent gets, in the form that Claude Code defined."""
+
+
+@dataclass
+class Record:
+    """What is known about an agent's session."""
+
+    start: str
+    """Tree id of the work tree when the agent began."""
+    commit: str
+    """The commit that was checked out then."""
+    judged: str = ""
+    """Tree id of the last verdict."""
+    rounds: int = 0
+    """Answers in a row that told the agent to go on."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """The hook of one agent."""
+
+    agent: str
+    """The agent's name."""
+    state: Path
+    """The state folder."""
+    rounds: int
+    """Most answers in a row that tell the agent to go on."""
+    minutes: float
+    """Most minutes of a verdict."""
+
+    async def answer(self, moment: Moment, asked: Mapping[str, Any]) -> Answer:
+        """Return the answer to an event. No failure of m3agent stops the agent.
+
+        Args:
+            moment: What happened.
+            asked: What the agent says about it: `cwd`, `session_id`, `stop_hook_active`.
+        """
+        try:
+            async with asyncio.timeout(60 * self.minutes):
+                return await self._answer(moment, asked)
+        except TimeoutError:
+            return _told(f"no verdict, because the tests took longer than {self.minutes:g} minutes")
+        except FAILURES as error:
+            return {} if moment == "start" else _told(f"no verdict: {error}")
+
+    async def _answer(self, moment: Moment, asked: Mapping[str, Any]) -> Answer:
+        folder = self._folder(asked)
+        if moment == "start" and (folder / RECORD).exists():
+            return {}
+        cwd = Path(str(asked.get("cwd") or Path.cwd()))
+        if not _in_repository(cwd):
+            return {}
+        repository = await asyncio.to_thread(open_repository, cwd)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        now = await asyncio.to_thread(workspace_of, repository, folder, _nothing)
+        record = _read(folder)
+        if record is None:
+            _write(folder, Record(now.base, repository.head))
+            _forget(self.state / FOLDER)
+            return {}
+        if moment == "start" or now.base in (record.start, record.judged):
+            return {}
+        record.judged = now.base
+        if not asked.get("stop_hook_active"):
+            record.rounds = 0
+        evidence = await self._verdict(repository, now, record)
+        answer = self._said(evidence, record)
+        _write(folder, record)
+        return answer
+
+    async def _verdict(self, repository: Repository, now: Workspace, record: Record) -> Verification:
+        settings = load_settings(repository.root or repository.git_dir, {}, os.environ).settings
+        workspace = Workspace(now.store, record.start)
+        patch = workspace.patch(now.base)
+        base = Base(commit=record.commit, tree=record.start, uncommitted=0)
+        change = Change(workspace, patch, patch.text, base, Source(kind="work tree", commit=None))
+        request = VerifyRequest(patches.Source(), repository, settings)
+        with scratch_folder(self.state) as logs:
+            return (await verify_change(change, request, self.state, logs, _nothing))[0]
+
+    def _said(self, evidence: Verification, record: Record) -> Answer:
+        """Return the answer for a verdict, and count it."""
+        if evidence.rule not in WRONG:
+            record.rounds = 0
+            return _told(f"{evidence.verdict}: {evidence.reason}")
+        if record.rounds >= self.rounds:
+            return _told(f"{evidence.verdict}: {evidence.reason}; the agent was told {record.rounds} times")
+        record.rounds += 1
+        return {"decision": "block", "reason": _message(evidence, record.rounds, self.rounds)}
+
+    def _folder(self, asked: Mapping[str, Any]) -> Path:
+        name = json.dumps([self.agent, str(asked.get("session_id")), str(asked.get("cwd"))])
+        return self.state / FOLDER / hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
+def _message(evidence: Verification, number: int, most: int) -> str:
+    """Return what the agent is told about a change that is wrong."""
+    parts = [
+        (
+            "This is not done. m3agent ran the tests in fresh sandboxes, without your changes of this session and with them "
+            f"(answer {number} of at most {most}): {evidence.reason}."
+        )
+    ]
+    added = "These tests that your changes add or edit are red"
+    for title, idents in (
+        ("These tests pass without your changes and do not pass with them", evidence.broken),
+        (added, evidence.added_red),
+    ):
+        if idents:
+            parts.append(named_tests(title, idents, evidence.errors))
+    parts.append(
+        "Correct your changes, or a test that is itself wrong. Then run the tests and say that you are done."
+    )
+    return redact_text("\n\n".join(parts))
+
+
+def _told(text: str) -> Answer:
+    """Return an answer that lets the agent stop and tells the person something."""
+    return {"systemMessage": printable_line(f"m3agent: {text}", 500)}
+
+
+def _in_repository(folder: Path) -> bool:
+    return any((each / ".git").exists() for each in (folder, *folder.parents))
+
+
+def _nothing(_: str) -> None:
+    """Drop a note: an agent shows what a hook prints as an error."""
+
+
+def _read(folder: Path) -> Record | None:
+    data = read_file(str(folder / RECORD))
+    return None if data is None else Record(**json.loads(data))
+
+
+def _write(folder: Path, record: Record) -> None:
+    write_file(str(folder / RECORD), json.dumps(asdict(record)).encode())
+
+
+def _forget(sessions: Path) -> None:
+    """Remove the sessions that began long ago."""
+    for folder in sessions.iterdir():
+        if time.time() - folder.stat().st_mtime > 86400 * MOST_DAYS:
+            shutil.rmtree(folder, ignore_errors=True)
