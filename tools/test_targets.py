@@ -57,7 +57,7 @@ def targets_in(text: str, files: Collection[str]) -> Targets:
         path = posixpath.normpath(word.partition("::")[0])
         return path in files or path in folders
 
-    if is_path(text) and "::" not in text:
+    if text and is_path(text) and "::" not in text:
         return Targets((text,))
     paths, keyword, in_keyword = list[str](), list[str](), False
     for word in re.split(r"[\s,]+(?=\S)", _COMMAND.sub("", text, count=1)):

@@ -40,8 +40,8 @@ async def called(client: Client, tool: str, **arguments: Any) -> Any:
 async def test_a_patch_is_verified_and_explained(repo: Path, tmp_path: Path) -> None:
     heard: list[str] = []
 
-    async def hear(_: float, __: float | None, message: str | None) -> None:
-        heard.append(str(message))
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(f"{progress} of {total}: {message}")
 
     async with Client(server(repo, tmp_path)) as client:
         before = await called(client, "baseline")
