@@ -142,8 +142,8 @@ def portable(message: Message) -> Message:
     """Return a message with text only and its reasoning in `reasoning_content`, which templates and loaders read."""
     text = text_in(message.get("content"))
     if message.get("role") == "assistant":
-        said = "" if text == NO_ANSWER else text
-        return assistant(reasoning_of(message), said, message.get("tool_calls") or [])
+        text = "" if text == NO_ANSWER else text
+        return assistant(reasoning_of(message), text, message.get("tool_calls") or [])
     return {**message, "content": text}
 
 
