@@ -13,7 +13,7 @@ from m3agent.tools.test_report import TestReport
 _COMMAND = re.compile(
     r"(?:python3? -m |npx |yarn |pnpm (?:exec )?)?(?:pytest|py\.test|vitest(?: run)?|jest)(?= |$) ?"
 )
-_OPTION = re.compile(r"(?:-[ktm]|--testNamePattern)(?:[ =]|$)")
+_OPTION = re.compile(r"(?:-[kt]|--testNamePattern)(?:[ =]|$)")
 _SHOWN = re.compile(r"-[vqsxl]+$|-r\w+$|--(?:verbose|quiet|no-header|color|tb)(?:=\S*)?$")
 """Options of pytest that change only what is shown."""
 _PARAMETERS = re.compile(r"\[.*\]$", re.DOTALL)

@@ -25,7 +25,6 @@ FILES = ["tests/test_a.py", "tests/test_b.py", "tests/odd name.py", "web/a.test.
         ("pytest", ["."], ""),
         ("no/such.py", ["no/such.py"], ""),
         (".", ["."], ""),
-        ("", ["."], ""),
     ],
 )
 def test_paths_ids_and_expressions(text: str, paths: list[str], keyword: str) -> None:
