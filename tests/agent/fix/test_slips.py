@@ -23,21 +23,6 @@ QUICK: Collection[tuple[str, When]] = {
 }
 """Rows that `make test` plays, too."""
 
-MENDED_ELSEWHERE: Collection[tuple[str, When]] = {
-    ("refuses chat_template_kwargs", "always"),
-    ("refuses top_k", "always"),
-    ("names several tests", "always"),
-    ("429 for 65 s", "once"),
-    ("1002 for 65 s", "once"),
-    ("529 for 65 s", "once"),
-    ("200 with an empty body", "once"),
-    ("200 with a web page", "once"),
-    ("200 without choices", "once"),
-    ("llama.cpp's overflow", "once"),
-    ("413 as a web page", "once"),
-}
-"""Rows that the client, the reader of calls or the tools do not mend yet."""
-
 
 def cells() -> list[Any]:
     """Return each row, and when it slips. The two repositories take turns."""
@@ -46,8 +31,6 @@ def cells() -> list[Any]:
         for when in slip.when:
             key = (slip.name, when)
             marks = [] if key in QUICK else [pytest.mark.slow]
-            if key in MENDED_ELSEWHERE:
-                marks.append(pytest.mark.xfail(strict=True))
             made.append(pytest.param(slip, when, id=f"{slip.name}, {when}", marks=marks))
     return made
 
