@@ -6,11 +6,13 @@ The trees are those of commits. Only for the work tree's own changes they have t
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from secrets import token_hex
 from stat import S_ISREG
 
 from m3agent.agent.certificate.build import Change
@@ -23,7 +25,7 @@ from m3agent.agent.forge.connection import ask
 from m3agent.agent.repo.repository import GitCommandFailed, Repository, origin_url
 from m3agent.agent.repo.snapshot import TREES, borrowing_store, workspace_of
 from m3agent.sandbox.errors import PathEscapes
-from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore
+from m3agent.sandbox.store.git import GitFailed, TreeEntry, TreeStore, blob_id
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.util.counted import first_of
 from m3agent.util.daemon_thread import in_background
@@ -37,6 +39,7 @@ _NO_PLACE = "unable to add cache entry for "
 """What git says before a path that it cannot create, such as one in a submodule."""
 _NO_PATCH = re.compile(r"No valid patches in input|unrecognized input")
 """How `git apply` (2.35 and later, and before) refuses a text without any patch."""
+_AT_ONCE = 1000  # files whose contents are read in one call
 _NAMED = 5  # most files that a note names
 _RANGE = re.compile(r"(.*?)\.{2,3}(.*)", re.DOTALL)
 
@@ -254,14 +257,43 @@ class _Reader:
         if untracked := [path for path in sorted(changed - tracked) if path in found]:
             say(f"untracked files are part of the patch: {first_of(untracked, _NAMED)}")
         before = {path: entry for path, entry in found.items() if path not in changed}
-        for entry in self.store.list_tree(commit):
-            if entry.path in changed:
-                before[entry.path] = self._on_disk(entry)
+        old = [entry for entry in self.store.list_tree(commit) if entry.path in changed]
+        before |= {entry.path: entry for entry in self._on_disk(old)}
         tree = self.store.write_tree(before.values())
         return self._change(commit, tree, after, Origin(kind="work tree", commit=None))
 
-    def _on_disk(self, entry: TreeEntry) -> TreeEntry:
-        """Return a file of a commit as git would write it into the work tree, with the user's filters and line ends."""
+    def _on_disk(self, entries: Sequence[TreeEntry]) -> Iterator[TreeEntry]:
+        """Yield files of a commit as git would write them into the work tree, with the user's filters and line ends."""
+        for start in range(0, len(entries), _AT_ONCE):
+            some = entries[start : start + _AT_ONCE]
+            together = [entry for entry in some if S_ISREG(entry.mode) and "\n" not in entry.path]
+            contents = self._filtered(together)
+            changed = [
+                (entry, content)
+                for entry, content in zip(together, contents, strict=True)
+                if blob_id(content, len(entry.sha)) != entry.sha
+            ]
+            ids = self.store.put_blobs([content for _, content in changed])
+            new = {entry.path: sha for (entry, _), sha in zip(changed, ids, strict=True)}
+            alone = {entry.path for entry in some} - {entry.path for entry in together}
+            for entry in some:
+                if entry.path in alone:
+                    yield self._one_filtered(entry)
+                else:
+                    yield replace(entry, sha=new.get(entry.path, entry.sha))
+
+    def _filtered(self, entries: Sequence[TreeEntry]) -> list[bytes]:
+        """Return the contents of files as git would write them, in one call to git."""
+        if not entries:
+            return []
+        # git prints the sizes from before the filters, so a mark that no file has separates the contents
+        mark = token_hex(16)
+        names = b"".join(entry.sha.encode() + b" " + os.fsencode(entry.path) + b"\n" for entry in entries)
+        out = self._repository.git("cat-file", f"--batch={mark}", "--filters", stdin=names)
+        return (b"\n" + out.removesuffix(b"\n")).split(f"\n{mark}\n".encode())[1:]
+
+    def _one_filtered(self, entry: TreeEntry) -> TreeEntry:
+        """Return a file whose path does not fit into a line, or that is no plain file."""
         if not S_ISREG(entry.mode):
             return entry
         content = self._repository.git("cat-file", "--filters", f"--path={entry.path}", entry.sha)

@@ -37,9 +37,19 @@ class PatchedFiles:
         """Which files belong to the tests, and which decide how they run."""
         return files_of_tests(self.workspace.store, self.patch.base)
 
+    @cached_property
+    def _blobs(self) -> dict[str, bytes]:
+        """The contents of the changed files in both versions, by blob id. They are read in one call to git."""
+        trees = (self.base, self.patched)
+        shas = list({tree[path].sha for path in self.patch.paths for tree in trees if path in tree})
+        return dict(zip(shas, self.workspace.store.get_blobs(shas), strict=True))
+
     def read(self, entry: TreeEntry | None) -> bytes | None:
-        """Return the content of a file; None if it is missing."""
-        return None if entry is None else self.workspace.store.get_blob(entry.sha)
+        """Return the content of a file in one version; None if it is missing."""
+        if entry is None:
+            return None
+        content = self._blobs.get(entry.sha)
+        return self.workspace.store.get_blob(entry.sha) if content is None else content
 
     def old(self, path: str) -> bytes | None:
         """Return the content of a file without the patch; None if it is missing."""

@@ -80,7 +80,8 @@ def _combined(
         if path not in code or path not in tests or files.tests.is_test(path):
             continue
         try:
-            content = files.tests.combined(path, *(store.get_blob(tree[path].sha) for tree in (code, tests)))
+            parts = (files.read(tree[path]) or b"" for tree in (code, tests))
+            content = files.tests.combined(path, *parts)
         except ValueError:
             inseparable.append(path)
             continue

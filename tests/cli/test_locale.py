@@ -50,9 +50,10 @@ def test_what_the_encoding_of_the_output_lacks_is_replaced(tmp_path: Path) -> No
     done = run("context", "--stats", "--repo", str(repo), env=ASCII)
 
     assert done.returncode == 0, done.stderr
-    assert "?14" in done.stdout
+    assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 def test_json_is_the_same_in_every_locale(tmp_path: Path) -> None:
     repo = _repository(tmp_path / "repo")
     wide, narrow = (run("config", "show", "--json", "--repo", str(repo), env=more) for more in ({}, ASCII))

@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from m3agent.agent.certificate.build import Change
 from m3agent.agent.patches.change import Source, read_change
 from m3agent.agent.repo.repository import open_repository
 from m3agent.sandbox.errors import PathEscapes
+from m3agent.sandbox.store.git_command import GitCommand
 from m3agent.util.errors import UsageError
 from tests.conftest import git
 
@@ -320,6 +322,30 @@ def test_a_patch_for_a_file_of_a_submodule_is_refused(repo: Path, tmp_path: Path
     )
     with pytest.raises(PathEscapes, match="sub/x belongs to the submodule sub"):
         change(repo, file=str(patch))
+
+
+def test_many_changed_files_are_read_in_few_calls_to_git(
+    make_repo: MakeRepo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"d/{number}.py" for number in range(60)]
+    repo = make_repo({**dict.fromkeys(names, "x = 1\n"), "empty.py": "", "crlf.txt": "a\nb\n"})
+    (repo / ".git/info/attributes").write_text("*.txt text eol=crlf\n")
+    for name in names:
+        (repo / name).write_text("x = 2\n\n")
+    (repo / "crlf.txt").write_bytes(b"a\r\nc\r\n")
+    (repo / "empty.py").write_text("x")
+    calls, run = list[tuple[str, ...]](), GitCommand.run
+
+    def counted(self: GitCommand, *args: str, **more: Any) -> Any:
+        calls.append(args)
+        return run(self, *args, **more)
+
+    monkeypatch.setattr(GitCommand, "run", counted)
+    found = change(repo)
+
+    assert {*found.patch.paths} == {*names, "crlf.txt", "empty.py"}
+    assert b"-b\r\n+c\r\n" in found.patch.text
+    assert len(calls) < len(names), "git ran for each file"
 
 
 def test_a_bare_repository_needs_a_source(repo: Path) -> None:

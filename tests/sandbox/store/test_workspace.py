@@ -81,12 +81,14 @@ def test_a_file_in_the_place_of_a_submodule_is_refused(workspace_of: WorkspaceOf
 
 
 def test_many_files_that_are_named_as_parts_of_repositories_are_checked_in_one_pass() -> None:
-    tree = [f"d{number}/HEAD" for number in range(4000)] + [f"d{number}/objects/x" for number in range(4000)]
+    tree = [f"d{number}/HEAD" for number in range(20_000)] + [
+        f"d{number}/objects/x" for number in range(20_000)
+    ]
     started = time.process_time()
     refuse_repositories(tree, tree)
     with pytest.raises(PathEscapes, match="d7/"):
         refuse_repositories(tree, [*tree, "d7/refs/x"])
-    assert time.process_time() - started < 5, "each pair of paths was compared"
+    assert time.process_time() - started < 10, "each pair of paths was compared"
 
 
 def test_no_change_is_an_empty_patch(workspace_of: WorkspaceOf) -> None:
