@@ -35,7 +35,7 @@ from typing import Any
 # makes the other modules importable when this runs as a file
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.client_report import Result, Sample, Target, table, verdicts
+from benchmarks.client_report import Result, Sample, Target, ratio, table, verdicts
 from benchmarks.peers import Absent, python_with
 
 NAMES = {
@@ -52,7 +52,7 @@ ALSO = ("mcp",)
 TURN_TIMEOUT = 120  # seconds
 END_TIMEOUT = 30  # seconds for a contestant to stop what it started
 SMALL, LARGE = 22_000, 4_000_000
-OURS = NAMES["client"]
+OURS, TURN, PEER = NAMES["client"], NAMES["turn"], NAMES["mini-turn"]
 TARGETS = (
     Target("client, 4 MB: below 60 ms of CPU a turn", OURS, LARGE, "median", 60),
     Target("client, 4 MB: nine turns of ten below 60 ms", OURS, LARGE, "p90", 60),
@@ -239,7 +239,7 @@ def main() -> int:
         f"httpx2 {on['httpx2']}; {PINNED}\n{options.turns} interleaved turns, {options.deltas} tokens each, "
         f"{options.pace:g} ms apart; load {before:.2f} to {os.getloadavg()[0]:.2f}; milliseconds of CPU\n"
     )
-    print(f"{table(results, OURS)}\n\n{verdicts(results, TARGETS)}")
+    print(f"{table(results, OURS)}\n\n{verdicts(results, TARGETS)}\n\n{ratio(results, TURN, PEER)}")
     if options.json:
         found = [
             {**asdict(r), "medians": {m: r.measured(m) for m in ("median", "p90", "growth")}} for r in results

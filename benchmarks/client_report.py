@@ -121,3 +121,17 @@ def verdicts(results: Sequence[Result], targets: Sequence[Target]) -> str:
         value, word = target.verdict(results)
         lines.append(f"| {target.text} | {_cell(value)} | {word} |")
     return "\n".join(lines)
+
+
+def ratio(results: Sequence[Result], ours: str, peer: str) -> str:
+    """Return in one line how much CPU our turns take, compared with a peer's: the first turn and the others."""
+    peers = {result.size: result for result in results if result.name == peer}
+    parts = []
+    for result in results:
+        other = peers.get(result.size)
+        if result.name != ours or other is None or result.first is None or other.first is None:
+            continue
+        if (each := result.ratio(other)) is not None and other.first.cpu:
+            first = result.first.cpu / other.first.cpu
+            parts.append(f"{in_bytes(result.size)}: {each:.2f}, first turn {first:.2f}")
+    return f"CPU of {ours} ÷ {peer}: {'; '.join(parts) or 'not measured'}"

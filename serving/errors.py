@@ -83,6 +83,16 @@ class NoAnswer(EndpointRefused):
         self.retriable = True
 
 
+class ParameterRefused(ModelServerError):
+    """A server refused an optional parameter, which the next attempt leaves out."""
+
+    retriable = True
+    retry_after = 0.0
+
+    def __init__(self, error: EndpointRefused, name: str) -> None:
+        super().__init__(f"{error} It no longer gets {name}.")
+
+
 class WrongModel(ModelServerError):
     """The user did not name one of the models that a server serves."""
 

@@ -46,25 +46,21 @@ def _limit_of(response: httpx2.Response) -> int:
     return MOST_STREAM if "event-stream" in response.headers.get("content-type", "") else MOST_PAGE
 
 
-class _Counter:
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._size = 0
-
-    def add(self, piece: bytes) -> bytes:
-        self._size += len(piece)
-        if self._size > self._limit:
-            raise TooLarge(f"it sent more than {self._limit >> 20} MiB in one response")
-        return piece
+def _more_than(limit: int) -> TooLarge:
+    return TooLarge(f"it sent more than {limit >> 20} MiB in one response")
 
 
 class _Blocking(httpx2.SyncByteStream):
     def __init__(self, stream: httpx2.SyncByteStream, limit: int) -> None:
         self._stream = stream
-        self._counter = _Counter(limit)
+        self._limit = limit
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(self._counter.add, self._stream)
+        size = 0
+        for piece in self._stream:
+            if (size := size + len(piece)) > self._limit:
+                raise _more_than(self._limit)
+            yield piece
 
     def close(self) -> None:
         self._stream.close()
@@ -73,11 +69,14 @@ class _Blocking(httpx2.SyncByteStream):
 class _Asynchronous(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, limit: int) -> None:
         self._stream = stream
-        self._counter = _Counter(limit)
+        self._limit = limit
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
         async for piece in self._stream:
-            yield self._counter.add(piece)
+            if (size := size + len(piece)) > self._limit:
+                raise _more_than(self._limit)
+            yield piece
 
     async def aclose(self) -> None:
         await self._stream.aclose()

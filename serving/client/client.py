@@ -31,6 +31,7 @@ from m3agent.serving.errors import (
     EndpointUnreachable,
     ModelServerError,
     NoAnswer,
+    ParameterRefused,
     ServerDied,
     StreamCut,
 )
@@ -183,7 +184,9 @@ class Client:
         )
         self._key = uuid.uuid4().hex if self._recorded else None
         turn = sum(message.get("role") == "assistant" for message in messages) + 1
-        accumulate = partial(Accumulator, tools, turn, calls_allowed=tool_choice != "none")
+        accumulate = partial(
+            Accumulator, tools, turn, calls_allowed=tool_choice != "none", tokens=self._recorded
+        )
         retrying = answer_policy(
             attempts=self._attempts,
             backoff=self._backoff,
@@ -202,14 +205,16 @@ class Client:
                         yield Delta("reset", "")
                         spoke = False
                     streams = self._choice.streams
-                    sent = parameters(stream=streams)
-                    ask = partial(self._answer, accumulate, max_tokens, deadline, streams=streams)
+                    sent = without(parameters(stream=streams), self.endpoint.refused)
+                    body = self._body.encode(messages, sent)
+                    answer = self._answer(body, accumulate(), max_tokens, deadline, streams=streams)
                     try:
-                        async with aclosing(self._accepted(messages, sent, ask)) as answer:
+                        async with aclosing(answer):
                             async for item in answer:
                                 spoke = True
                                 yield item
                     except ModelServerError as error:
+                        self._leave_out(error, sent)
                         if not streams:
                             if self._choice.whole_failed(error) and broken is not None:
                                 raise broken from error
@@ -225,26 +230,15 @@ class Client:
                 raise ServerDied(self.endpoint.host, reason) from error
             raise
 
-    async def _accepted(
-        self,
-        messages: Messages,
-        parameters: Mapping[str, Any],
-        ask: Callable[[bytes], AsyncGenerator[Delta | Turn, None]],
-    ) -> AsyncGenerator[Delta | Turn, None]:
-        """Make one attempt; leave out each optional parameter that the server refuses, and ask at once again."""
-        while True:
-            sent = without(parameters, self.endpoint.refused)
-            try:
-                async with aclosing(ask(self._body.encode(messages, sent))) as answer:
-                    async for item in answer:
-                        yield item
-                return
-            except EndpointRefused as error:
-                if (name := refused_parameter(error, sent)) is None:
-                    raise
-                self.endpoint.refused.add(name)
-                if self._on_retry is not None:
-                    self._on_retry(RetryNote(1, 0.0, f"{error} m3agent no longer sends it {name}."))
+    def _leave_out(self, error: ModelServerError, sent: Mapping[str, Any]) -> None:
+        """Note which optional parameter the server refused, if that was the error.
+
+        Raises:
+            ParameterRefused: It was; the next attempt is made at once.
+        """
+        if isinstance(error, EndpointRefused) and (name := refused_parameter(error, sent)) is not None:
+            self.endpoint.refused.add(name)
+            raise ParameterRefused(error, name) from error
 
     def _note_retry(self, attempt: int, wait_seconds: float, error: ModelServerError) -> None:
         if self._on_retry is not None:
@@ -262,6 +256,8 @@ class Client:
 
     def _may_be_back(self, error: ModelServerError) -> bool:
         """Return whether a server is busy, or one that answered earlier is gone, loading, or behind a proxy's page."""
+        if isinstance(error, ParameterRefused):
+            return True
         if isinstance(error, EndpointRefused) and error.status in BUSY:
             return self._attempts > 1
         loading = isinstance(error, NoAnswer) or (isinstance(error, EndpointRefused) and error.status == 503)
@@ -269,15 +265,15 @@ class Client:
 
     async def _answer(
         self,
-        accumulate: Callable[[], Accumulator],
+        body: bytes,
+        answer: Accumulator,
         max_tokens: int | None,
         deadline: float | None,
-        body: bytes,
         *,
         streams: bool,
     ) -> AsyncGenerator[Delta | Turn, None]:
         """Send one request; `streams` tells what the request in `body` asks for."""
-        started, answer = time.monotonic(), accumulate()
+        started = time.monotonic()
         first_token: float | None = None
         # A whole answer brings no sign of life before its end, so only the deadline limits it.
         silence = self._idle_timeout if streams or deadline is None else math.inf
@@ -381,10 +377,12 @@ class Client:
             heard = time.monotonic()
             while True:
                 patience = self._idle_timeout if answer.finish_reason is None else self._usage_patience
-                left = patience - (time.monotonic() - heard)
-                piece = await self._within(watch, anext(pieces, None), left, patience)
+                try:  # not `_within`, whose further coroutine would cost time for each token
+                    piece = await watch.wait(anext(pieces, None), patience - (time.monotonic() - heard))
+                except TimeoutError:
+                    raise self._too_late(watch, patience) from None
                 events = reader.close() if piece is None else reader.feed(piece)
-                if reader.held > MOST_EVENT:
+                if not events and reader.held > MOST_EVENT:
                     raise StreamCut(
                         self.endpoint.host, f"it sent an event of more than {MOST_EVENT >> 20} MiB"
                     )
@@ -410,21 +408,23 @@ class Client:
             headers["Idempotency-Key"] = self._key
         return await post_chat(self._openai, body, self._api_key, headers)
 
-    async def _within(
-        self, watch: Watch, step: Awaitable[_T], left: float, patience: float | None = None
-    ) -> _T:
-        """Await one step for at most `left` seconds, the rest of `patience`.
+    async def _within(self, watch: Watch, step: Awaitable[_T], patience: float) -> _T:
+        """Await one step for at most `patience` seconds.
 
         Raises:
             DeadlineExceeded: The deadline passed.
-            StreamCut: The step did not end in time; the message names `patience`.
+            StreamCut: The step did not end in time.
         """
         try:
-            return await watch.wait(step, left)
+            return await watch.wait(step, patience)
         except TimeoutError:
-            if watch.over:
-                raise DeadlineExceeded(self.endpoint.host) from None
-            raise StreamCut(self.endpoint.host, f"no data for {patience or left:g} s") from None
+            raise self._too_late(watch, patience) from None
+
+    def _too_late(self, watch: Watch, patience: float) -> ModelServerError:
+        """Return the error for a step that did not end in time."""
+        if watch.over:
+            return DeadlineExceeded(self.endpoint.host)
+        return StreamCut(self.endpoint.host, f"no data for {patience:g} s")
 
 
 async def _read_to_end(pieces: AsyncGenerator[bytes, None], watch: Watch) -> None:

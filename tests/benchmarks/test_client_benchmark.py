@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.client import NAMES, OURS, TARGETS, child, install_mini, measure, server
 from benchmarks.client_child import first_messages, module, prefix
-from benchmarks.client_report import Result, Sample, Target, in_bytes, table, verdicts
+from benchmarks.client_report import Result, Sample, Target, in_bytes, ratio, table, verdicts
 from benchmarks.client_server import FILE, LINES, call, tokens
 from benchmarks.peers import Absent
 from benchmarks.sandbox_report import number
@@ -33,6 +33,12 @@ def test_turns_are_compared_within_their_round() -> None:
     ours, theirs = result(OURS, 1.0, 2.0, 10.0), result(MINI, 20.0, 50.0, 100.0)
     assert theirs.ratio(ours) == 20.0  # the median of 20, 25 and 10; the ratio of the medians is 25
     assert result(OURS).ratio(theirs) is None
+
+
+def test_one_line_compares_whole_turns_with_a_peers() -> None:
+    results = [result("ours", 2.0, 3.0), result("theirs", 20.0, 30.0), Result("ours", 4_000_000, "it ended")]
+    assert ratio(results, "ours", "theirs") == "CPU of ours ÷ theirs: 22 kB: 0.10, first turn 1.00"
+    assert ratio(results[:1], "ours", "theirs").endswith("not measured")
 
 
 def test_growth_is_of_the_last_turns_over_the_first() -> None:

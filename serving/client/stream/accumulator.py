@@ -52,9 +52,12 @@ class Accumulator:
         tools: The tools of the request.
         turn: Number of this answer, for the ids of calls that come without one.
         calls_allowed: False for `tool_choice: none`; calls are then dropped.
+        tokens: Whether to collect the answer's tokens.
     """
 
-    def __init__(self, tools: wire.Tools, turn: int, *, calls_allowed: bool = True) -> None:
+    def __init__(
+        self, tools: wire.Tools, turn: int, *, calls_allowed: bool = True, tokens: bool = False
+    ) -> None:
         self._turn = turn
         self._offered = {tool.get("function", tool).get("name") for tool in tools}
         self._calls_allowed = calls_allowed
@@ -74,7 +77,7 @@ class Accumulator:
         self._text: list[str] = []
         self._calls: list[tuple[str, _Entry]] = []  # each with its channel, in the order of their beginnings
         self._partial: wire.Call | None = None
-        self._tokens = TokenCollector()
+        self._tokens = TokenCollector() if tokens else None
         self.finish_reason: str | None = None
         self.usage = Usage()
 
@@ -83,7 +86,8 @@ class Accumulator:
         if isinstance(usage := chunk.get("usage"), dict):
             self.usage = read_usage(usage, self.usage)
         choice = first_choice(chunk.get("choices"))
-        self._tokens.add(chunk, choice)
+        if self._tokens is not None:
+            self._tokens.add(chunk, choice)
         if choice is None:
             return []
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
@@ -98,8 +102,8 @@ class Accumulator:
 
     @property
     def tokens(self) -> TurnTokens | None:
-        """The tokens of the answer, if the server reports them."""
-        return self._tokens.found()
+        """The tokens of the answer, if they are collected and the server reports them."""
+        return self._tokens.found() if self._tokens is not None else None
 
     @property
     def reasoning_field(self) -> ReasoningField | None:

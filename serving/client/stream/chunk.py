@@ -13,7 +13,12 @@ _TEXT_FIELDS: tuple[ReasoningField, ...] = tuple(
 
 def content_of(part: Mapping[str, Any]) -> str:
     """Return the text of a delta or message; a refusal counts as text."""
-    return _plain_text(part.get("content")) or _plain_text(part.get("refusal"))
+    content = part.get("content") or part.get("refusal")
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "".join(str(inner.get("text") or "") for inner in content if isinstance(inner, dict))
 
 
 def first_choice(choices: object) -> Mapping[str, Any] | None:
@@ -36,14 +41,6 @@ def reasoning_pieces(part: Mapping[str, Any]) -> Iterator[tuple[ReasoningField, 
             text = detail.get("text") or detail.get("summary")
             if isinstance(text, str):
                 yield _DETAILS, entry if isinstance(entry, int) else place, text
-
-
-def _plain_text(content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        return ""
-    return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
 
 
 def call_pieces(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -30,7 +30,7 @@ def raise_if_error(answer: Mapping[str, Any], host: str, api_key: str | None) ->
     """
     if error := answer.get("error"):
         raise reported(error, host, api_key)
-    if found := hosted_error(answer):
+    if answer.get("base_resp") and (found := hosted_error(answer)):
         status, text = found
         raise refusal(status, mask_key(text, api_key), host)
     if answer.get("object") == "error":

@@ -84,7 +84,7 @@ class Picky:
 async def test_the_server_is_asked_again_without_them(server: MisbehavingServer) -> None:
     server.answers = [Picky("chat_template_kwargs", "top_k")]
     at, notes = endpoint(server.url), list[RetryNote]()
-    async with client(server, endpoint=at, attempts=1, on_retry=notes.append) as made:
+    async with client(server, endpoint=at, attempts=6, on_retry=notes.append) as made:
         assert (await ask(made))[1].message.text == "fine"
         assert len(server.chats) == 3
         assert [note.wait_seconds for note in notes] == [0, 0]
