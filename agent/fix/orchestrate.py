@@ -241,7 +241,7 @@ async def _prepare(
 
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if [suite.runner for suite in suites] == [PYTEST] else described(suites)
-    if suites == DEFAULT:
+    if suites == DEFAULT and request.answer != "only":
         say(NO_TESTS)
     elif named:
         say(f"tests: {named}")
