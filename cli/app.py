@@ -18,6 +18,7 @@ from typer.exceptions import Abort, TyperException
 from m3agent.agent.settings.options import WITH_FLAG, Flags, takes_settings
 from m3agent.cli.acp import acp
 from m3agent.cli.apply import apply as apply_command
+from m3agent.cli.ask import ask
 from m3agent.cli.common import (
     Apply,
     AsJson,
@@ -76,6 +77,7 @@ sessions_app.command("resume")(resume)
 sessions_app.command("fork")(fork)
 sessions_app.command("export")(export)
 app.add_typer(sessions_app, name="sessions")
+app.command("ask")(ask)
 app.command("apply")(apply_command)
 app.command("report")(report)
 app.command("verify")(verify)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.panel import Panel
 
 COMMANDS = {
-    "Fix issues": ("doctor", "fix", "apply", "verify", "pr", "sessions", "report", "context"),
+    "Fix issues": ("doctor", "fix", "ask", "apply", "verify", "pr", "sessions", "report", "context"),
     "Serve a model": ("plan", "serve"),
     "Set up": ("config", "sandbox", "mcp"),
     "Other programs and benchmarks": ("acp", "hooks", "eval"),
@@ -46,6 +46,7 @@ EXAMPLES = {
         ),
         ("m3agent fix issue.md --attempts 4 --max-cost 5", "four attempts at once, five dollars for all"),
     ),
+    "m3agent ask": (("m3agent ask 'Where is the cache read?'", "the answer; no file changes"),),
     "m3agent apply": (
         ("m3agent apply", "the last fix of this repository"),
         ("m3agent apply 20260131-12", "the beginning of a session's id"),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from m3agent.agent.issue.images import KINDS, MAX_IMAGE_BYTES, IssueImage, image_of
-from m3agent.agent.issue.load import MAX_BYTES, Issue, title_of
+from m3agent.agent.issue.load import MAX_BYTES, Issue, issue_of, title_of
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,9 +61,7 @@ class AcpPrompt:
 
     def issue(self) -> Issue:
         """Return the prompt as an issue."""
-        text = f"{self.wanted}\n"
-        digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-        return Issue(self.title, text, "acp", digest, self.images)
+        return replace(issue_of(f"{self.wanted}\n", "acp"), title=self.title, images=self.images)
 
 
 def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:

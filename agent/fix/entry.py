@@ -17,7 +17,7 @@ from m3agent.agent.fix.orchestrate import check, fix
 from m3agent.agent.fix.request import FixRequest
 from m3agent.agent.issue.attachments import load_attachments
 from m3agent.agent.issue.images import fitting
-from m3agent.agent.issue.load import Issue, load_issue
+from m3agent.agent.issue.load import Issue, issue_of, load_issue
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
@@ -113,6 +113,31 @@ async def new_fix(
     issue = await in_background(read)
     mcp = configured(repository, settings, state, env, say)
     request = FixRequest(issue, repository, settings, hand_over=hand_over, mcp=mcp, certificate=certificate)
+    await check(request, state, say)
+    with contextlib.closing(Session.create(state, sinks)) as session:
+        return await fix(request, session, state, say=say, listener=listener)
+
+
+async def new_question(
+    question: str,
+    repo: Path,
+    flags: Mapping[str, object],
+    *,
+    say: Callable[[str], None],
+    sinks: Sequence[Callable[[Line], None]],
+    listener: Callable[[str], Callable[[Delta], None]],
+) -> FixResult:
+    """Answer a question about a repository. The arguments are those of `new_fix`; the answer is in the result's words.
+
+    Raises:
+        M3AgentError: The input is missing or invalid. Later failures are results.
+    """
+    state = state_dir(os.environ)
+    settings = load_settings(repo, {**flags, "attempts": 1}, os.environ).settings
+    repository = await asyncio.to_thread(opened, repo, settings, state)
+    mcp = configured(repository, settings, state, os.environ, say)
+    about = issue_of(question.strip() + "\n", "question")
+    request = FixRequest(about, repository, settings, mcp=mcp, answer="only")
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:
         return await fix(request, session, state, say=say, listener=listener)

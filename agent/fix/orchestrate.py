@@ -244,7 +244,8 @@ async def _prepare(
     suites = await asyncio.to_thread(suites_of, workspace.store, workspace.base)
     named = "" if suites == DEFAULT else described(suites)
     if suites == DEFAULT:
-        say(await asyncio.to_thread(without_suites, workspace))
+        if request.answer != "only":
+            say(await asyncio.to_thread(without_suites, workspace))
     elif [suite.runner for suite in suites] != [PYTEST]:
         say(f"tests: {named}")
     run_context, (ready, told, environment), _ = await all_of(

@@ -78,7 +78,8 @@ async def prepare(
     if server.notice:
         say(server.notice)
     if not settings.yes:  # before the first request, which has the key
-        announce(server.url, state, say, "the repository and the issue go", key=server.key)
+        about = "question" if request.answer == "only" else "issue"
+        announce(server.url, state, say, f"the repository and the {about} go", key=server.key)
     endpoint = await _endpoint(server, settings)
     prices = _prices(endpoint, settings)
     budget = chosen_budget(settings, endpoint.max_model_len, prices, request.issue.text)

@@ -182,7 +182,7 @@ def _issue(data: bytes, source: str, what: str) -> Issue:
     text = _decode(data, what)
     if not text.strip():
         raise UsageError(f"{what} is empty: write what goes wrong and what should happen instead.")
-    return Issue(title_of(text), text, source, hashlib.sha256(text.encode()).hexdigest())
+    return issue_of(text, source)
 
 
 def _decode(data: bytes, what: str) -> str:
@@ -205,6 +205,13 @@ def _decode(data: bytes, what: str) -> str:
     if "\0" in text or strange > len(text) // 100:
         raise UsageError(f"{what} is not text: give a plain text or Markdown file.")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def issue_of(text: str, source: str) -> Issue:
+    """Return a text as an issue."""
+    return Issue(
+        title_of(text), text, source, hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    )
 
 
 def title_of(text: str) -> str:

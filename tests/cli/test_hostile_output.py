@@ -207,6 +207,7 @@ TRIED: dict[str, Sequence[str]] = {
 """Commands that print what others wrote, and their arguments."""
 ELSEWHERE = {
     "fix": "prints events and the patch: see above, and test_sanitize.py for the patch",
+    "ask": "prints the answer through `print_bytes`, and notes through the same screen as fix",
     "pr follow": "prints events, and notes through the same screen as fix",
     "acp": "speaks JSON to an editor, never to a terminal",
     "doctor": "prints a table of checks: test_sanitize.py",
