@@ -28,7 +28,13 @@ HOST = {
         "attempts",
         "candidates",
     ),
-    *("effort", "reruns", "verify_rounds", "verify_minutes", "baseline_minutes"),  # they decide what counts as evidence
+    *(
+        "effort",
+        "reruns",
+        "verify_rounds",
+        "verify_minutes",
+        "baseline_minutes",
+    ),  # they decide what counts as evidence
 }
 """Settings that a repository may not set at all."""
 IGNORED = {"thinking"}
