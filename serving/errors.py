@@ -1,9 +1,16 @@
 """Errors of model servers: one class for each kind, with a one-sentence message that names the host."""
 
+import re
+
 _MOST_WORDS = 300  # characters of a server's message
 _RETRIABLE_STATUSES = frozenset({408, 409, 429})
 BUSY = frozenset({429, 529})
 """Statuses of a server that has too many requests at the moment; a limit per minute passes within minutes."""
+_SPENT = re.compile(
+    r"insufficient[ _](?:quota|balance|credit|fund)|exceeded your current quota|(?:credit|account) balance|check your plan and billing",
+    re.IGNORECASE,
+)
+"""Words of servers whose account has no money left. Waiting does not help."""
 
 
 def shorten(text: str, limit: int = _MOST_WORDS) -> str:
@@ -69,7 +76,8 @@ class EndpointRefused(ModelServerError):
         self.host = host
         self.parameter = parameter
         self.retry_after = retry_after
-        self.retriable = status in _RETRIABLE_STATUSES or status >= 500
+        may_pass = status in _RETRIABLE_STATUSES or status >= 500
+        self.retriable = may_pass and _SPENT.search(text) is None
 
 
 class NoAnswer(EndpointRefused):

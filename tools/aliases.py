@@ -70,8 +70,8 @@ EDITOR = {"view": "file_read", "create": "file_write", "str_replace": "file_edit
 _TAGGED = re.compile(r"<?(?:parameter(?:\s+name)?\s*=\s*)?[\"']?([\w-]+)[\"']?\s*/?>?")
 _PATCH_BY_SHELL = re.compile(r"\s*apply_patch\s*<<-?\s*[\"']?(\w+)[\"']?\n(.*)\n\1\s*", re.DOTALL)
 LONGEST_TIMEOUT = 600
-LEAST_MILLISECONDS = 10_000
-"""A time limit of so much cannot be meant in seconds."""
+LEAST_MILLISECONDS, MOST_MILLISECONDS = 10_000, 3_600_000
+"""A time limit between these cannot be meant in seconds. A larger one makes no sense at all."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _in_seconds(arguments: dict[str, Any]) -> dict[str, Any]:
     limit = arguments.pop("timeout_ms", arguments.get("timeout"))
     if limit is None:
         arguments.pop("timeout", None)
-    elif isinstance(limit, int) and limit >= LEAST_MILLISECONDS:
+    elif isinstance(limit, int) and LEAST_MILLISECONDS <= limit <= MOST_MILLISECONDS:
         arguments["timeout"] = min(max(limit // 1000, 1), LONGEST_TIMEOUT)
     return arguments
 

@@ -58,6 +58,22 @@ async def test_a_date_to_come_is_waited_for(server: MisbehavingServer) -> None:
     assert caught.value.retry_after == pytest.approx(4000, abs=60)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "You exceeded your current quota, please check your plan and billing details.",
+        "Insufficient balance or no resource package",
+        "Your credit balance is too low",
+    ],
+)
+async def test_an_account_without_money_is_not_asked_again(server: MisbehavingServer, words: str) -> None:
+    server.answers = [Reply(429, {"error": {"message": words}})]
+    async with client(server, attempts=3) as made:
+        with pytest.raises(EndpointRefused):
+            await ask(made)
+    assert len(server.chats) == 1
+
+
 # Servers that are temporarily unavailable
 
 
