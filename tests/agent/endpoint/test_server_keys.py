@@ -186,7 +186,9 @@ async def test_the_host_is_named_before_it_gets_the_key(
         raise EndpointUnreachable("ours.invalid", "it is not there")
 
     monkeypatch.setattr(run_context, "probe", probe)
-    request = cast(FixRequest, SimpleNamespace(settings=settings_of({"endpoint": OURS}), resume=None))
+    request = cast(
+        FixRequest, SimpleNamespace(settings=settings_of({"endpoint": OURS}), resume=None, answer="no")
+    )
     server = ModelServer(OURS, "hush", "named", OURS, notice="a notice")
     with pytest.raises(EndpointUnreachable):
         await run_context.prepare(request, server, tmp_path, lambda _: None, said.append)
