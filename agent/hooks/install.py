@@ -84,7 +84,7 @@ class Hooks:
         path = self._path(agent)
         before, receipt = _read(path), self._receipt(agent)
         text = self._without(agent, path, _text(path, before), receipt)
-        commands = {
+        commands: dict[Moment, list[str]] = {
             moment: [
                 *program,
                 "hooks",

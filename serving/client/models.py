@@ -60,6 +60,5 @@ def refuse_unknown_effort(name: str, effort: str | None, thinking: str) -> None:
         has = f"its levels are {', '.join(levels)}" if levels else "leave out --effort"
         raise ValueError(f"the model {name} has no level of effort {effort!r}: {has}.")
     if known is not None and not known.thinking_off and thinking == "disabled":
-        raise ValueError(
-            f"the model {name} always thinks: choose another --thinking, and --effort {levels[0]}."
-        )
+        least = f", and --effort {known.effort[0]}" if known.effort else ""
+        raise ValueError(f"the model {name} always thinks: choose another --thinking{least}.")
