@@ -73,7 +73,7 @@ def test_a_model_that_does_not_fix_it(
 @pytest.mark.slow
 def test_a_model_that_calls_tools_that_are_not_there(fixes: Fixes) -> None:
     """Each call is told which tools there are, and the model finds its way."""
-    unknown = [calls("apply_patch", patch="x"), calls("bash", command="ls"), calls("", x=1)]
+    unknown = [calls("apply_patch", patch="x"), calls("web_search", query="ls"), calls("", x=1)]
     assert end_of(fixes, BUGGY, [*unknown, FIX, TEST, DONE], 0)["status"] == "verified"
     finished = fixes.of_type("call.finished")
     assert [call["status"] for call in finished[:3]] == ["refused"] * 3
