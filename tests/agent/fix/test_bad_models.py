@@ -77,7 +77,7 @@ def test_a_model_that_calls_tools_that_are_not_there(fixes: Fixes) -> None:
     assert end_of(fixes, BUGGY, [*unknown, FIX, TEST, DONE], 0)["status"] == "verified"
     finished = fixes.of_type("call.finished")
     assert [call["status"] for call in finished[:3]] == ["refused"] * 3
-    assert "file_edit" in finished[0]["content"]
+    assert "file_edit" in finished[1]["content"]
 
 
 @pytest.mark.slow
