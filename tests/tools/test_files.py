@@ -476,9 +476,9 @@ async def test_an_edit_changes_no_other_byte(
 
 @pytest.mark.parametrize("codec", ["latin-1", "big5", "gbk"])
 async def test_a_text_without_its_declaration_is_utf8(codec: str) -> None:
-    file = TextFile.of(f"# coding: {codec}\nx = '×'\n".encode(codec))
+    file = TextFile.of(f"# coding: {codec}\nx = '§'\n".encode(codec))
     assert file is not None
-    assert file.with_text("x = '×'\n") == "x = '×'\n".encode()
+    assert file.with_text("x = '§'\n") == "x = '§'\n".encode()
 
 
 @given(st.binary(max_size=60), st.booleans())
