@@ -160,8 +160,9 @@ def _lines(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         arguments["end"] = last if last > 0 else None
     if isinstance(first := arguments.pop("offset", None), int):
         arguments["start"] = max(first, 1)
-    if isinstance(limit, int) and limit > 0 and "end" not in arguments:
-        arguments["end"] = arguments.get("start", 1) + limit - 1
+    start = arguments.get("start", 1)
+    if isinstance(limit, int) and limit > 0 and isinstance(start, int) and "end" not in arguments:
+        arguments["end"] = start + limit - 1
     return "file_read", arguments
 
 

@@ -50,9 +50,9 @@ class TextFile:
             ) from None
 
     def _encoding_for(self, text: str) -> TextEncoding:
-        """Return the file's encoding, or the one that the new text declares and the old text did not."""
+        """Return the file's encoding, or the one that the new text declares; UTF-8 if only the old text declared one."""
         new, old = (declared_encoding(start[:1000].encode("utf-8", "replace")) for start in (text, self.text))
-        return self.encoding if self.encoding.mark or new is None or new == old else new
+        return self.encoding if self.encoding.mark or new == old else new or UTF8
 
 
 def lf_only(text: str) -> str:

@@ -84,11 +84,12 @@ class Hook:
             return {} if moment == "start" else _told(f"no verdict: {error}")
 
     async def _answer(self, moment: Moment, asked: Mapping[str, Any]) -> Answer:
-        folder = self._folder(asked)
-        if moment == "start" and (folder / RECORD).exists():
-            return {}
         cwd = Path(str(asked.get("cwd") or Path.cwd()))
-        if not _in_repository(cwd):
+        root = _root(cwd)
+        if root is None:
+            return {}
+        folder = self._folder(asked, root)
+        if moment == "start" and (folder / RECORD).exists():
             return {}
         repository = await asyncio.to_thread(open_repository, cwd)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -128,8 +129,9 @@ class Hook:
         record.rounds += 1
         return {"decision": "block", "reason": _message(evidence, record.rounds, self.rounds)}
 
-    def _folder(self, asked: Mapping[str, Any]) -> Path:
-        name = json.dumps([self.agent, str(asked.get("session_id")), str(asked.get("cwd"))])
+    def _folder(self, asked: Mapping[str, Any], root: Path) -> Path:
+        """Return the folder of a session in a repository. The agent may be in any folder there, as after `cd`."""
+        name = json.dumps([self.agent, str(asked.get("session_id")), str(root)])
         return self.state / FOLDER / hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
@@ -159,8 +161,13 @@ def _told(text: str) -> Answer:
     return {"systemMessage": printable_line(f"m3agent: {text}", 500)}
 
 
-def _in_repository(folder: Path) -> bool:
-    return any((each / ".git").exists() for each in (folder, *folder.parents))
+def _root(folder: Path) -> Path | None:
+    """Return the root of the repository that a folder is in; None if it is in none."""
+    try:
+        real = folder.resolve()
+        return next((each for each in (real, *real.parents) if (each / ".git").exists()), None)
+    except (OSError, ValueError, RuntimeError):  # no folder can have this name
+        return None
 
 
 def _nothing(_: str) -> None:

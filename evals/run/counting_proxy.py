@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-ANSWERING = ("/chat/completions", "/responses", "/messages")
-"""Ends of the paths at which models answer: OpenAI's two interfaces, and Anthropic's."""
+ANSWERING = ("/completions", "/responses", "/messages")
+"""Ends of the paths at which models answer: OpenAI's interfaces, the old one too, and Anthropic's. A slash may follow."""
 MOST_HELD = 64 << 20
 """Most bytes of a whole answer, or of one event, that are searched for counts."""
 MOST_DOLLARS = 1e6
@@ -224,7 +224,7 @@ class CountingProxy:
         path = request.scope["raw_path"]
         if not path.startswith(b"/"):  # it could name another host
             return JSONResponse({"error": {"message": "the path does not begin with a slash"}}, 400)
-        asks = request.method == "POST" and request.url.path.endswith(ANSWERING)
+        asks = request.method == "POST" and request.url.path.rstrip("/").endswith(ANSWERING)
         query = request.scope["query_string"]
         target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
         headers = [(name, value) for name, value in request.headers.raw if name not in OWN_HEADERS]

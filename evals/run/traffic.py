@@ -232,9 +232,14 @@ def _object(body: bytes) -> Mapping[str, Any] | None:
 def _remember(names: dict[str, None], new: Iterator[Any] | Sequence[Any]) -> None:
     for name in new:
         if isinstance(name, str) and len(names) < MOST_NAMES:
-            names[name[:MOST_SETTING]] = None
+            names[_storable(name[:MOST_SETTING])] = None
 
 
 def _short(value: Any) -> JsonValue:
     text = json.dumps(value)
-    return value if len(text) <= MOST_SETTING else text[:MOST_SETTING]
+    return _storable(value) if len(text) <= MOST_SETTING else text[:MOST_SETTING]
+
+
+def _storable(value: Any) -> Any:
+    """Return a JSON value with a question mark for each lone surrogate, which no file can have."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -133,7 +134,9 @@ def _object(api: str, kind: str, spec: Object, name: str = NAME) -> Object:
 def _weights(job: EngineJob, cluster: Cluster) -> list[Object]:
     size = f"{math.ceil(cluster.weights * _SPARE / GIB)}Gi"
     claim = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
-    downloads = " && ".join(f"hf download {model}" for model in filter(None, (job.model, job.draft)))
+    downloads = " && ".join(
+        f"hf download {shlex.quote(model)}" for model in filter(None, (job.model, job.draft))
+    )
     container = {
         "name": "download",
         "image": job.image,

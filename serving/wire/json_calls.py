@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from m3agent.serving.wire.codec import Call
-from m3agent.serving.wire.mended import mended_object
+from m3agent.serving.wire.mended import mended_object, refuse_constant
 
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(json|jsonl|tool_calls?|)[ \t]*$")
 _ANY_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _TAG = re.compile(r"<(tool_calls?|function_calls?)>|\[(TOOL_CALLS?)\]")
 _ARGUMENTS = ("arguments", "parameters", "input", "args")
 _BESIDE = frozenset({"name", "id", "type", "index", *_ARGUMENTS})
-_DECODER = json.JSONDecoder(strict=False)
+_DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
 _BLANK = re.compile(r"[\s,;]*")
 
 
@@ -28,8 +28,11 @@ def calls_at_end(text: str, offered: Collection[str]) -> tuple[str, list[Call]]:
         text: The whole visible text of a message.
         offered: Names of the tools that the request offered.
     """
+    read_to = 0  # a model may repeat a call thousands of times: nothing is read twice
     for start, fence in _openings(text):
-        calls = _fenced(text, start, fence, offered) if fence else _tagged(text, start, offered)
+        if start < read_to:
+            continue
+        calls, read_to = _fenced(text, start, fence, offered) if fence else _tagged(text, start, offered)
         if calls:
             return text[:start].rstrip(), calls
     return text, []
@@ -52,23 +55,23 @@ def _openings(text: str) -> Iterator[tuple[int, str]]:
         position += len(line) + 1
 
 
-def _fenced(text: str, start: int, fence: str, offered: Collection[str]) -> list[Call]:
-    """Return the calls in a block; none if it has anything else, or is not the end of the text."""
+def _fenced(text: str, start: int, fence: str, offered: Collection[str]) -> tuple[list[Call], int]:
+    """Return the calls in a block, and where it ends; none if it has anything else, or is not the end of the text."""
     calls, at = _calls(text, text.find("\n", start) + 1, offered)
-    return calls if text[at:].rstrip() == fence else []
+    return calls if text[at:].rstrip() == fence else [], at
 
 
-def _tagged(text: str, start: int, offered: Collection[str]) -> list[Call]:
-    """Return the calls in the tags from `start` to the end of the text; none if there is anything else."""
+def _tagged(text: str, start: int, offered: Collection[str]) -> tuple[list[Call], int]:
+    """Return the calls in the tags from `start` to the end of the text, and how far it was read; none if there is anything else."""
     found: list[Call] = []
     while opening := _TAG.match(text, start):
         calls, at = _calls(text, opening.end(), offered)
         closing = f"</{opening[1]}>" if opening[1] else f"[/{opening[2]}]"
         if not calls or not (text.startswith(closing, at) or (opening[2] and at == len(text))):
-            return []
+            return [], at
         found += calls
         start = _after_blanks(text, at + len(closing))
-    return found if start >= len(text) else []
+    return found if start >= len(text) else [], start
 
 
 def _calls(text: str, at: int, offered: Collection[str]) -> tuple[list[Call], int]:
@@ -93,7 +96,9 @@ def _call(value: object, raw: str, offered: Collection[str]) -> Call | None:
     """Return the call of an offered tool that a JSON value is, if it has nothing else."""
     if isinstance(value, Mapping) and isinstance(inner := value.get("function"), Mapping):
         value = inner
-    if not isinstance(value, Mapping) or not _BESIDE.issuperset(value) or value.get("name") not in offered:
+    if not isinstance(value, Mapping) or not _BESIDE.issuperset(value):
+        return None
+    if not isinstance(value.get("name"), str) or value["name"] not in offered:
         return None
     given: list[Any] = [value[key] for key in _ARGUMENTS if key in value]
     arguments = (

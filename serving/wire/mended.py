@@ -26,7 +26,7 @@ def strict_value(text: str) -> Any:
         ValueError: The text is not JSON, or has NaN or Infinity, which other parsers refuse in the history.
         RecursionError: The text is nested too deeply.
     """
-    return json.loads(text, strict=False, parse_constant=_refuse)
+    return json.loads(text, strict=False, parse_constant=refuse_constant)
 
 
 def mended_object(text: str) -> dict[str, Any] | None:
@@ -75,5 +75,6 @@ def _has_only_names(value: object) -> bool:
     return not isinstance(value, list | tuple) or all(map(_has_only_names, value))
 
 
-def _refuse(constant: str) -> NoReturn:
+def refuse_constant(constant: str) -> NoReturn:
+    """Refuse NaN and Infinity. Raises ValueError."""
     raise ValueError(f"{constant} is not JSON")

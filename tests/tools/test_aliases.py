@@ -101,6 +101,14 @@ async def test_what_has_several_meanings_stays(name: str, arguments: dict[str, A
     assert read(name, **arguments) == (name, arguments)
 
 
+@pytest.mark.parametrize("start", ["5", None, [1], {}])
+async def test_a_limit_behind_a_start_that_is_no_number_is_left_to_the_check(start: object) -> None:
+    assert read("read_file", path="a", start_line=start, limit=10) == (
+        "file_read",
+        {"path": "a", "start": start},
+    )
+
+
 async def test_the_rest_of_the_program_sees_the_tool_that_runs() -> None:
     traits, arguments = understood("Bash", {"command": "pytest -q"})
     assert (traits.kind, traits.title(arguments)) == ("execute", "pytest -q")

@@ -474,6 +474,13 @@ async def test_an_edit_changes_no_other_byte(
     assert file.with_text(result) == f"{before}{wanted}{after}".encode(codec)
 
 
+@pytest.mark.parametrize("codec", ["latin-1", "big5", "gbk"])
+async def test_a_text_without_its_declaration_is_utf8(codec: str) -> None:
+    file = TextFile.of(f"# coding: {codec}\nx = '§'\n".encode(codec))
+    assert file is not None
+    assert file.with_text("x = '§'\n") == "x = '§'\n".encode()
+
+
 @given(st.binary(max_size=60), st.booleans())
 async def test_any_text_file_is_written_back_as_it_was(data: bytes, declared: bool) -> None:
     data = b"# coding: gbk\n" + data if declared else data
@@ -556,6 +563,7 @@ async def test_files_keep_how_they_are_stored(bench: Bench) -> None:
         ("x\na  b\ny\n", "a b\n", "", "x\ny\n"),
         ("xa  b\n", "a b", "c", []),
         ("x  1\nx\u00a01\n", "x 1", "y", [1, 2]),
+        ("a\n", f"{'9' * 5000}: a", "b", []),
     ],
 )
 async def test_an_imperfect_copy_that_fits_once(content: str, old: str, new: str, result: object) -> None:

@@ -100,6 +100,7 @@ def test_line_ends_stay() -> None:
         ("*** Add File: f\n+y", "x\n", "exists already"),
         ("*** Update File: f\nwhat\n", "x\n", "line 2 of the patch"),
         ("--- a/f\n+++ b/f\n@@ -7 +7 @@\n-x\n+y\n", "x\nx\n", "more than once"),
+        (f"--- a/f\n+++ b/f\n@@ -{'9' * 5000} +1 @@\n-z\n+y\n", "x\n", "are not in the file"),
         ("--- a/f\n+++ b/f\n@@ -1,9 +1,9 @@\n--- x\n+++ y\n", "-- x\n", "other numbers of lines"),
     ],
 )

@@ -103,6 +103,21 @@ def test_an_unknown_session_is_only_noted(repo: Path, hook: Hook, monkeypatch: p
     assert made == []
 
 
+def test_an_agent_that_went_into_a_folder_gets_its_verdict(
+    repo: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdict("lost", monkeypatch)
+    event(hook, "start", repo)
+    (repo / "calc.py").write_text(BROKEN)
+    (repo / "docs").mkdir()
+    assert event(hook, "stop", repo / "docs")["decision"] == "block"
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "\0", "\ud800"])
+def test_a_folder_that_cannot_exist_stops_nobody(name: str, hook: Hook) -> None:
+    assert event(hook, "stop", Path(f"/{name}")) == {}
+
+
 def test_a_failure_stops_nobody(repo: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise EnvironmentFault("no engine")

@@ -179,6 +179,18 @@ async def test_another_process_cannot_use_the_proxy(tmp_path: Path, server: Misb
     assert [request.headers["x-api-key"] for request in server.requests] == [KEY]
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "chat/completions/", "completions", "messages//"])
+async def test_no_spelling_of_a_path_evades_the_budget(server: MisbehavingServer, path: str) -> None:
+    from m3agent.evals.run.counting_proxy import CountingProxy, Guard
+
+    guard = Guard(KEY, tokens=1)
+    proxy = CountingProxy(server.url, None, guard)
+    proxy._totals.prompt = 1
+    async with proxy.opened() as address, httpx2.AsyncClient() as http:
+        refused = await http.post(f"{address}/{path}", json={}, headers={"x-api-key": guard.stand_in})
+    assert (refused.status_code, server.requests) == (403, [])
+
+
 def test_a_limit_in_dollars_needs_prices(tmp_path: Path) -> None:
     config = CardConfig(
         data="rows",

@@ -103,6 +103,11 @@ def test_it_keeps_names_of_tools_and_the_last_settings() -> None:
     assert traffic.sampling["temperature"] == 1.0 and len(str(traffic.sampling["top_k"])) <= 200
 
 
+def test_a_lone_surrogate_can_be_stored() -> None:
+    traffic = counted(chat(USER, model="\ud800", stop=["a\ud800"], tools=[{"name": "\udfff"}]))
+    assert Traffic.model_validate_json(traffic.model_dump_json()) == traffic
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[1]", b'{"messages": 1}', b'{"messages": [1], "tools": {}}', b"[" * 100_000]
 )

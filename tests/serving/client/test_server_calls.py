@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.serving.client.stream.accumulator import Accumulator
+from m3agent.serving.wire import json_calls
+from m3agent.serving.wire.codec import Call
 from m3agent.serving.wire.mended import mended_object
 
 TEXTS = st.text(max_size=20)
@@ -198,6 +201,9 @@ def test_a_quoted_call_is_never_made(prose: str, form: str, fence: str, size: in
         '```yaml\n{"name": "read", "arguments": {}}\n```',
         "[TOOL_CALLS]",
         "<tool_call></tool_call>",
+        '<tool_call>{"name": ["read"], "arguments": {}}</tool_call>',
+        '<tool_call>{"name": {"read": 1}, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "read", "arguments": {"path": NaN}}</tool_call>',
     ],
 )
 def test_what_is_no_whole_call_of_an_offered_tool_is_text(text: str) -> None:
@@ -208,3 +214,18 @@ def test_a_cut_answer_has_no_call_as_json() -> None:
     text = FORMS["tags"]([CALL])
     assert heard(text, finish="length")[1] == []
     assert heard(text, finish="stop")[1] == [("read", {"path": "a.py"})]
+
+
+def test_each_of_many_calls_before_other_text_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    read_calls = json_calls._calls
+
+    def counted(text: str, at: int, offered: Collection[str]) -> tuple[list[Call], int]:
+        nonlocal count
+        count += 1
+        return read_calls(text, at, offered)
+
+    monkeypatch.setattr(json_calls, "_calls", counted)
+    text = '<tool_call>{"name": "read", "arguments": {}}</tool_call>\n' * 20 + "and so on"
+    assert json_calls.calls_at_end(text, {"read"}) == (text, [])
+    assert count == 20

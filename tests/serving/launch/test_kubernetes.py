@@ -149,6 +149,12 @@ def test_only_the_first_of_several_machines_answers() -> None:
     assert download == "hf download org/m3 && hf download org/draft"
 
 
+def test_a_name_is_no_part_of_the_shells_program() -> None:
+    found = objects(kubernetes_files(replace(JOB, model="org/m3; curl x | sh"), CLUSTER))
+    download = found["Job"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert download[-1] == "hf download 'org/m3; curl x | sh'"
+
+
 def test_llm_d_reads_the_blocks_that_the_servers_report() -> None:
     job = planned("4xH200", PlanRequest(), "127.0.0.1")
     files = kubernetes_files(job, replace(CLUSTER, replicas=3, llm_d=True))
