@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from m3agent.sandbox.errors import EngineUnavailable
 from m3agent.sandbox.network.allow_list import AllowedHost
 from m3agent.sandbox.network.network import Network
 from m3agent.sandbox.network.proxy import NetworkRequest, Proxy
+from m3agent.sandbox.network.upstream import Upstream
 from m3agent.sandbox.store.workspace import Workspace
 
 Backend: TypeAlias = kinds.Backend
@@ -130,7 +132,15 @@ def new_sandbox(
         say: Receives messages for people.
         on_request: Receives every network request of programs in the sandbox, allowed or not.
     """
-    network = Network(Proxy(spec.allow_net, log=on_request)) if spec.allow_net else None
+    network = None
+    if spec.allow_net:
+        upstream = Upstream.of_environment(os.environ)
+        if unusable := upstream.unusable():
+            names = ", ".join(unusable)
+            say(
+                f"network: {names} not used: write a proxy as http://HOST:PORT; socks and https are not possible"
+            )
+        network = Network(Proxy(spec.allow_net, log=on_request, upstream=upstream))
     machine: Machine
     match backend:
         case "docker":

@@ -21,6 +21,7 @@ from m3agent.sandbox.images.installers import default_index_hosts
 from m3agent.sandbox.images.registries import Registries, default_npm_registry, find_registries
 from m3agent.sandbox.network.allow_list import DEFAULT_PORTS, EVERY_HOST, AllowedHost, split_authority
 from m3agent.sandbox.network.network import VARIABLES
+from m3agent.sandbox.network.upstream import PROXY_VARIABLES
 
 CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 TOLD_CERTIFICATES = (
@@ -28,7 +29,6 @@ TOLD_CERTIFICATES = (
     *("GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS", "npm_config_cafile"),
 )
 """Variables that tell programs in a build where the certificates are."""
-PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 SYSTEM_CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol, Self
 
 from m3agent.sandbox.network.allow_list import AllowedHost, as_address, may_reach, split_authority
-from m3agent.sandbox.network.upstream import Upstream
+from m3agent.sandbox.network.upstream import NextProxy, Upstream
 
 PORT = 3128
 """Port of the proxy on the sandbox's 127.0.0.1."""
@@ -218,15 +218,18 @@ class Proxy:
             )
         scheme = "https" if request.method == "CONNECT" else "http"
         beyond = self._upstream.of(scheme, request.host)
+        if request.method == "TRACE" and beyond is not None:  # its answer would show our credentials
+            raise ProxyResponse(403, "TRACE is not possible through the proxy of this machine")
         async with await self._connect(request, beyond) as host:
             if beyond is not None:
-                request = replace(request, head=_for_proxy(request))
+                request = replace(request, head=_for_proxy(request, beyond))
+                host.beyond = beyond if request.head else None
             use.verdict = "allowed"
             if request.method == "CONNECT":
                 await program.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             await self._relay(request, rest, program, host, use)
 
-    async def _connect(self, request: ProxyRequest, beyond: tuple[str, int] | None) -> Host:
+    async def _connect(self, request: ProxyRequest, beyond: NextProxy | None) -> Host:
         """Connect to the host, at a checked address, or to the proxy `beyond`."""
         where = f"{request.host}:{request.port}"
         anywhere = any(entry.anywhere and entry.allows(request.host, request.port) for entry in self.hosts)
@@ -313,6 +316,9 @@ class Host:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._tail = b""
+        self.beyond: NextProxy | None = None
+        """The proxy whose answers are relayed: its credentials are masked in them."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -329,7 +335,16 @@ class Host:
 
     async def read(self) -> bytes:
         """Return received data; empty at the end."""
-        return await self._reader.read(CHUNK)
+        if self.beyond is None:
+            return await self._reader.read(CHUNK)
+        while data := await self._reader.read(CHUNK):
+            whole = self.beyond.masked(self._tail + data)
+            ready = len(whole) - self.beyond.withheld(whole)
+            self._tail = whole[ready:]
+            if ready:
+                return whole[:ready]
+        last, self._tail = self._tail, b""
+        return last
 
     async def write(self, data: bytes) -> None:
         """Send data; wait while the other side is slow."""
@@ -362,25 +377,32 @@ async def _open(addresses: Sequence[str], port: int) -> Host:
     raise failure
 
 
-async def _open_through(proxy: tuple[str, int], request: ProxyRequest) -> Host:
+async def _open_through(proxy: NextProxy, request: ProxyRequest) -> Host:
     """Connect to another proxy; for CONNECT, also through it to the host."""
     async with contextlib.AsyncExitStack() as closed_on_error:
-        host = await closed_on_error.enter_async_context(await _open(await lookup(*proxy), proxy[1]))
+        host = await closed_on_error.enter_async_context(
+            await _open(await lookup(proxy.host, proxy.port), proxy.port)
+        )
         if request.method == "CONNECT":
             where = f"{_named(request.host)}:{request.port}"
-            await host.write(f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n\r\n".encode())
-            status = (await host.read_head()).split(b"\r\n")[0].decode(errors="replace")
+            start = f"CONNECT {where} HTTP/1.1\r\nHost: {where}\r\n".encode()
+            await host.write(start + proxy.header + b"\r\n")
+            status = proxy.masked((await host.read_head()).split(b"\r\n")[0]).decode(errors="replace")
             if status.split(" ")[1:2] != ["200"]:
                 raise OSError(f"the proxy of this machine refused: {status[:80]}")
         closed_on_error.pop_all()
         return host
 
 
-def _for_proxy(request: ProxyRequest) -> bytes:
-    """Return a request's head with the whole address, as a proxy needs it; empty for CONNECT."""
+def _for_proxy(request: ProxyRequest, proxy: NextProxy) -> bytes:
+    """Return a request's head with the whole address and the credentials, as a proxy needs it; empty for CONNECT."""
     method, _, rest = request.head.partition(b" ")
+    if not rest:
+        return b""
     port = "" if request.port == 80 else f":{request.port}"
-    return b"%b http://%b%b" % (method, f"{_named(request.host)}{port}".encode(), rest) if rest else b""
+    line, _, headers = rest.partition(b"\r\n")
+    where = f"{_named(request.host)}{port}".encode()
+    return b"%b http://%b%b\r\n%b%b" % (method, where, line, proxy.header, headers)
 
 
 def _named(host: str) -> str:

@@ -246,7 +246,9 @@ class Repair:
         spectrum, private = yield from self._spectrum()
         state.failing = state.failing or spectrum["failed_ids"]
         if not spectrum["failed_ids"]:
-            raise Ended(state.outcome or self._language.harmless)
+            reason = spectrum.get("reason")
+            broken = f"the tests do not start in my measurement: {reason.rstrip('.')}." if reason else ""
+            raise Ended(state.outcome or broken or self._language.harmless)
         sources = yield from self._read(spectrum)
         if not sources:
             name = self._language.name

@@ -25,7 +25,7 @@ from m3agent.serving.embedded.probe.processes import (
 )
 from m3agent.serving.embedded.probe.session import Clock, fork, only, recorder, run_pytest, warm_up
 from m3agent.serving.embedded.probe.swap import ImportTimeCalls, Original, live_functions
-from m3agent.serving.embedded.probe.tree import Tree, processors, scratch, spliced
+from m3agent.serving.embedded.probe.tree import Tree, decoded, processors, scratch, spliced
 
 OTHERS_SECONDS = 4.0
 """Seconds that a candidate which fixes a test gets for the tests beside it, before all tests run afresh."""
@@ -52,15 +52,16 @@ class Task:
         self.files: list[str] = asked["files"]
         self.candidates: list[list[Any]] = asked["candidates"]
         self.sources: dict[str, str] = {}
+        self.encodings: dict[str, str] = {}
         for rel in self.files:
             with open(os.path.join(self.root, rel), "rb") as file:
-                self.sources[rel] = file.read().decode("utf-8")
+                self.sources[rel], self.encodings[rel] = decoded(file.read())
 
-    def text(self, index: int) -> tuple[str, str]:
-        """Return the file that candidate `index` changes, and its new text."""
+    def content(self, index: int) -> tuple[str, bytes]:
+        """Return the file that candidate `index` changes, and its new content."""
         number, edits = self.candidates[index]
         rel = self.files[number]
-        return rel, spliced(self.sources[rel], edits)
+        return rel, spliced(self.sources[rel], edits).encode(self.encodings[rel])
 
     def all_tests(self, items: list[Any]) -> list[Any]:
         """Return all tests that count, in their own order: some depend on tests before them."""
@@ -214,17 +215,17 @@ def swapped_in(
     return ended
 
 
-def put(tree: Tree, rel: str, text: str) -> None:
-    """Give `rel` the candidate's text: on disk in a private copy, otherwise for this process's imports."""
+def put(tree: Tree, rel: str, content: bytes) -> None:
+    """Give `rel` the candidate's content: on disk in a private copy, otherwise for this process's imports."""
     path = os.path.join(tree.place, rel)
     if tree.private:
         with open(path, "wb") as file:
-            file.write(text.encode())
+            file.write(content)
         return
     original = importlib.machinery.SourceFileLoader.get_data
 
     def get_data(self: Any, asked: Any) -> bytes:
-        return text.encode() if os.path.abspath(asked) == path else original(self, asked)
+        return content if os.path.abspath(asked) == path else original(self, asked)
 
     importlib.machinery.SourceFileLoader.get_data = get_data  # type: ignore[method-assign, assignment]
     sys.dont_write_bytecode = True
@@ -266,8 +267,11 @@ class Slot:
 
     def judged(self, index: int) -> tuple[str, int]:
         """Return the verdict on a candidate, and the number of failing tests that it fixes."""
-        verdict = self._screened(index)
-        found = (verdict, 0) if verdict else self._decided(index)
+        try:
+            verdict = self._screened(index)
+            found = (verdict, 0) if verdict else self._decided(index)
+        except UnicodeEncodeError:  # the file's encoding lacks a character of the candidate
+            found = ("x", 0)
         return ("-", 0) if time.monotonic() > self.deadline else found
 
     def _screened(self, index: int) -> str:
@@ -298,14 +302,14 @@ class Slot:
     def _run(self, index: int, everything: bool) -> tuple[dict[str, str], bool]:
         """Run the first or all tests after a fresh import; return the outcomes, and whether all of them ran."""
         task, tree = self.task, self.tree
-        rel, text = task.text(index)
+        rel, content = task.content(index)
         files = sorted({node.split("::")[0] for node in (task.failing if everything else task.first)})
         targets = task.targets if everything and task.whole else files
         by_file = everything or not all("::" in node for node in task.first or [""])
         choose = task.all_tests if by_file else only(set(task.first))
 
         def body(channel: Channel) -> None:
-            put(tree, rel, text)
+            put(tree, rel, content)
             plugin = recorder(channel, tree, choose, Clock(task.limit), None, None)
             run_pytest(channel, tree, targets, task.extra, plugin)
 
@@ -342,8 +346,8 @@ class Slot:
 def judge(asked: dict[str, Any]) -> dict[str, Any]:
     """Try the candidates of `asked`; report one letter for each, and those that pass (see `Verdicts`)."""
     verdicts = Verdicts(asked)
-    warm_up()
     task = Task(asked)
+    warm_up(task.root)
 
     def work(place: str | None, numbers: Iterator[int]) -> Iterator[tuple[str, int]]:
         slot = Slot(task, Tree(task.root, place), verdicts.deadline)

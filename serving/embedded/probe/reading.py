@@ -1,4 +1,4 @@
-"""Mode ``read``: return files of the work tree, exact to the byte, packed to fit into one result."""
+"""Mode ``read``: return the texts of files of the work tree, packed to fit into one result."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
 # ruff: noqa: PTH118, PTH123
@@ -9,6 +9,8 @@ import base64
 import os
 import zlib
 from typing import Any
+
+from m3agent.serving.embedded.probe.tree import decoded
 
 
 def read(asked: dict[str, Any]) -> dict[str, Any]:
@@ -26,9 +28,8 @@ def read(asked: dict[str, Any]) -> dict[str, Any]:
     for rel in asked["files"]:
         try:
             with open(os.path.join(asked["root"], rel), "rb") as file:
-                data = file.read()
-            data.decode("utf-8")
-        except (OSError, UnicodeDecodeError):
+                data = decoded(file.read())[0].encode()
+        except (OSError, SyntaxError, UnicodeDecodeError):
             missing.append(rel)
             continue
         text = base64.b64encode(zlib.compress(data, 9)).decode()

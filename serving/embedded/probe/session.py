@@ -1,11 +1,12 @@
 """Run one pytest session in a forked child, which reports over a private pipe."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
-# ruff: noqa: PTH100, PTH118, PTH123
+# ruff: noqa: PTH100, PTH109, PTH118, PTH123
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import resource
 import shutil
@@ -27,6 +28,11 @@ OPTIONS = """
     -q -s --tb=no --no-header --continue-on-collection-errors --maxfail=0 -o console_output_style=classic
     -p no:randomly -p no:unraisableexception -p no:cacheprovider
 """
+FOREIGN = ("DJANGO_SETTINGS_MODULE", "PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+"""Variables with which pytest and its plugins import the repository's modules."""
+WITHOUT_SETTINGS = ("-o", "addopts=", "-o", "required_plugins=")
+"""Options without which pytest refuses to start if the repository's settings need what is not installed."""
+USAGE_ERROR = 4
 FRAMES = 60
 """Most frames of one traceback."""
 
@@ -107,6 +113,19 @@ def frames_of(error: BaseException | None, tree: Tree) -> list[list[Any]]:
     return found[-FRAMES:]
 
 
+def described(error: BaseException) -> str:
+    """Return the type of an exception and its message."""
+    return (type(error).__name__ + ": " + str(error))[:300]
+
+
+def reason_in(text: str) -> str:
+    """Return the line of pytest's message that names the error; empty for an empty message."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]
+    usage = [line for line in lines if "error: " in line.lower()]
+    return (errors or usage or lines or [""])[-1][:300]
+
+
 def briefly(excinfo: Any, *style: Any) -> str:
     """Replace pytest's description of a failure, which is not used here and takes longer than the test."""
     return "failed"
@@ -143,6 +162,7 @@ def recorder(
 
         @pytest.hookimpl(hookwrapper=True)
         def pytest_collection(self, session: Any) -> Iterator[None]:
+            sys.stderr = sys.stdout  # from here on, tests write to it
             if self.tracer is not None:
                 self.tracer.begin()
             yield
@@ -155,6 +175,12 @@ def recorder(
                 items[:] = choose(items)
             self.channel.send(t="collected", ids=[item.nodeid for item in items])
 
+        def pytest_internalerror(self, excinfo: Any) -> None:
+            self.channel.send(t="reason", text=described(excinfo.value))
+
+        def pytest_keyboard_interrupt(self, excinfo: Any) -> None:  # also called for `pytest.exit`
+            self.pytest_internalerror(excinfo)
+
         def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
             self._blame(call.excinfo.value)
             if not isinstance(node, pytest.Item):
@@ -163,7 +189,7 @@ def recorder(
         def _blame(self, error: BaseException) -> None:
             if not self.frames:
                 self.frames = frames_of(error, tree)
-                self.error = (type(error).__name__ + ": " + str(error))[:300]
+                self.error = described(error)
             self.timed_out = self.timed_out or isinstance(error, TestTimeout)
 
         @pytest.hookimpl(hookwrapper=True)
@@ -252,11 +278,11 @@ class Clock:
             self._slowest = max(self._slowest, seconds)
 
 
-def options() -> list[str]:
-    """Return pytest options that keep the repository's own configuration from affecting the probe."""
+def plugin_options() -> list[str]:
+    """Return options that keep plugins of the repository's own configuration from affecting the probe."""
     import importlib.util
 
-    chosen: list[str] = [*OPTIONS.split()]
+    chosen: list[str] = []
     if not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # otherwise pytest does not know their options
         if importlib.util.find_spec("pytest_cov") is not None:
             chosen.append("--no-cov")
@@ -266,17 +292,56 @@ def options() -> list[str]:
 
 
 def run_pytest(channel: Channel, tree: Tree, targets: list[str], extra: list[str], plugin: Any) -> None:
-    """Run one session on `targets`; call this in a contained child."""
+    """Run one session on `targets`, with the repository's settings if pytest accepts them; call this in a contained child.
+
+    `tools/in_sandbox/runner.py` makes the same attempts. A session that begins ends this process.
+    """
     import pytest
 
     signal.signal(signal.SIGALRM, on_alarm)
     signal.signal(signal.SIGPROF, on_alarm)
-    pytest.main([*options(), "--rootdir", tree.place, *extra, *targets], plugins=[plugin])
+    arguments = [*OPTIONS.split(), "--rootdir", tree.place, *extra, *targets]
+    reason, null = "", sys.stderr  # if nothing held it, its file descriptor would be closed
+    for more in (plugin_options(), [], WITHOUT_SETTINGS):
+        sys.stderr = written = io.StringIO()
+        try:
+            status = pytest.main([*more, *arguments], plugins=[plugin])
+        except BaseException as error:  # noqa: BLE001  # a conftest may raise anything, also SystemExit
+            reason = described(error)
+            break
+        reason = reason_in(written.getvalue())
+        if status != USAGE_ERROR:
+            break
+    sys.stderr = null
+    if reason:  # otherwise the plugin may have sent one
+        channel.send(t="reason", text=reason)
     channel.send(t="broken")
 
 
-def warm_up() -> None:
-    """Import pytest and its plugins into this process, so that they are loaded in every fork."""
+def warm_up(root: str) -> None:
+    """Import pytest and its plugins into this process, so that they are loaded in every fork.
+
+    No module of the repository at `root` stays loaded: each fork must import it from its own copy, with its candidate.
+    """
+    kept, path, here = os.environ.copy(), sys.path[:], os.getcwd()
+    for name in FOREIGN:
+        os.environ.pop(name, None)
+    try:
+        _load_pytest()
+    finally:
+        os.chdir(here)
+        os.environ.clear()
+        os.environ.update(kept)
+        sys.path[:] = path
+    inside = os.path.realpath(root) + os.sep
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        # A virtual environment in the repository is no code of it.
+        if file and os.path.realpath(file).startswith(inside) and "site-packages" not in file:
+            del sys.modules[name]
+
+
+def _load_pytest() -> None:
     import pytest
 
     folder = tempfile.mkdtemp(prefix="m3-warm-")

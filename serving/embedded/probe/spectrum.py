@@ -99,6 +99,7 @@ class Suite:
         self.tree = tree
         self.targets = targets
         self.extra = extra
+        self.reason = ""
         self.imported: dict[str, list[int]] = {}
         self.kinds: dict[str, dict[str, list[str]]] = {}
 
@@ -172,6 +173,8 @@ class Suite:
                 elif kind == "import":
                     for rel, lines in message["lines"].items():
                         self.imported.setdefault(rel, lines)
+                elif kind == "reason":
+                    self.reason = message["text"]
                 elif kind == "done":
                     return collected, None, True
                 elif kind == "broken":
@@ -236,7 +239,7 @@ def spectrum(asked: dict[str, Any]) -> dict[str, Any]:
     """
     started = time.monotonic()
     root = os.path.abspath(asked["root"])
-    warm_up()
+    warm_up(root)
     with scratch() as folder:
         private = not too_big_to_copy(root)
         result = measure(Tree(root, os.path.join(folder, "w") if private else None), asked)
@@ -288,6 +291,7 @@ def measure(tree: Tree, asked: dict[str, Any]) -> dict[str, Any]:
         "groups": groups(failing),
         "traced": [sum(node in bad for node in traced), sum(node in good for node in traced)],
         "whole": whole,
+        "reason": suite.reason,
         "suite_seconds": round(suite_seconds, 3),
         "slowest": round(slowest, 4),
         "beside": round(max(beside, default=slowest), 4),

@@ -1,17 +1,19 @@
 """What the modes share: the work tree and its tests, private copies, processors, and reports to the policy."""
 
 # Runs inside the sandbox: os.path starts faster than pathlib.
-# ruff: noqa: PTH103, PTH108, PTH110, PTH112, PTH116, PTH118, PTH120, PTH123
+# ruff: noqa: PTH103, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import os
 import shutil
 import sys
 import tempfile
+import tokenize
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -148,6 +150,17 @@ def suspected(
     return found
 
 
+def decoded(data: bytes) -> tuple[str, str]:
+    """Return the text of a source file, without a byte order mark, and its encoding, as Python finds it.
+
+    Raises:
+        SyntaxError: Python refuses the file.
+        UnicodeDecodeError: The file has another encoding.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    return data.decode(encoding), encoding
+
+
 def spliced(source: str, edits: list[list[Any]]) -> str:
     """Apply ``[start, end, text]`` edits, in characters, to `source`."""
     for start, end, text in sorted(edits, reverse=True):
@@ -191,15 +204,20 @@ class Tree:
     def adopt_environment(self) -> None:
         """Make this process import from the folder: set the working directory, sys.path and PYTHONPATH."""
         os.chdir(self.place)
-        paths = [self.place, os.path.join(self.place, "src")]
-        for entry in sys.path:
-            if not entry or entry == self.root or entry.startswith(self.root + os.sep):
-                entry = self.place + entry[len(self.root) :] if entry else self.place
-            if entry not in paths:
-                paths.append(entry)
-        sys.path[:] = [path for path in paths if os.path.exists(path)]
-        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths[:2] if os.path.isdir(path))
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        sys.path[:] = self._moved(sys.path)
+        os.environ["PYTHONPATH"] = os.pathsep.join(self._moved(given))
         os.environ["PWD"] = self.place
+
+    def _moved(self, paths: Iterable[str]) -> list[str]:
+        """Return the folder, its `src`, and the existing ones of `paths`; those in `root` are replaced by those in the folder."""
+        moved = [self.place, os.path.join(self.place, "src")]
+        for path in paths:
+            if not path or path == self.root or path.startswith(self.root + os.sep):
+                path = self.place + path[len(self.root) :]
+            if path not in moved:
+                moved.append(path)
+        return [path for path in moved if os.path.exists(path)]
 
 
 def too_big_to_copy(root: str) -> bool:

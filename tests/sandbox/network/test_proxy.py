@@ -26,7 +26,7 @@ from m3agent.sandbox.network.allow_list import (
     split_authority,
 )
 from m3agent.sandbox.network.proxy import Caps, NetworkRequest, Proxy, ProxyRequest, ProxyResponse, parse
-from m3agent.sandbox.network.upstream import Upstream
+from m3agent.sandbox.network.upstream import NextProxy, Upstream
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789-_.*:[]/@#%\\ \t\0A1é"
 
@@ -329,10 +329,12 @@ class Wire:
         caps: Caps | None = None,
         anywhere: bool = False,
         behind: bool = False,
+        account: str = "",
     ) -> None:
         self.hosts, self.answer, self.resolve, self.reach, self.caps = hosts, answer, resolve, reach, caps
         self.anywhere = anywhere
         self.behind = behind
+        self.account = account
         """Whether the server is not the host but the proxy of this machine."""
         self.got = b""
         self.busy: set[asyncio.Future[None]] = set()
@@ -346,7 +348,7 @@ class Wire:
         self.port: int = self.server.sockets[0].getsockname()[1]
         ports = frozenset({self.port})
         hosts = [AllowedHost(h.host, h.below, ports, self.anywhere) for h in parse_hosts(self.hosts)]
-        address = f"http://127.0.0.1:{self.port}"
+        address = f"http://{self.account}127.0.0.1:{self.port}"
         variables = {"http_proxy": address, "https_proxy": address} if self.behind else {}
         self.proxy = Proxy(
             hosts,
@@ -602,6 +604,7 @@ async def test_a_refusal_of_the_proxy_of_this_machine_is_told(answer: bytes) -> 
         ({"http_proxy": "http://p.test"}, "https", None),
         ({"all_proxy": "http://p.test"}, "https", ("p.test", 80)),
         ({"all_proxy": "socks5://p.test"}, "https", None),
+        ({"all_proxy": "http://p.test:x"}, "https", None),
         ({"https_proxy": "http://p.test", "no_proxy": "a.test, .example.org"}, "https", None),
         ({"https_proxy": "http://p.test", "no_proxy": "a.test"}, "https", ("p.test", 80)),
     ],
@@ -609,4 +612,59 @@ async def test_a_refusal_of_the_proxy_of_this_machine_is_told(answer: bytes) -> 
 def test_the_usual_variables_name_the_proxy(
     variables: dict[str, str], scheme: str, proxy_of_it: tuple[str, int] | None
 ) -> None:
-    assert Upstream(variables).of(scheme, "up.example.org") == proxy_of_it
+    assert Upstream(variables).of(scheme, "up.example.org") == (proxy_of_it and NextProxy(*proxy_of_it))
+
+
+ACCOUNT = "me:p%40ss@"
+TOKEN = b"bWU6cEBzcw=="
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "request_line", [b"CONNECT up.example.org:PORT", b"GET http://up.example.org:PORT/a"]
+)
+async def test_a_proxy_with_a_password_gets_it(request_line: bytes) -> None:
+    async with Wire(resolve=unknown, behind=True, account=ACCOUNT) as wire:
+        forged = b" HTTP/1.1\r\nProxy-Authorization: Basic b3RoZXI=\r\n\r\n"
+        await wire.ask(request_line + (b" HTTP/1.1\r\n\r\n" if request_line[:1] == b"C" else forged))
+        assert wire.got.count(b"Proxy-Authorization") == 1
+        assert b"\r\nProxy-Authorization: Basic %b\r\n" % TOKEN in wire.got
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "request_line", [b"CONNECT up.example.org:PORT", b"GET http://up.example.org:PORT/a"]
+)
+async def test_no_answer_shows_the_password(request_line: bytes) -> None:
+    answer = b"HTTP/1.1 407 no account %b\r\n\r\nno %b%b" % (TOKEN, TOKEN, TOKEN[:5])
+    async with Wire(resolve=unknown, behind=True, account=ACCOUNT, answer=answer) as wire:
+        told = await wire.ask(request_line + b" HTTP/1.1\r\n\r\n")
+        assert b"407 no account ************" in told
+        assert TOKEN not in told
+        assert all(b"p@ss" not in text for text in (told, repr(wire.log).encode()))
+        if request_line.startswith(b"GET"):
+            assert told.endswith(b"no ************" + TOKEN[:5])
+
+
+@pytest.mark.integration
+async def test_the_proxy_of_this_machine_gets_no_trace() -> None:
+    async with Wire(resolve=unknown, behind=True, account=ACCOUNT) as wire:
+        answer = await wire.ask(b"TRACE http://up.example.org:PORT/ HTTP/1.1\r\nMax-Forwards: 0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert wire.got == b""
+
+
+@pytest.mark.parametrize("cut", range(1, len(TOKEN)))
+def test_a_password_in_pieces_is_masked(cut: int) -> None:
+    hop = NextProxy("p.test", 80, TOKEN)
+    assert hop.withheld(b"x" + TOKEN[:cut]) == cut
+
+
+def test_proxies_that_cannot_be_used_are_named() -> None:
+    environment = {
+        "ALL_PROXY": "socks5h://me:secret@p.test",
+        "https_proxy": "p.test:3128",
+        "HTTP_PROXY": "http://p.test:x",
+        "NO_PROXY": "a://b",
+    }
+    assert Upstream.of_environment(environment).unusable() == ["http_proxy", "all_proxy"]

@@ -339,3 +339,73 @@ def test_a_process_that_a_test_left_behind_delays_no_verdict(tmp_path: Path) -> 
 )
 def test_test_code_is_known(path: str, expected: bool) -> None:
     assert is_test(path) is expected
+
+
+@pytest.mark.parametrize("addopts", ["-p absent_plugin", "--lf", "--absent-option"])
+def test_settings_that_pytest_refuses_are_left_out(tmp_path: Path, addopts: str) -> None:
+    """The runner of the tests leaves them out, too."""
+    bench = tree(tmp_path, **{"pytest.ini": f"[pytest]\naddopts = {addopts}\n"})
+    found = bench.spectrum()
+    assert len(found["failed_ids"]) == 2 and found["passed"] == 1
+    assert bench.judge(found, "m.py", [MODULE.replace("// 3", "// 2")]) == "P"
+
+
+@pytest.mark.parametrize(
+    ("conftest", "reason"),
+    [
+        ("import absent_module", "ModuleNotFoundError: No module named 'absent_module'"),
+        ("import os; os.environ['ABSENT_URL']", "KeyError: 'ABSENT_URL'"),
+        ("import sys; sys.exit('no database')", "SystemExit: no database"),
+        ("import pytest; pytest.exit('no database')", "Exit: no database"),
+        ("def pytest_sessionstart(session): raise OSError('no database')", "OSError: no database"),
+    ],
+)
+def test_tests_that_do_not_start_give_their_reason(tmp_path: Path, conftest: str, reason: str) -> None:
+    found = tree(tmp_path, **{"conftest.py": conftest}).spectrum()
+    assert not found["failed_ids"]
+    assert found["reason"].endswith(reason)
+
+
+@pytest.mark.parametrize("variable", ["DJANGO_SETTINGS_MODULE", ""])
+def test_a_plugin_that_imports_the_code_early_hides_no_candidate(tmp_path: Path, variable: str) -> None:
+    """pytest-django imports the models as soon as pytest starts, if the environment names the settings."""
+    plugin = "import os\nif os.environ.get('DJANGO_SETTINGS_MODULE', 'm'): import m\n"
+    tests = "from m import LIMIT\ndef test_limit(): assert LIMIT == 2\n"
+    bench = tree(
+        tmp_path, "LIMIT = 3\n", tests, **{"early.py": plugin, "pytest.ini": "[pytest]\naddopts = -p early\n"}
+    )
+    if variable:
+        bench.variables = {variable: "m", "PYTEST_PLUGINS": "early"}
+    found = bench.spectrum()
+    assert found["private"] and found["failed_ids"] == ["test_m.py::test_limit"]
+    assert bench.judge(found, "m.py", ["LIMIT = 4\n", "LIMIT = 2\n"]) == "fP"
+
+
+def test_processes_of_tests_import_from_the_copy_of_each_folder(tmp_path: Path) -> None:
+    """Every folder of PYTHONPATH counts, such as those from which a repository is imported by its declaration."""
+    tests = """
+    import subprocess, sys
+
+    def test_limit():
+        done = subprocess.run([sys.executable, "-c", "import m; raise SystemExit(m.LIMIT != 2)"])
+        assert done.returncode == 0
+    """
+    files = {"backend/m.py": "LIMIT = 3\n", "test_m.py": dedent(tests)}
+    bench = Workbench.of(tmp_path, files)
+    beside = tmp_path / "beside"
+    bench.variables = {"PYTHONPATH": f"{bench.root}:{bench.root}/backend:{beside}"}
+    found = {**bench.spectrum(), "private": True}
+    assert found["failed_ids"] == ["test_m.py::test_limit"]
+    assert bench.judge(found, "backend/m.py", ["LIMIT = 4\n", "LIMIT = 2\n"]) == "fP"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1", "gbk"])
+def test_files_in_other_encodings_are_repaired(tmp_path: Path, encoding: str) -> None:
+    word = "\u6d4b\u8bd5" if encoding == "gbk" else "\xe9t\xe9"
+    declared = "" if encoding == "utf-8-sig" else f"# coding: {encoding}\n"
+    text = f'{declared}"""{word}"""\n\n\ndef older(age):\n    name = "{word}"\n    return name, age > 18\n'
+    tests = f"from m import older\n\ndef test_older():\n    assert older(18) == ({word!r}, True)\n    assert not older(17)[1]\n"
+    bench = Workbench.of(tmp_path, {"m.py": text.encode(encoding), "test_m.py": tests})
+    bench.converse()
+    assert (bench.root / "m.py").read_bytes() == text.replace("> 18", ">= 18").encode(encoding)

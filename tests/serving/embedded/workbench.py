@@ -19,6 +19,7 @@ from m3agent.serving.embedded.repair import Budget
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
 from m3agent.tools.run_tests import standard_input
+from m3agent.tools.text_file import TextFile
 from m3agent.util.portable_source import portable_text
 from tests.tools.report_lines import KEY
 
@@ -53,14 +54,17 @@ class Workbench:
     issue: str = "Something is wrong."
     messages: list[dict[str, Any]] = field(default_factory=list)
     budget: Budget = field(default_factory=Budget)
+    variables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, folder: Path, files: Mapping[str, str], issue: str = "Something is wrong.") -> Workbench:
+    def of(
+        cls, folder: Path, files: Mapping[str, str | bytes], issue: str = "Something is wrong."
+    ) -> Workbench:
         bench = cls(folder / "tree", issue)
         for path, text in files.items():
             target = bench.root / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text.encode())
+            target.write_bytes(text.encode() if isinstance(text, str) else text)
         bench.messages.append({"role": "user", "content": f"files\n<issue>\n{issue}\n</issue>\n"})
         return bench
 
@@ -103,7 +107,8 @@ class Workbench:
         paths = f"{self.root}{os.pathsep}{self.root / 'src'}"
         # as in a sandbox, which has pytest but not this project's test plugins
         bare = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        return {**kept, **bare, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        fixed = {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+        return {**kept, **bare, **fixed, **self.variables}
 
     def python(self, *arguments: str, timeout: float, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -127,10 +132,10 @@ class Workbench:
             return self.run_tests(arguments["framework"], arguments["timeout"])
         assert name == "file_edit", name
         target = self.root / arguments["path"]
-        content = target.read_bytes().decode()
-        if content.count(arguments["old"]) != 1:
+        file = TextFile.of(target.read_bytes())
+        if file is None or file.text.count(arguments["old"]) != 1:
             return "error: the text to replace is not there exactly once"
-        target.write_bytes(content.replace(arguments["old"], arguments["new"]).encode())
+        target.write_bytes(file.with_text(file.text.replace(arguments["old"], arguments["new"])))
         return f"edited {arguments['path']}"
 
     def run_tests(self, framework: str, timeout: int) -> str:
