@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from pydantic import Field
 
-from m3agent.sandbox.errors import FileProblem
+from m3agent.sandbox.errors import DiskFull, FileProblem, PathEscapes
 from m3agent.tools import code_exec
 from m3agent.tools.base import Arguments, CallContext, Tool, ToolResult, refusal
 from m3agent.tools.files import PATH, edit_all, path_of, path_to_write, store
@@ -49,6 +50,9 @@ if left == most:
 """
 """The program that searches files, in the sandbox: a pattern may take any time."""
 MOST_LINES = 200
+
+Plan = tuple[FileChange, str, TextFile | None, str]
+"""A change of a patch, the file's path, the file as it was (None if it is new), and its new text."""
 
 
 class PassageEdit(Arguments):
@@ -120,8 +124,8 @@ async def insert(context: CallContext, arguments: InsertArguments) -> ToolResult
 
 
 async def apply_patch(context: CallContext, arguments: PatchArguments) -> ToolResult:
-    """Apply a patch to the work tree: all its changes or none."""
-    planned: list[tuple[FileChange, str, TextFile | None, str]] = []
+    """Apply a patch to the work tree: all its changes, or none if one does not fit."""
+    planned: list[Plan] = []
     try:
         for change in changes_of(arguments.patch):
             path = await path_to_write(context.sandbox, change.path)
@@ -140,9 +144,7 @@ async def apply_patch(context: CallContext, arguments: PatchArguments) -> ToolRe
                 )
     except (BadPatch, CannotEncode) as error:
         return refusal(f"{error}; nothing was changed")
-    results = [await _carry_out(context, *plan) for plan in planned]
-    refused = any(result.is_error for result in results)
-    return ToolResult("\n".join(result.content for result in results), is_error=refused)
+    return await _carry_out(context, planned)
 
 
 async def _present(context: CallContext, path: str) -> TextFile | None:
@@ -156,15 +158,28 @@ async def _present(context: CallContext, path: str) -> TextFile | None:
     return file
 
 
-async def _carry_out(
-    context: CallContext, change: FileChange, path: str, file: TextFile | None, text: str
-) -> ToolResult:
-    if change.kind != "delete":
-        return await store(context, path, file, text, f"patched {path}")
-    done = await context.sandbox.exec(["rm", "--", f"./{path}"])
-    return ToolResult(
-        f"deleted {path}" if done.exit == 0 else f"error: {path} was not deleted", is_error=done.exit != 0
-    )
+async def _carry_out(context: CallContext, planned: Sequence[Plan]) -> ToolResult:
+    """Change the files in turn. If one fails, stop, and say which were changed and which were not."""
+    done: list[str] = []
+    for change, path, file, text in planned:
+        try:
+            if change.kind == "delete":
+                await _delete(context, path)
+                done.append(f"deleted {path}")
+            else:
+                done.append((await store(context, path, file, text, f"patched {path}")).content)
+        except (DiskFull, FileProblem, PathEscapes) as error:
+            if not done:
+                raise
+            left = ", ".join(plan[1] for plan in planned[len(done) :])
+            stopped = f"error: {error}; the patch stopped here, and these files were not changed: {left}"
+            return ToolResult("\n".join([*done, stopped]), is_error=True)
+    return ToolResult("\n".join(done))
+
+
+async def _delete(context: CallContext, path: str) -> None:
+    if (await context.sandbox.exec(["rm", "--", f"./{path}"])).exit:
+        raise FileProblem(f"{path} was not deleted")
 
 
 async def grep(context: CallContext, arguments: GrepArguments) -> ToolResult:

@@ -11,6 +11,7 @@ import html
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from m3agent.tools.base import MOST_CHARACTERS, cut, visible
@@ -22,12 +23,19 @@ COMPARED = 200  # characters of a line that are compared for that
 LISTED = 10  # line numbers given when the text is found more than once
 
 _FENCED = re.compile(r"\s*```[\w+.-]*[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
+<<<<<<< HEAD
 _NUMBERED = re.compile(r"[ \t]*(\d{1,9})(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
+||||||| 9c8fb510
+_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
+=======
+_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
+_QUOTE = re.compile(r"\\([\"'])")
+>>>>>>> fix3
 _ESCAPE = re.compile(r"\\([\"'\\ntr])")
 _MEANINGS = {"n": "\n", "t": "\t", "r": ""}
 
 Reading = Callable[[str], str | None]
-"""Reads a passage in one way; returns None if the passage is not written in that way."""
+"""Reads a passage in one way; returns None, or the passage itself, if it is not written in that way."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ def replace(content: str, old: str, new: str, *, every: bool = False) -> Replace
         if places != []:
             break
         passage = reading(old)
-        if passage is None or not passage.strip():
+        if passage is None or passage == old or not passage.strip():
             continue
         replacement = reading(new)
         if replacement is None and reading is without_numbers and any(map(_NUMBERED.fullmatch, split(new))):
@@ -143,27 +151,15 @@ def without_numbers(text: str) -> str | None:
     return "\n".join(row[2] for row in rows) + ("\n" if text.endswith("\n") else "")
 
 
-def _without_entities(text: str) -> str | None:
-    plain = html.unescape(text)
-    return None if plain == text else plain
-
-
-def _without_quote_escapes(text: str) -> str | None:
-    plain = re.sub(r"\\([\"'])", r"\1", text)
-    return None if plain == text else plain
-
-
-def _without_escapes(text: str) -> str | None:
-    plain = _ESCAPE.sub(lambda match: _MEANINGS.get(match[1], match[1]), text)
-    return None if plain == text else plain
-
-
 READINGS: tuple[tuple[str, Reading], ...] = (
     ("without its fence", without_fence),
     ("without its line numbers", without_numbers),
-    ("with its entities, such as &amp;, as characters", _without_entities),
-    ('with \\" as a plain quote', _without_quote_escapes),
-    ("with its escapes, such as \\n, as characters", _without_escapes),
+    ("with its entities, such as &amp;, as characters", html.unescape),
+    ('with \\" as a plain quote', partial(_QUOTE.sub, r"\1")),
+    (
+        "with its escapes, such as \\n, as characters",
+        partial(_ESCAPE.sub, lambda match: _MEANINGS.get(match[1], match[1])),
+    ),
 )
 
 

@@ -68,15 +68,18 @@ def changes_of(patch: str) -> list[FileChange]:
     """
     text = lf_only(patch)
     text = without_fence(text) or text
-    lines = text.split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
-    changes = _sections(lines) if any(map(_SECTION.fullmatch, lines)) else _diffs(lines)
+    lines = text.rstrip("\n").split("\n")
+    changes = _sections(lines[: _end(lines)]) if any(map(_SECTION.fullmatch, lines)) else _diffs(lines)
     if not changes:
         raise BadPatch(
             "the patch has no change: write '*** Update File: PATH' or '--- a/PATH' and '+++ b/PATH' before it"
         )
     return changes
+
+
+def _end(lines: list[str]) -> int:
+    """Return how many lines there are without the blank ones at the end, which only a hunk's counts can claim."""
+    return next((n for n in range(len(lines), 0, -1) if lines[n - 1].strip()), 0)
 
 
 def patched(change: FileChange, path: str, text: str | None) -> str:
@@ -150,23 +153,18 @@ def _place(hunk: Hunk, lines: list[str], places: list[int], shift: int, what: st
 def _sections(lines: list[str]) -> list[FileChange]:
     """Read the `*** Begin Patch` format."""
     changes: list[FileChange] = []
-    hunk: Hunk | None = None
     for number, line in enumerate(lines, 1):
         section, move = _SECTION.fullmatch(line), _MOVE.fullmatch(line)
         if section:
             changes.append(FileChange(section[2].strip(), _KINDS[section[1]]))
-            hunk = None
         elif line.startswith("*** ") or not changes:
             if move and changes:
                 changes[-1].target = move[1].strip()
         elif line.startswith("@@"):
-            hunk = Hunk(anchor=line[2:].strip())
-            changes[-1].hunks.append(hunk)
+            changes[-1].hunks.append(Hunk(anchor=line[2:].strip()))
         else:
-            if hunk is None:
-                hunk = Hunk()
-                changes[-1].hunks.append(hunk)
-            if not hunk.add(line):
+            changes[-1].hunks = changes[-1].hunks or [Hunk()]
+            if not changes[-1].hunks[-1].add(line):
                 raise BadPatch(f"line {number} of the patch begins with none of ' ', '+', '-' and '@@'")
     return changes
 
@@ -174,10 +172,10 @@ def _sections(lines: list[str]) -> list[FileChange]:
 def _diffs(lines: list[str]) -> list[FileChange]:
     """Read unified diffs. The counts of a hunk say where it ends, so its lines may look like headers."""
     changes: list[FileChange] = []
-    at = 0
-    while at < len(lines):
+    at, end = 0, _end(lines)
+    while at < end:
         line = lines[at]
-        if line.startswith("--- ") and at + 1 < len(lines) and lines[at + 1].startswith("+++ "):
+        if line.startswith("--- ") and at + 1 < end and lines[at + 1].startswith("+++ "):
             changes.append(_header(line, lines[at + 1]))
             at += 2
         elif line.startswith("@@") and changes:
@@ -205,7 +203,7 @@ def _hunk(lines: list[str], start: int) -> tuple[Hunk, int]:
     counts = _COUNTS.match(lines[start])
     if counts is None:  # a header without numbers: the hunk ends where a line cannot be one of its lines
         hunk = Hunk(anchor=lines[start].strip("@ "))
-        for at in range(start + 1, len(lines)):
+        for at in range(start + 1, _end(lines)):
             if lines[at].startswith("--- ") or not hunk.add(lines[at]):
                 return hunk, at
         return hunk, len(lines)
@@ -216,7 +214,7 @@ def _hunk(lines: list[str], start: int) -> tuple[Hunk, int]:
         if not lines[at].startswith(_NO_NEWLINE) and not hunk.add(lines[at]):
             break
         at += 1
-    goes_on = at < len(lines) and lines[at][:1] in (" ", "+", "-") and not lines[at].startswith("--- ")
+    goes_on = at < _end(lines) and lines[at][:1] in (" ", "+", "-") and not lines[at].startswith("--- ")
     return (
         _miscounted(lines, start, hunk.line)
         if goes_on or (len(hunk.old), len(hunk.new)) != wanted
@@ -227,7 +225,7 @@ def _hunk(lines: list[str], start: int) -> tuple[Hunk, int]:
 def _miscounted(lines: list[str], start: int, line: int | None) -> tuple[Hunk, int]:
     """Read a hunk with wrong counts. It is refused if one of its lines may be the header of another file."""
     hunk = Hunk(line=line)
-    for at in range(start + 1, len(lines)):
+    for at in range(start + 1, _end(lines)):
         if lines[at].startswith(("--- ", "+++ ")):
             raise BadPatch(
                 f"the hunk in line {start + 1} of the patch has other numbers of lines than its header says"

@@ -106,7 +106,7 @@ _HEAD = f"""\
 Servers of MiniMax M3. Create the key that clients send first:
 kubectl create secret generic {SECRET} --from-literal=key=KEY
 Requests to the service reach one server after another only by the client's address. With more than one server, use
-`m3agent serve --kubernetes DIR --router llm-d`, which keeps a session with its server."""
+`m3agent serve --kubernetes FOLDER --router llm-d`, which keeps a session with its server."""
 _LLM_D_HEAD = "Servers of MiniMax M3 for llm-d. They ask for no key: only llm-d's router may reach them."
 _SCALER_HEAD = """\
 Scaling by the length of the queue. It needs KEDA, and a Prometheus that reads the servers' metrics: set serverAddress.

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.agent.context.output import writes_marker
+from m3agent.sandbox.errors import DiskFull
 from m3agent.tools import other_tools
 from m3agent.tools.aliases import ARGUMENTS, NAMES, meaning
 from m3agent.tools.registry import TOOLS, understood
@@ -171,3 +172,41 @@ async def test_a_patch_is_applied_whole_or_not_at_all(bench: Bench) -> None:
     assert not moved.is_error
     assert await bench.sandbox.read("m.txt") == b"x\n"
     assert (await bench.sandbox.exec(["test", "-e", "n/c.txt"])).exit == 1
+
+
+@pytest.mark.parametrize("full", ["b.txt", "c.txt"])
+async def test_a_patch_that_stops_half_way_names_what_it_changed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    await bench.put(dict.fromkeys(("b.txt", "c.txt", "d.txt"), "old\n"))
+    write = bench.sandbox.write
+
+    async def write_until_full(path: str, content: bytes) -> None:
+        if path == full:
+            raise DiskFull("no space")
+        await write(path, content)
+
+    monkeypatch.setattr(bench.sandbox, "write", write_until_full)
+    patch = "\n".join(f"*** Update File: {name}\n-old\n+new" for name in ("b.txt", "c.txt", "d.txt"))
+    result = await bench.call("apply_patch", input=patch)
+    assert result.is_error
+    changed = ["b.txt"] if full == "c.txt" else []
+    assert [name for name in ("b.txt", "c.txt", "d.txt") if f"patched {name}" in result.content] == changed
+    for name in ("b.txt", "c.txt", "d.txt"):
+        assert await bench.sandbox.read(name) == (b"new\n" if name in changed else b"old\n")
+    assert result.is_refused == (not changed)
+    assert ("not changed: c.txt, d.txt" in result.content) == bool(changed)
+
+
+async def test_a_file_stays_if_it_cannot_be_written_where_a_patch_moves_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.put({"b.txt": "old\n"})
+
+    async def no_space(path: str, content: bytes) -> None:
+        raise DiskFull("no space")
+
+    monkeypatch.setattr(bench.sandbox, "write", no_space)
+    patch = "*** Update File: b.txt\n*** Move to: moved.txt\n-old\n+new"
+    assert (await bench.call("apply_patch", input=patch)).is_refused
+    assert await bench.sandbox.read("b.txt") == b"old\n"

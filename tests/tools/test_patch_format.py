@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from m3agent.tools.patch_format import BadPatch, changes_of, patched
@@ -23,6 +23,7 @@ def applied(patch: str, files: dict[str, str]) -> dict[str, str]:
 
 
 @given(st.lists(LINE, max_size=12), st.lists(LINE, max_size=12), st.integers(0, 3))
+@example(["-- x", ""], ["a", ""], 1)
 def test_a_unified_diff_gives_the_new_text(old: list[str], new: list[str], context: int) -> None:
     """Lines of the file may look like headers of the patch."""
     before, after = ("".join(f"{line}\n" for line in lines) for lines in (old, new))
