@@ -23,14 +23,8 @@ COMPARED = 200  # characters of a line that are compared for that
 LISTED = 10  # line numbers given when the text is found more than once
 
 _FENCED = re.compile(r"\s*```[\w+.-]*[ \t]*\n(.*?)\n?[ \t]*```\s*", re.DOTALL)
-<<<<<<< HEAD
 _NUMBERED = re.compile(r"[ \t]*(\d{1,9})(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
-||||||| 9c8fb510
-_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
-=======
-_NUMBERED = re.compile(r"[ \t]*(\d+)(?:\t|→|[ \t]*\|[ ]?|: ?)(.*)")
 _QUOTE = re.compile(r"\\([\"'])")
->>>>>>> fix3
 _ESCAPE = re.compile(r"\\([\"'\\ntr])")
 _MEANINGS = {"n": "\n", "t": "\t", "r": ""}
 
