@@ -35,7 +35,7 @@ def ask(
     from m3agent.agent.issue.load import MAX_BYTES
     from m3agent.agent.ui.event_printer import Detail, Screen
     from m3agent.cli import hosts
-    from m3agent.util.errors import Status, UsageError
+    from m3agent.util.errors import UsageError
 
     text = question
     if question == "-" and sys.stdin is not None:
@@ -53,5 +53,4 @@ def ask(
         )
     if result.words:
         print_bytes(result.words.strip().encode(errors="replace") + b"\n")
-    answered = result.status is Status.EMPTY and bool(result.words)
-    raise typer.Exit(0 if answered else result.exit_code)
+    raise typer.Exit(result.exit_code)

@@ -38,6 +38,7 @@ class Status(StrEnum):
     """How one fix ended."""
 
     VERIFIED = "verified"
+    ANSWERED = "answered"
     UNVERIFIED = "unverified"
     FAILED = "failed"
     EMPTY = "empty"
@@ -51,6 +52,7 @@ HANDED_OVER = (Status.VERIFIED, Status.UNVERIFIED)
 """The statuses with which a patch is applied or committed if the user asks for that."""
 EXIT_CODES: dict[Status, int] = {
     Status.VERIFIED: 0,
+    Status.ANSWERED: 0,
     Status.UNVERIFIED: 1,
     Status.FAILED: 1,
     Status.EMPTY: 1,

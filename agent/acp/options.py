@@ -17,7 +17,7 @@ from acp.schema import (
 
 from m3agent.agent.acp.blocks import ASK
 from m3agent.agent.acp.store import Mode, Record
-from m3agent.agent.settings.settings import Settings
+from m3agent.agent.settings.settings import SETTINGS, Settings
 from m3agent.util.errors import UsageError
 
 USUAL = "default"
@@ -47,11 +47,13 @@ def options_of(settings: Settings) -> list[Option]:
     """Return what can be chosen, given the settings in force."""
     own = {USUAL: "As in the settings"}
     models = {settings.model: settings.model} if settings.model else {}
+    efforts = {value: value.capitalize() for value in SETTINGS["effort"].choices}
     thinking = {value: value.capitalize() for value in ("enabled", "adaptive", "disabled")}
     return [
         Option("mode", "Patches", "mode", {str(mode): name for mode, name, _ in MODES}),
         Option("model", "Model", "model", {USUAL: "The server's choice", **models}),
         Option("thinking", "Thinking", "thought_level", {**own, **thinking}),
+        Option("effort", "Effort", "thought_level", {**own, **efforts}),
     ]
 
 

@@ -94,8 +94,7 @@ class ClientSession:
         try:
             repository = await asyncio.to_thread(open_repository, Path(self.kept.record.cwd))
             result = await self._work(repository, asked, sender)
-            answered = result.status is Status.EMPTY and bool(result.words)
-            said = "" if answered else _summary(result)
+            said = "" if result.status is Status.ANSWERED else _summary(result)
             if result.status in HANDED_OVER and result.change is not None:
                 said += await self._hand_over(repository, result, result.change, sender)
             sender.tell(plan(len(STEPS), isolated=result.isolated))

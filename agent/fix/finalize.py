@@ -91,7 +91,8 @@ async def end(attempt: Attempt, *, hand_over: bool, notes: Sequence[str] = ()) -
         return end_early(attempt, f"attempt {attempt.overtaken_by} was verified first")
     assert attempt.outcome is not None
     assert attempt.patch is not None
-    status, reason = judge(attempt.outcome, attempt.evidence)
+    may_answer = attempt.request.answer != "no"
+    status, reason = judge(attempt.outcome, attempt.evidence, may_answer=may_answer)
     exit_code = EXIT_CODES[status]
     found = [*notes, *_notes_on(attempt, attempt.patch)]
     if attempt.evidence is not None:
@@ -304,7 +305,7 @@ def _write(
     return FixResult(status, exit_code, reason, session.folder, evidence, change, isolated, opened, words)
 
 
-def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]:
+def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool = False) -> tuple[Status, str]:
     """Return the status of a fix and its reason. A verified patch counts more than how the loop ended."""
     if evidence is not None and evidence.verdict == "verified":
         return Status.VERIFIED, evidence.reason
@@ -312,6 +313,8 @@ def judge(outcome: Outcome, evidence: Verification | None) -> tuple[Status, str]
         return Status.LIMIT, outcome.reason
     if outcome.kind == "stalled":
         return Status.STALLED, outcome.reason
+    if evidence is None and may_answer and outcome.text.strip():
+        return Status.ANSWERED, "the question is answered"
     if evidence is None:
         return Status.EMPTY, "nothing was changed, so there is no patch"
     reason = evidence.reason

@@ -24,6 +24,7 @@ _LINK = re.compile(r"https://[A-Za-z0-9.-]+(?::\d+)?/[A-Za-z0-9._~/#?=&%+-]*")
 
 TONES: dict[str, str] = {
     Status.VERIFIED: "good",
+    Status.ANSWERED: "good",
     Status.UNVERIFIED: "warn",
     Status.EMPTY: "warn",
     Status.LIMIT: "warn",
@@ -42,6 +43,7 @@ ORDER = (
     NOT_FINISHED,
     Status.EMPTY,
     Status.UNVERIFIED,
+    Status.ANSWERED,
     Status.VERIFIED,
 )
 """Order of several sessions: those that need attention come first."""

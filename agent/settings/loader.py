@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from m3agent.agent.settings.server_key import OPENAI, ServerKey
-from m3agent.agent.settings.settings import SETTINGS, DeclaredSetting, Settings, config_file
+from m3agent.agent.settings.settings import AUTO_BUDGET, SETTINGS, DeclaredSetting, Settings, config_file
 from m3agent.sandbox.declared.toml_text import parse_toml
 from m3agent.util.errors import UsageError
 from m3agent.util.plain_file import read_first, read_inside
@@ -46,8 +46,11 @@ class LoadedSettings:
         rows: list[tuple[str, object, str]] = []
         for name, setting in SETTINGS.items():
             value = getattr(self.settings, name)
-            hidden = setting.secret and value is not None
-            rows.append((name, "(hidden)" if hidden else value, self.origins[name]))
+            if setting.secret and value is not None:
+                value = "(hidden)"
+            elif name == "context_budget" and value == AUTO_BUDGET:
+                value = "auto"
+            rows.append((name, value, self.origins[name]))
         return rows
 
     def table(self, width: int = 0) -> str:

@@ -26,6 +26,7 @@ MOST_TESTS = 5  # most tests shown of each kind
 MOST_PATHS = 3  # most names of changed files
 MARKS = {
     Status.VERIFIED: ("✓", "bold green"),
+    Status.ANSWERED: ("✓", "bold green"),
     Status.FAILED: ("✗", "bold red"),
     Status.ERROR: ("✗", "bold red"),
 }

@@ -47,6 +47,7 @@ BLIND = "the embedded engine needs a test that fails, and an instance's own test
     "endpoint",
     "model",
     "thinking",
+    "effort",
     "context_budget",
     "max_tokens",
     "max_cost",

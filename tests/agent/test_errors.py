@@ -19,6 +19,7 @@ from m3agent.util.errors import (
 def test_exit_codes_are_those_of_the_contract() -> None:
     assert {status.value: code for status, code in EXIT_CODES.items()} == {
         "verified": 0,
+        "answered": 0,
         "unverified": 1,
         "failed": 1,
         "empty": 1,

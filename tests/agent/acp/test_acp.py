@@ -148,6 +148,8 @@ async def test_a_question_is_answered(fixes: Fixes) -> None:
         assert "/ask" not in json.dumps(fixes.chats[-1].json["messages"])
         assert client.texts("agent_message_chunk").endswith("As I said, it subtracts.")
     assert client.asked == []
+    (record,) = all_sessions(fixes.home / "state")
+    assert [e["status"] for e in record.entries if e["type"] == "ended"] == ["answered", "answered"]
     assert len(fixes.chats) == 3
     assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
 
@@ -164,6 +166,7 @@ async def test_options_and_commands(fixes: Fixes) -> None:
             "mode": "ask",
             "model": "default",
             "thinking": "disabled",
+            "effort": "default",
         }
         await client.agent.set_config_option(config_id="mode", session_id=session, value="auto")
         assert client.of("current_mode_update")[-1].current_mode_id == "auto"

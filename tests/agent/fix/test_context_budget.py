@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def test_auto_is_read_from_every_place(tmp_path: Path) -> None:
     env = {"HOME": str(tmp_path)}
     assert load_settings(tmp_path, {"context_budget": "auto"}, env).settings.context_budget == AUTO_BUDGET
     variable = {**env, "M3AGENT_CONTEXT_BUDGET": "Auto"}
-    assert load_settings(tmp_path, {}, variable).settings.context_budget == AUTO_BUDGET
+    loaded = load_settings(tmp_path, {}, variable)
+    assert loaded.settings.context_budget == AUTO_BUDGET
+    assert json.loads(loaded.json())["context_budget"]["value"] == "auto"
+    assert str(AUTO_BUDGET) not in loaded.table()
 
 
 def test_without_a_setting_the_whole_window_is_used_whatever_the_price() -> None:

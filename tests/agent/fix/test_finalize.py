@@ -18,7 +18,7 @@ from m3agent.agent.delivery.pull_request import Offered
 from m3agent.agent.exit_codes import Failure
 from m3agent.agent.fix import finalize as ending
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.fix.finalize import FixResult, end, end_early
+from m3agent.agent.fix.finalize import FixResult, end, end_early, judge
 from m3agent.agent.loop.loop import Outcome
 from m3agent.agent.repo.repository import Repository
 from m3agent.agent.session.session import PATCH
@@ -120,6 +120,12 @@ async def test_status_and_exit_code(
     assert (result.evidence, result.session) == (evidence, attempt.session.folder)
     line = finished(world)
     assert (line["status"], line["exit"], line["reason"]) == (status, exit_code, reason)
+
+
+@pytest.mark.parametrize(("words", "status"), [("It adds.", Status.ANSWERED), (" ", Status.EMPTY)])
+def test_a_question_is_answered_by_words(words: str, status: Status) -> None:
+    assert judge(Outcome("done", "", words), None, may_answer=True)[0] is status
+    assert judge(Outcome("done", "", words), None)[0] is Status.EMPTY
 
 
 async def test_the_patch_is_in_the_result_and_in_the_folder(world: World) -> None:

@@ -135,7 +135,7 @@ def test_a_summary_is_no_move_of_the_model(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen == ["one"]
 
 
-@pytest.mark.parametrize("status", ["verified", "unverified", "failed", "empty", "stalled"])
+@pytest.mark.parametrize("status", ["verified", "answered", "unverified", "failed", "empty", "stalled"])
 def test_a_session_that_is_over_is_not_resumed(status: str) -> None:
     with pytest.raises(UsageError, match=rf"the session is over \({status}\): there is nothing to resume"):
         point_of(BASE, turn_started(1), asks(1), finished(status))
