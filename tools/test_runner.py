@@ -255,11 +255,12 @@ async def _by_title(
         The results of the tests that the id means, None if there are none; and a note, or near ids.
     """
     path, _, title = targets.paths[0].partition("::")
-    if len(targets.paths) > 1 and arguments.framework != UNITTEST:
+    has_ids = any("::" in target for target in targets.paths)
+    if len(targets.paths) > 1 and has_ids and arguments.framework != UNITTEST:
         # one wrong id is in the way of all others, unless it only selects
         files = Targets(tuple(dict.fromkeys(map(_without_test, targets.paths))), targets.keyword)
         return await _run(context, suites, files, arguments, targets.paths), []
-    if not title or targets.keyword:
+    if len(targets.paths) > 1 or not title or targets.keyword:
         return None, []
     whole = await _run(context, suites, Targets((path,)), arguments)
     meant = whole.only(lambda ident: has_title(ident, title))
