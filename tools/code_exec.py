@@ -13,6 +13,7 @@ from m3agent.sandbox.backends.launchers import BASH_START
 from m3agent.sandbox.backends.sandbox import ExecResult, Folders
 from m3agent.tools.base import MOST_CHARACTERS, Arguments, CallContext, Tool, ToolResult, readable
 from m3agent.tools.test_commands import COMMANDS
+from m3agent.tools.work_paths import OTHER_ROOTS
 
 # The program is passed in a file, because an argument of a command is limited to 128 KiB. The file's name never
 # changes, so that equal failures have equal tracebacks. Python searches the file's folder first for modules, so the
@@ -27,6 +28,9 @@ ENOUGH_READ = (
 )
 PIP_FAILED = re.compile(r"No matching distribution found for|No module named '?pip\b")
 """What `python -m pip` prints without a network. The command `pip` gives its own answer."""
+
+_ABSENT = re.compile(r"No such file or directory|can't cd to")
+_ROOT = re.compile(rf"(?<![\w.-])(?:{'|'.join(OTHER_ROOTS)})(?![\w-])")
 
 
 class CodeExecArguments(Arguments):
@@ -83,6 +87,12 @@ def command(folders: Folders, *, in_bash: bool = False) -> tuple[str, ...]:
     return ("sh", "-c", SHELL, f"{file}.sh") if in_bash else ("python3", f"{file}.py")
 
 
+def names_other_root(text: str, work_tree: str) -> bool:
+    """Return whether a line says that a folder is missing in which other sandboxes have the work tree."""
+    lines = (line for line in text.splitlines() if _ABSENT.search(line))
+    return any(root != work_tree for line in lines for root in _ROOT.findall(line))
+
+
 async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
     """Run the program. Its output is the result, even if it fails or exceeds its time limit."""
     in_bash = arguments.language == "bash"
@@ -114,6 +124,8 @@ async def run(context: CallContext, arguments: CodeExecArguments) -> ToolResult:
         parts.append(
             "note: the sandbox has no network, so pip cannot download. `pip list` shows what is installed."
         )
+    if names_other_root(f"{shown_out}\n{shown_err}", folders.work_tree):
+        parts.append(f"note: the repository is the working directory, {folders.work_tree}")
     truncated = cut_out or cut_err
     return ToolResult(
         "\n".join(parts),

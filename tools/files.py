@@ -242,17 +242,18 @@ async def store(context: CallContext, path: str, file: TextFile | None, text: st
         done += f"\nnote: {broken}"
     if await context.sandbox.is_left_out(path):
         done += f"\n{LEFT_OUT}"
-    elif await asyncio.to_thread(_had_tests, context.sandbox.workspace, path):
+    elif await asyncio.to_thread(_first_changes_tests, context.sandbox.workspace, path, file):
         done += f"\n{TESTS}"
     return ToolResult(done, digest=hashlib.sha256(content).hexdigest())
 
 
-def _had_tests(workspace: Workspace, path: str) -> bool:
-    """Return whether a file can hold tests, and was there before the work began."""
+def _first_changes_tests(workspace: Workspace, path: str, file: TextFile | None) -> bool:
+    """Return whether a file can hold tests, and was until now as before the work began."""
     path = posixpath.normpath(path)
-    return path in workspace.entries(workspace.base) and files_of_tests(
-        workspace.store, workspace.base
-    ).has_tests(path)
+    entry = workspace.entries(workspace.base).get(path)
+    if entry is None or not files_of_tests(workspace.store, workspace.base).has_tests(path):
+        return False
+    return TextFile.of(workspace.store.get_blob(entry.sha)) == file
 
 
 READ = Tool(

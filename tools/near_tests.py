@@ -28,6 +28,18 @@ def near_paths(path: str, files: Collection[str]) -> list[str]:
     return best_names(wanted, path, {file: PurePosixPath(file).name for file in candidates if file != path})
 
 
+def path_of_dotted(name: str, files: Collection[str]) -> str:
+    """Return the node id that a dotted name means, as `tests.test_a.TestA.test_b`; any other text as it is."""
+    words = name.split(".")
+    if name in files or not all(map(str.isidentifier, words)):
+        return name
+    for end in range(len(words), 0, -1):
+        path = f"{'/'.join(words[:end])}.py"
+        if path in files:
+            return "::".join((path, *words[end:]))
+    return name
+
+
 def near_names(wanted: str, names: Collection[str]) -> list[str]:
     """Return the names of tests that are like a wanted one; best first.
 

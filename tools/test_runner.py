@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import FileProblem, PathEscapes
@@ -25,14 +25,14 @@ from m3agent.tools.base import (
 from m3agent.tools.execution_map import encodable
 from m3agent.tools.failure_reason import error_line
 from m3agent.tools.files import files_of, path_of
-from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
+from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths, path_of_dotted
 from m3agent.tools.report_reader import ADDRESS
 from m3agent.tools.run_tests import Framework, run_in_sandbox
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST
-from m3agent.tools.runners.suites import DEFAULT, suites_of, tree_files
+from m3agent.tools.runners.suites import DEFAULT, file_of, suites_of, tree_files, without_suite
 from m3agent.tools.selection import Selection
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import NO_TESTS, TestReport
 from m3agent.tools.test_runs import run_tests
 from m3agent.tools.test_targets import EVERYTHING, BadTargets, Targets, has_title, targets_in
 from m3agent.util.counted import first_of
@@ -41,7 +41,8 @@ FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
 LISTED = 100  # most failed tests that are listed
 NOT_FOUND = "unittest.loader._FailedTest"
 """In the id of a test that unittest reports in place of one that it cannot find."""
-PYTHON_FRAMEWORKS: tuple[Framework, ...] = ("pytest", "unittest")
+UNITTEST: Framework = "unittest"
+PYTHON_FRAMEWORKS: tuple[Framework, ...] = ("pytest", UNITTEST)
 KNOWN = "[These are the results of all tests in a fresh copy of the unchanged work tree. Nothing ran again.]"
 """Marks results that were known before the call."""
 
@@ -61,13 +62,21 @@ class TestRunnerArguments(Arguments):
     __test__ = False  # not a test class, despite its name
 
     test_file: str = Field(
-        description="Test files, node ids (tests/test_a.py::test_b) or folders, or . for all; -k EXPRESSION selects by name."
+        description="Test files, node ids (tests/test_a.py::test_b) or folders, separated by blanks, or . for all; "
+        "-k EXPRESSION selects by name."
     )
     framework: str = Field(
         "",
         description="Leave it out: the repository's own test runners run. For Python also: pytest, unittest.",
     )
     timeout: int = Field(300, ge=1, le=1800, description="Seconds for the whole run.")
+
+    @field_validator("test_file", mode="before")
+    @classmethod
+    def joined(cls, given: object) -> object:
+        """Take a list of strings, too."""
+        words = [item for item in given if isinstance(item, str)] if isinstance(given, list) else []
+        return " ".join(words) if words and words == given else given
 
 
 def first_error(text: str) -> list[str]:
@@ -175,9 +184,16 @@ async def _suites(sandbox: Sandbox) -> Sequence[Suite]:
 
 
 async def _run(
-    context: CallContext, suites: Sequence[Suite], targets: Targets, arguments: TestRunnerArguments
+    context: CallContext,
+    suites: Sequence[Suite],
+    targets: Targets,
+    arguments: TestRunnerArguments,
+    only: Collection[str] = (),
 ) -> TestReport:
-    """Run the tests that the targets name, with the repository's runners or with one of Python."""
+    """Run the tests that the targets name, with the repository's runners or with one of Python.
+
+    Of the targets' tests, only those with the ids `only` run, if there are any.
+    """
     sandbox, timeout, log = context.sandbox, arguments.timeout, context.log
     every = await _suites(sandbox)
     only_python = [suite.runner for suite in every] == [PYTEST]
@@ -185,14 +201,49 @@ async def _run(
         if (arguments.framework or (PYTEST if only_python else "")) == framework:
             keyword = targets.keyword if framework == PYTEST else ""
             report = await run_in_sandbox(
-                sandbox, *targets.paths, framework=framework, timeout=timeout, log=log, keyword=keyword
+                sandbox,
+                *targets.paths,
+                framework=framework,
+                timeout=timeout,
+                log=log,
+                keyword=keyword,
+                only=only,
             )
             return report if keyword else targets.selected(report)
     tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())
-    wanted = Selection(targets.paths)
+    wanted = Selection(targets.paths, only)
     return targets.selected(
         await run_tests(sandbox, suites, tree, wanted, timeout=timeout, log=log, among=every)
     )
+
+
+def _without_test(target: str) -> str:
+    """Return a target without its test: a file or a folder, after the name of its suite if it has one."""
+    return target[: len(target) - len(without_suite(target))] + file_of(target)
+
+
+async def _without_result(
+    context: CallContext, targets: Targets, arguments: TestRunnerArguments, report: TestReport
+) -> list[str]:
+    """Return lines about the targets of several that no result belongs to, because they name nothing."""
+    ids = [*map(without_suite, report.ids)]
+    collected = report.complete and (report.ran > 0 or report.exit == NO_TESTS) and not report.not_run
+    selects = collected and not targets.keyword and arguments.framework != UNITTEST
+    lines = list[str]()
+    for target in targets.paths:
+        path, _, title = without_suite(target).partition("::")
+        wanted = Selection(only=(posixpath.normpath(path) + f"::{title}" * bool(title),))
+        if any(map(wanted.has, ids)):
+            continue
+        exists = await context.sandbox.exec(["sh", "-c", 'test -e "$1"', "sh", path])
+        if exists.exit:
+            lines.append(f"NOT RUN {target}: no such file")
+        elif title and selects and path not in ids:
+            lines.append(f"NOT RUN {target}: no test has this id")
+        else:
+            continue
+        lines += await suggest(context.sandbox, target)
+    return lines
 
 
 async def _by_title(
@@ -204,6 +255,11 @@ async def _by_title(
         The results of the tests that the id means, None if there are none; and a note, or near ids.
     """
     path, _, title = targets.paths[0].partition("::")
+    has_ids = any("::" in target for target in targets.paths)
+    if len(targets.paths) > 1 and has_ids and arguments.framework != UNITTEST:
+        # one wrong id is in the way of all others, unless it only selects
+        files = Targets(tuple(dict.fromkeys(map(_without_test, targets.paths))), targets.keyword)
+        return await _run(context, suites, files, arguments, targets.paths), []
     if len(targets.paths) > 1 or not title or targets.keyword:
         return None, []
     whole = await _run(context, suites, Targets((path,)), arguments)
@@ -217,8 +273,11 @@ async def _by_title(
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     try:
-        given = targets_in(arguments.test_file, await files_of(context.sandbox))
-        paths = tuple([await path_of(context.sandbox, path) or "." for path in given.paths])
+        files = await files_of(context.sandbox)
+        given = targets_in(arguments.test_file, files)
+        paths = tuple(
+            [await path_of(context.sandbox, path_of_dotted(path, files)) or "." for path in given.paths]
+        )
         targets = Targets(paths, given.keyword)
     except BadTargets as error:
         return refusal(f"test_file takes a path or node id, not options: {error}")
@@ -256,12 +315,19 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
                 shown += block
     shown += [LEFT_OUT] if left_out else []
     shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
+    unnamed = (
+        []
+        if report.timed_out or len(targets.paths) == 1
+        else await _without_result(context, targets, arguments, report)
+    )
     if not report.ran:
         shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
-        shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output else []
+        shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output and not unnamed else []
     if known is not None:
         shown.append(KNOWN)
-    if not report.timed_out and (not report.ran or any(NOT_FOUND in ident for ident in report.errored)):
+    shown += map(_one_line, unnamed)
+    is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
+    if is_unclear and not unnamed and not report.timed_out:
         for path in targets.paths:
             shown += map(_one_line, await suggest(context.sandbox, path))
     shown += [] if "Near ids:" in shown else map(_one_line, notes)

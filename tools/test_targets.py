@@ -16,6 +16,8 @@ _COMMAND = re.compile(
 _OPTION = re.compile(r"(?:-[kt]|--testNamePattern)(?:[ =]|$)")
 _SHOWN = re.compile(r"-[vqsxl]+$|-r\w+$|--(?:verbose|quiet|no-header|color|tb)(?:=\S*)?$")
 """Options of pytest that change only what is shown."""
+_FILE = re.compile(r"[^\s:]+\.py(?:::\S|$)")
+"""A word that names a file of Python, or a test in it, whether or not there is such a file."""
 _PARAMETERS = re.compile(r"\[.*\]$", re.DOTALL)
 
 
@@ -68,7 +70,7 @@ def targets_in(text: str, files: Collection[str]) -> Targets:
             keyword.append(word.partition("=")[2])
         elif _SHOWN.match(word):
             in_keyword = False
-        elif is_path(word):
+        elif is_path(word) or (_FILE.match(word) and not in_keyword):
             in_keyword = False
             paths.append(word)
         elif in_keyword:

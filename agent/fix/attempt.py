@@ -46,6 +46,7 @@ from m3agent.serving.client.messages import Delta
 from m3agent.serving.client.parameters import SERVER_DEFAULTS
 from m3agent.tools.registry import Toolset
 from m3agent.tools.run_tests import Bytecode
+from m3agent.tools.runners.suites import files_of_tests
 from m3agent.util.errors import UsageError
 
 NOTED_SECONDS = 2.0
@@ -243,7 +244,10 @@ class Attempt:
         untestable = why_not_tested(said) and not self.evidence.after.passed
         if self.evidence.verdict == "unverified" and (untestable or self.evidence.rule == "pinned"):
             return ""
-        feedback = feedback_on(self.evidence, self.rounds + 1, most)
+        workspace = self.sandbox.workspace
+        rules = files_of_tests(workspace.store, workspace.base)
+        only_tests = all(map(rules.is_test, patch.paths))
+        feedback = feedback_on(self.evidence, self.rounds + 1, most, only_tests=only_tests)
         return "" if feedback is None else self._return_verdict(feedback, patch.tree, loop)
 
     def _return_verdict(self, feedback: Feedback, tree: TreeId, loop: Loop) -> str:

@@ -19,7 +19,7 @@ from m3agent.agent.delivery.pr_text import Work, commit_message
 from m3agent.agent.delivery.pull_request import Offered, offer, push_further
 from m3agent.agent.exit_codes import Failure, exit_code_of
 from m3agent.agent.fix.attempt import Attempt
-from m3agent.agent.loop.completion_gate import why_not_tested
+from m3agent.agent.loop.completion_gate import why_no_change, why_not_tested
 from m3agent.agent.loop.loop import Outcome
 from m3agent.agent.session import events
 from m3agent.agent.session.session import PATCH
@@ -29,6 +29,9 @@ from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.serving.client.http import mask_key
 from m3agent.util.errors import EXIT_CODES, HANDED_OVER, M3AgentError, Status
+
+MOST_QUOTED = 300
+"""Most characters of the model's own reason that a reason quotes."""
 
 
 @dataclass(frozen=True)
@@ -316,10 +319,12 @@ def judge(outcome: Outcome, evidence: Verification | None, *, may_answer: bool =
     if evidence is None and may_answer and outcome.text.strip():
         return Status.ANSWERED, "the question is answered"
     if evidence is None:
-        return Status.EMPTY, "nothing was changed, so there is no patch"
+        why = why_no_change(outcome.text)
+        said = f"the model says nothing needs to change: {why[:MOST_QUOTED]}"
+        return Status.EMPTY, said if why else "nothing was changed, so there is no patch"
     reason = evidence.reason
     if evidence.verdict == "unverified" and (why := why_not_tested(outcome.text)):
-        reason += f"; the model says that it is not tested: {why[:300]}"
+        reason += f"; the model says that it is not tested: {why[:MOST_QUOTED]}"
     return Status(evidence.verdict), reason
 
 

@@ -58,7 +58,16 @@ PINNED = re.compile(r"^[^\w\n]*pinned:\s*(\S+?)`?:\s+\S", re.MULTILINE | re.IGNO
 
 def why_not_tested(text: str) -> str:
     """Return the reason that an answer gives after "Not tested:"; empty if it gives none."""
-    stated = (match[2] for match in STATED.finditer(text) if match[1].lower() == NOT_TESTED.lower())
+    return _reason(text, NOT_TESTED)
+
+
+def why_no_change(text: str) -> str:
+    """Return the reason that an answer gives after "No change:"; empty if it gives none."""
+    return _reason(text, NO_CHANGE)
+
+
+def _reason(text: str, start: str) -> str:
+    stated = (match[2] for match in STATED.finditer(text) if match[1].lower() == start.lower())
     return next(stated, "").strip()
 
 

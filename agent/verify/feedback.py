@@ -34,6 +34,11 @@ PIN = (
     "'Pinned: <test id>: <why>' for it."
 )
 """What the model may do about a right change that an existing test contradicts."""
+ONLY_TESTS = (
+    "Your change has only files of tests, and its tests pass without any other change. Change the code if the issue is there. "
+    "If nothing is to be changed, do not invent a failure: remove the tests, and answer with one line that starts with "
+    "'No change:' and says why."
+)
 MOST_NAMED = 20
 """Most tests that one part of the message names."""
 MOST_ERRORS = 5
@@ -52,15 +57,20 @@ class Feedback:
     """Ids of the red tests that the verdict rests on."""
 
 
-def feedback_on(evidence: Verification, number: int, most: int) -> Feedback | None:
+def feedback_on(
+    evidence: Verification, number: int, most: int, *, only_tests: bool = False
+) -> Feedback | None:
     """Return the message for a verdict; None if the model cannot do anything about it.
 
     Args:
         evidence: A verification whose verdict is not `verified`.
         number: Number of this message in the session, from 1.
         most: Most messages of this kind in a session.
+        only_tests: Whether the patch changes only files of tests.
     """
     parts = _parts(evidence)
+    if only_tests and "no_red_test" in parts:
+        parts["no_red_test"] = ONLY_TESTS
     if not parts:
         return None
     if evidence.undone:

@@ -62,7 +62,7 @@ def _issue(text: str) -> str:
 
 
 def _suites(text: str) -> tuple[NamedSuite, ...]:
-    """Return the suites of the last sentence before the issue that names some: `go in tools (tools/go.mod), ...`."""
+    """Return the suites of the last sentence before the issue that names some: `go in tools (found by tools/go.mod), ...`."""
     named = re.findall(
         r"^The tool test_runner runs these tests: (.*)\.$", text.rpartition("<issue>")[0], re.MULTILINE
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from m3agent.sandbox.backends.sandbox import ExecResult
 from m3agent.tools.base import MOST_CHARACTERS
-from m3agent.tools.code_exec import describe, stream_text
+from m3agent.tools.code_exec import describe, names_other_root, stream_text
 from tests.tools.bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -68,6 +68,27 @@ async def test_pip_without_a_network_is_explained(bench: Bench) -> None:
         result = await bench.call("code_exec", code=code, language="bash")
         assert result.is_error
         assert "no network" in result.content
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("bash: line 1: cd: /testbed: No such file or directory", True),
+        ("sh: 1: cd: can't cd to /workspace/src", True),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/repo/a.py'", True),
+        ("cat: /ws/testbed: No such file or directory", False),
+        ("cat: /testbed-2/a: No such file or directory", False),
+        ("cat: /app/a: No such file or directory", False),  # the work tree
+        ("/testbed\ncat: a: No such file or directory", False),
+    ],
+)
+async def test_the_work_tree_of_another_sandbox_is_recognised(text: str, result: bool) -> None:
+    assert names_other_root(text, "/app") == result
+
+
+async def test_where_the_work_tree_is(bench: Bench) -> None:
+    result = await bench.call("code_exec", code="cd /testbed && ls", language="bash")
+    assert result.content.endswith(f"working directory, {bench.sandbox.folders.work_tree}")
 
 
 async def test_standard_input_is_empty(bench: Bench) -> None:

@@ -223,7 +223,7 @@ async def test_a_wrong_path_or_id_gets_near_ones(bench: Bench) -> None:
             {"test_file": ".", "timeout": 1801},
             "test_runner: timeout: input should be less than or equal to 1800",
         ),
-        ({"test_file": ["a"]}, "test_runner: test_file: input should be a valid string"),
+        ({"test_file": ["a", 1]}, "test_runner: test_file: input should be a valid string"),
     ],
 )
 async def test_wrong_arguments(bench: Bench, arguments: dict[str, object], said: str) -> None:
@@ -675,3 +675,36 @@ async def test_several_paths_an_expression_and_an_id_without_its_class(bench: Be
     alone = await bench.call("test_runner", test_file="/testbed/t/test_a.py::test_y")
     assert alone.data["passed"] == ["t/test_a.py::TestA::test_y"]
     assert alone.content.splitlines()[-1] == "note: 'test_y' was read as t/test_a.py::TestA::test_y"
+
+
+TWO_FILES = {"tests/test_a.py": "def test_one(): pass\n", "tests/test_b.py": "def test_two(): pass\n"}
+
+
+@pytest.mark.parametrize(
+    ("target", "passed", "said"),
+    [
+        ("tests/test_a.py tests/test_c.py", ["tests/test_a.py::test_one"], "tests/test_c.py: no such file"),
+        ("tests/test_a.py::test_one tests/no.py", ["tests/test_a.py::test_one"], "tests/no.py: no such file"),
+        (
+            "tests/test_a.py ./tests/test_b.py::test_tw",
+            ["tests/test_a.py::test_one"],
+            "NOT RUN tests/test_b.py::test_tw: no test has this id\nNear ids:\n- tests/test_b.py::test_two",
+        ),
+        ("tests/test_b.py::zzz tests/test_a.py::x", [], "tests/test_a.py::x: no test has this id"),
+        (
+            ["tests/test_a.py", "tests/test_b.py"],
+            ["tests/test_a.py::test_one", "tests/test_b.py::test_two"],
+            "",
+        ),
+        ("tests.test_a.test_one tests.no.T", ["tests/test_a.py::test_one"], "tests.no.T: no such file"),
+    ],
+)
+async def test_a_target_that_names_nothing_is_named_once(
+    bench: Bench, target: str | list[str], passed: list[str], said: str
+) -> None:
+    await bench.put(TWO_FILES)
+    result = await bench.call("test_runner", test_file=target)
+    assert result.data["passed"] == passed
+    assert result.content.count("NOT RUN") == bool(said) + ("zzz tests/test_a" in target)
+    assert said in result.content
+    assert "not found" not in result.content

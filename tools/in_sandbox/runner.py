@@ -325,7 +325,7 @@ def run_pytest(report: Report, request: Any, targets: list[str], *more: str) -> 
         if status == 4 and serial:  # the repository's settings may turn the plugin xdist off
             status, started = run()
         # If pytest accepted its settings, the id is wrong, and other settings would not help.
-        wrong_id = started and any("::" in target for target in targets[:1])
+        wrong_id = started and any("::" in target for target in targets)
         if status == 4 and (not targets or is_there(targets[0])) and not wrong_id:
             # A frequent cause: the repository's settings name a plugin that is not installed here.
             print(

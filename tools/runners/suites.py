@@ -124,9 +124,10 @@ def needs_of(tree: Tree, suites: Iterable[Suite]) -> tuple[SuiteNeeds, ...]:
 
 
 def described(suites: Collection[Suite]) -> str:
-    """Return the suites for people and models: `go in tools (tools/go.mod), pytest (tests/test_cart.py)`."""
+    """Return the suites for people and models: `go in tools (found by tools/go.mod), pytest (found by tests/test_cart.py)`."""
     return ", ".join(
-        f"{suite.runner}{f' in {suite.root}' if suite.root else ''} ({suite.evidence})" for suite in suites
+        f"{suite.runner}{f' in {suite.root}' if suite.root else ''} (found by {suite.evidence})"
+        for suite in suites
     )
 
 

@@ -47,6 +47,7 @@ FIXED = BUGGY["calc.py"].replace("a - b", "a + b").encode()
 REGULAR = 0o100644
 SAID = Outcome("done", "the model says it is done", "It adds now.")
 AT_LIMIT = Outcome("limit", "the limit of 9 turns was reached", "So far.")
+NEEDLESS = Outcome("done", "the model says it is done", "No change: it adds already.")
 STALLED = Outcome("stalled", "the same call again", "")
 
 
@@ -95,6 +96,7 @@ def finished(world: World) -> dict[str, Any]:
         (SAID, "unverified", Status.UNVERIFIED, 1, "it is unverified"),
         (SAID, "failed", Status.FAILED, 1, "it is failed"),
         (SAID, None, Status.EMPTY, 1, "nothing was changed, so there is no patch"),
+        (NEEDLESS, None, Status.EMPTY, 1, "the model says nothing needs to change: it adds already."),
         (AT_LIMIT, "verified", Status.VERIFIED, 0, "it is verified"),
         (AT_LIMIT, "unverified", Status.LIMIT, 6, "the limit of 9 turns was reached"),
         (AT_LIMIT, "failed", Status.LIMIT, 6, "the limit of 9 turns was reached"),

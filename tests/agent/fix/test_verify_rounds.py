@@ -251,6 +251,15 @@ async def test_a_change_without_a_red_test_asks_for_one(world: World) -> None:
     assert attempt.evidence.verdict == "unverified"
 
 
+async def test_a_change_of_tests_alone_asks_for_no_failure(world: World) -> None:
+    world.workspace_files = {**BUGGY, "calc.py": "def add(a, b):\n    return a + b\n"}
+    await run(world, WEAK_TEST, TEST, DONE, DONE)
+    [told] = world.log("feedback")
+    assert told["kinds"] == ["no_red_test"]
+    assert "No change:" in told["text"]
+    assert "Write a test that fails" not in told["text"]
+
+
 async def test_a_stated_reason_is_not_taken_where_tests_run(world: World) -> None:
     world.workspace_files = {**BUGGY, "calc.py": "def add(a, b):\n    return a + b\n"}
     reason = says("Not tested: it needs a printer.")

@@ -182,7 +182,7 @@ def test_ids_get_the_name_of_their_suite() -> None:
 
 def test_suites_in_words() -> None:
     assert described([Suite(PYTEST, evidence="tests/test_a.py"), Suite("lua", "web", "web/lua.json")]) == (
-        "pytest (tests/test_a.py), lua in web (web/lua.json)"
+        "pytest (found by tests/test_a.py), lua in web (found by web/lua.json)"
     )
 
 
