@@ -111,7 +111,11 @@ export const M3agent = async ({ client, directory }) => {
       if (event.type !== "session.idle") return
       const id = event.properties.sessionID
       const answer = await ask("stop", id, directory, told.delete(id))
-      if (answer.decision !== "block") return
+      if (answer.decision !== "block") {
+        const body = { message: answer.systemMessage, variant: "warning" }
+        if (answer.systemMessage) await client.tui?.showToast({ body }).catch(() => {})
+        return
+      }
       told.add(id)
       await client.session.prompt({ path: { id }, body: { parts: [{ type: "text", text: answer.reason }] } })
     },

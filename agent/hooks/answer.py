@@ -53,6 +53,8 @@ class Record:
     """Tree id of the last verdict."""
     rounds: int = 0
     """Answers in a row that told the agent to go on."""
+    wrong: str = ""
+    """What the person hears if the agent ends with the change that was judged; empty if that change is not wrong."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,10 @@ class Hook:
             _write(folder, Record(now.base, repository.head))
             _forget(self.state / FOLDER)
             return {}
-        if moment == "start" or now.base in (record.start, record.judged):
+        if moment == "start" or now.base == record.start:
             return {}
+        if now.base == record.judged:
+            return {"systemMessage": record.wrong} if record.wrong else {}
         record.judged = now.base
         if not asked.get("stop_hook_active"):
             record.rounds = 0
@@ -121,9 +125,11 @@ class Hook:
 
     def _said(self, evidence: Verification, record: Record) -> Answer:
         """Return the answer for a verdict, and count it."""
-        if evidence.rule not in WRONG:
+        told = _told(f"{evidence.verdict}: {evidence.reason}")
+        record.wrong = told["systemMessage"] if evidence.rule in WRONG else ""
+        if not record.wrong:
             record.rounds = 0
-            return _told(f"{evidence.verdict}: {evidence.reason}")
+            return told
         if record.rounds >= self.rounds:
             return _told(f"{evidence.verdict}: {evidence.reason}; the agent was told {record.rounds} times")
         record.rounds += 1

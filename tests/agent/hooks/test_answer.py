@@ -79,10 +79,26 @@ def test_without_a_change_no_verdict_is_made(repo: Path, hook: Hook, monkeypatch
     (repo / "calc.py").write_text(f"{BROKEN}# 1\n")
     event(hook, "start", repo)
     assert event(hook, "stop", repo)["decision"] == "block"
-    assert event(hook, "stop", repo, again=True) == {}, "nothing has changed since the last verdict"
+    for again in (True, False):
+        repeated = event(hook, "stop", repo, again=again)
+        assert [*repeated] == ["systemMessage"], "the person hears it, and the agent is not stopped again"
+        assert "because" in repeated["systemMessage"]
     (repo / "calc.py").write_text(BROKEN)
     assert event(hook, "stop", repo) == {}, "all is as it was"
     assert len(made) == 1
+
+
+def test_a_change_that_is_not_wrong_is_told_once(
+    repo: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event(hook, "start", repo)
+    (repo / "calc.py").write_text(BROKEN)
+    verdict("lost", monkeypatch)
+    event(hook, "stop", repo)
+    (repo / "calc.py").write_text(f"{BROKEN}# 1\n")
+    verdict("nothing_fixed", monkeypatch)
+    assert "systemMessage" in event(hook, "stop", repo, again=True)
+    assert event(hook, "stop", repo, again=True) == {}
 
 
 @pytest.mark.parametrize("rule", ["nothing_fixed", "partly_fixed", "not_importable", "no_red_test"])
