@@ -37,17 +37,18 @@ class _Output(io.FileIO):
             raise
 
 
-def main() -> NoReturn:
+def main(*, can_interrupt: bool = False) -> NoReturn:
     """Run the command line and exit.
+
+    Args:
+        can_interrupt: Ctrl-C has its default action, and shall interrupt the command. Python's own handler means the same.
 
     Whatever happens, no traceback is shown: Ctrl-C exits with 130 and is silent, an output that cannot be written and a fault
     of m3agent itself are one line each and exit with 3. Python's development mode (`python -X dev`) shows the traceback.
     """
     _read_names_as_utf_8()
-    usual = signal.getsignal(signal.SIGINT)
-    can_interrupt = (
-        usual is signal.default_int_handler
-    )  # otherwise the parent process ignores Ctrl-C for this one
+    usual = signal.default_int_handler if can_interrupt else signal.getsignal(signal.SIGINT)
+    can_interrupt = usual is signal.default_int_handler  # else the parent process ignores Ctrl-C for this one
     if can_interrupt:
         signal.signal(signal.SIGINT, _quit)
     (sys.stdout, output), (sys.stderr, errors) = map(_watched, (sys.stdout, sys.stderr))

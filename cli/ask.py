@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from m3agent.agent.settings.options import Flags, takes_settings
-from m3agent.cli.common import Quiet, Repo, argument, print_bytes, run, state_folder
+from m3agent.cli.common import Quiet, Repo, argument, print_bytes, run, say, settings_in, state_folder
 
 SETTINGS = (
-    *("endpoint", "engine", "model", "thinking", "image", "sandbox", "context_budget"),
+    *("endpoint", "model", "thinking", "image", "sandbox", "context_budget"),
     *("max_turns", "max_minutes", "max_tokens", "max_cost", "prefix", "yes"),
 )
 """The settings that a question needs."""
@@ -31,6 +31,7 @@ def ask(
     The model reads the same text as for a fix, so a server has it in its cache. It may run commands in a sandbox. Exit codes: 0
     answered; 1 no answer; 2 wrong use; 3 sandbox or environment; 4 model server; 6 limit or stall; 130 interrupted.
     """
+    from m3agent.agent.endpoint.choice import required_model_server
     from m3agent.agent.fix.entry import new_question
     from m3agent.agent.issue.load import MAX_BYTES
     from m3agent.agent.ui.event_printer import Detail, Screen
@@ -44,7 +45,11 @@ def ask(
         raise UsageError("the question is empty: say what you want to know")
     if len(text) > MAX_BYTES:
         raise UsageError(f"the question is larger than {MAX_BYTES >> 20} MiB: send less text")
-    hosts.ask(repo, flags, "the repository and the question go")
+    settings = settings_in(repo, flags)
+    server = required_model_server(settings, state_folder())
+    if not quiet:
+        say(f"server {server.description}")
+    hosts.ask_about(server, settings, "the repository and the question go")
     # the blocks at the end are about patches, so they are held and not printed
     screen = Screen(detail=Detail.QUIET, rows=not quiet, state=state_folder(), hold_end=True)
     with screen:

@@ -89,7 +89,7 @@ def test_the_wheel_holds_the_reporters_of_test_runners(wheel: Path) -> None:
 def test_the_wheel_installs_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"m3agent-{m3agent.__version__}.dist-info/entry_points.txt").decode()
-    assert "m3agent = m3agent.cli.__main__:main" in entry_points
+    assert "m3agent = m3agent.__main__:main" in entry_points
 
 
 def test_the_wheel_works_from_its_own_files(wheel: Path) -> None:

@@ -97,6 +97,13 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
     return choice if isinstance(choice, ModelServer) else None
 
 
+def required_model_server(settings: Settings, state: Path) -> ModelServer:
+    """Choose a server as `choose_model_server` does. Raises UsageError if there is none."""
+    if (server := choose_model_server(settings, state)) is not None:
+        return server
+    raise UsageError("No model server runs here: name one with --endpoint, or start one with m3agent serve.")
+
+
 @contextlib.asynccontextmanager
 async def opened(choice: EndpointChoice) -> AsyncIterator[ModelServer]:
     """Yield the chosen server. The embedded engine is started first, and stopped when the context ends."""

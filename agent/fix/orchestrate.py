@@ -12,7 +12,7 @@ from pathlib import Path
 from m3agent.agent.certificate.environment import described_environment
 from m3agent.agent.certificate.statement import Environment
 from m3agent.agent.delivery.pull_request import destination
-from m3agent.agent.endpoint.choice import choose_endpoint, opened
+from m3agent.agent.endpoint.choice import EndpointChoice, choose_endpoint, opened, required_model_server
 from m3agent.agent.exit_codes import FAILURES
 from m3agent.agent.fix import session_events
 from m3agent.agent.fix.attempt import Attempt
@@ -82,10 +82,16 @@ async def check(request: FixRequest, state: Path, say: Callable[[str], None]) ->
         say(caution)
     if request.settings.training and request.settings.attempts > 1:
         raise UsageError("--training is for one conversation: leave out --attempts")
-    await asyncio.to_thread(choose_endpoint, request.settings, state)
+    await asyncio.to_thread(_choice, request, state)
     if request.hand_over.pull_request:
         branch, api = request.hand_over.branch, request.settings.github_api
         await destination(request.repository, request.issue, branch, api, say)
+
+
+def _choice(request: FixRequest, state: Path) -> EndpointChoice:
+    """Choose what to talk to. Only a language model can answer a question."""
+    choose = required_model_server if request.answer == "only" else choose_endpoint
+    return choose(request.settings, state)
 
 
 async def fix(
@@ -184,7 +190,7 @@ async def _prepare(
     """Check that everything that the attempts need is available, and start the first attempt's sandbox."""
     request, settings, repository = first.request, first.request.settings, first.request.repository
     spec, backend = await sandbox_for(repository, settings, say)
-    choice = await asyncio.to_thread(choose_endpoint, settings, state)
+    choice = await asyncio.to_thread(_choice, request, state)
     server = await stack.enter_async_context(opened(choice))
     dirty = 0
     if request.resume is not None:

@@ -136,4 +136,6 @@ def files_text(choice: Choice, files: Mapping[str, str], option: str) -> str:
     lines += plan_details(choice.plan).strip("\n").splitlines() if choice.plan is not None else []
     lines.append(f"{'next':<12} {option} FOLDER without --dry-run writes these files")
     text = "".join(f"# {line}\n" for line in lines)
-    return text + "".join(f"\n# file {name}\n{content}" for name, content in files.items())
+    # documents of YAML need a line between them, so that `kubectl apply -f -` takes them all
+    starts = {name: "---\n" if name.endswith(".yaml") else "\n" for name in files}
+    return text + "".join(f"{starts[name]}# file {name}\n{content}" for name, content in files.items())

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from m3agent.agent.settings.options import Flags, takes_settings
 from m3agent.cli.common import Repo, run, say, settings_in, state_folder
 from m3agent.cli.serve.app import serve_app
-from m3agent.util.errors import UsageError
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
@@ -25,17 +24,13 @@ def warm(repo: Repo = Path(), *, flags: Flags) -> None:
 
     Exit codes: 0 the server has read the repository; 2 wrong use, or it does not fit whole; 4 model server.
     """
-    from m3agent.agent.endpoint.choice import choose_model_server
+    from m3agent.agent.endpoint.choice import required_model_server
     from m3agent.agent.fix.entry import opened
     from m3agent.agent.fix.warm import warm as warmed
 
     settings = settings_in(repo, flags)
     state = state_folder()
-    server = choose_model_server(settings, state)
-    if server is None:
-        raise UsageError(
-            "No model server runs here: name one with --endpoint, or start one with m3agent serve."
-        )
+    server = required_model_server(settings, state)
     say(f"server {server.description}")
     print_text(_told(run(warmed(opened(repo, settings, state), settings, server, state, say))))
 

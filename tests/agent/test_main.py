@@ -154,6 +154,29 @@ def test_ctrl_c_is_silent_at_any_moment(at: str, tmp_path: Path) -> None:
     assert done.stderr == b"" or at == "the end"
 
 
+AT_THE_START = """
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "m3agent.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+from m3agent.__main__ import main
+sys.meta_path.insert(0, Finder())
+main()
+"""
+
+
+def test_ctrl_c_is_silent_before_the_command_line_is_imported(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_START, "config", "show"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode in (130, -signal.SIGINT), done.stderr) == (True, b"")
+
+
 def test_a_parent_that_ignores_ctrl_c_is_obeyed(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "typer", "config", "show"],

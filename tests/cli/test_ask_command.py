@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from tests.agent.scripted import BUGGY, FIX, UNTESTED, MakeRepo, says
+from tests.agent.scripted import BUGGY, FIX, UNTESTED, MakeRepo, one_sentence, says
 from tests.command_line import run
 from tests.conftest import git
 from tests.servers.misbehaving import MisbehavingServer
@@ -21,6 +22,7 @@ def test_the_answer_is_printed_and_nothing_changes(server: MisbehavingServer, ma
         "ask", "-", "--repo", str(repo), "--endpoint", server.url, "--yes", data=b"What does add() do?"
     )
     assert (done.returncode, done.stdout) == (0, "It subtracts: calc.py:2.\n"), done.stderr
+    assert f"server {server.url} (named)" in done.stderr
     assert "issue" not in done.stderr
     assert "patch" not in done.stderr
     assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
@@ -28,6 +30,18 @@ def test_the_answer_is_printed_and_nothing_changes(server: MisbehavingServer, ma
     sent = json.dumps(server.chats[-1].json["messages"])
     assert "<question>" in sent
     assert "Fix this issue" not in sent
+
+
+@pytest.mark.parametrize("engine", ["", "embedded"])
+def test_a_question_needs_a_model_server(
+    engine: str, make_repo: MakeRepo, own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine:
+        monkeypatch.setenv("M3AGENT_ENGINE", engine)
+    done = run("ask", "What does add() do?", "--repo", str(make_repo(UNTESTED)))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert one_sentence(done).startswith("m3agent: No model server runs here: ")
+    assert not [*own_state.rglob("events.jsonl")]
 
 
 def test_an_empty_question(make_repo: MakeRepo) -> None:

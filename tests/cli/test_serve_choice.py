@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from m3agent.cli.serve.command import refuse_search_options
 from m3agent.cli.serve.dry_run import dry_run, files_text
@@ -130,6 +131,8 @@ def test_files_for_kubernetes_leave_out_what_images_lack() -> None:
     assert [line for line in shown.splitlines() if line.startswith("# file ")] == [
         f"# file {name}" for name in files
     ]
+    printed = [item for item in yaml.safe_load_all(shown) if item]
+    assert printed == [item for text in files.values() for item in yaml.safe_load_all(text) if item]
     router = cluster_files(replace(KUBERNETES, router="llm-d"), {})[1]
     assert set(router) - set(files) == {"values.yaml"}
 
