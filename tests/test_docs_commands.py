@@ -54,6 +54,17 @@ ENDS = [
         why="the tests are offline; test_serve_fetch.py fetches from a hub of its own",
     ),
     End(
+        r"m3agent eval (card|watch)",
+        (2,),
+        says="card",
+        why="a card takes a server, agents and hours; tests/evals/card makes one",
+    ),
+    End(
+        r"m3agent serve warm$",
+        (0, 2),
+        why="2 is that no server runs here; test_warm.py warms one",
+    ),
+    End(
         r"m3agent serve bench --baseline",
         (0, 1),
         says=r"TTFT",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from m3agent.cli.serve.command import refuse_search_options
 from m3agent.cli.serve.dry_run import dry_run, files_text
