@@ -41,7 +41,7 @@ def apply(
     from m3agent.util.errors import PermissionRefused, UsageError
 
     state = state_folder()
-    folder = sessions_here(repo).find(session)
+    folder = sessions_here(repo).find(session, fixes=True)
     summary = summary_of(folder)
     root = Path(summary.repository)
     path = _patch_of(summary)

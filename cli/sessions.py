@@ -130,7 +130,7 @@ def sessions_show(
     """Print the result of one session."""
     from m3agent.agent.session.catalog import summary_of
 
-    summary = summary_of(sessions_here(repo, every=every, shows=True).find(session))
+    summary = summary_of(sessions_here(repo, every=every, shows=True).find(session, fixes=True))
     named = summary.repository and (every or repo != Path())
     there = f" --repo {shlex.quote(summary.repository)}" if named else ""
     if as_json:

@@ -93,7 +93,7 @@ def test_last_means_this_repository(
     repo, session = fixed
     other = shutil.copytree(repo, tmp_path / "other")
     for name, said in (
-        ("last", f"there is no session about {other}: "),
+        ("last", f"there is no fix about {other}: "),
         (
             session.name,
             f"session {session.name} is about {repo}, and this is {other}: name its repository with --repo",

@@ -422,6 +422,27 @@ def test_last_is_the_last_session_of_this_repository(two: Path, state: Path, tmp
     assert sessions_of(state, two, every=True).find(OTHERS).name == OTHERS
 
 
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [("question", "answered"), ("question", "limit"), ("question", None), ("acp", "answered")],
+)
+def test_the_last_fix_is_no_question(two: Path, state: Path, source: str, status: str | None) -> None:
+    ends = [finished(status, patch=None, paths=[])] if status else []
+    asked = about(two)
+    asked.issue["source"] = source
+    question = put(state, "20260103-100000-cccccc", asked, *ends)
+    assert sessions_of(state, two).find("last", fixes=True).name == MINE
+    assert sessions_of(state, two).find("last") == question
+    assert sessions_of(state, two).find("20260103", fixes=True) == question
+
+
+def test_an_issue_in_a_file_named_question_is_a_fix(two: Path, state: Path) -> None:
+    asked = about(two)
+    asked.issue["source"] = "question"
+    fix = put(state, "20260103-100000-cccccc", asked, finished("failed"))
+    assert sessions_of(state, two).find("last", fixes=True) == fix
+
+
 def test_an_id_of_another_repository_is_refused_unless_it_is_named(
     two: Path, state: Path, tmp_path: Path
 ) -> None:
