@@ -126,6 +126,10 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
     return in_order(*rows)
 
 
+IN_WORK_TREE = "git diff"
+"""The command that shows a patch which was written into the work tree."""
+
+
 @dataclass(frozen=True)
 class End:
     """The end of a session."""
@@ -188,17 +192,20 @@ class End:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
+        name = printable_line(self.name)
+        which = "" if name == "last" else f" {name}"
+        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
         if self.shown_by is not None:
             if self.shown_by:
                 yield printable_line(self.shown_by), "shows the change"
+            if self.shown_by == IN_WORK_TREE:
+                yield f"m3agent apply --undo{which}{there}", "takes it back"
             return
         by_git = f"git apply {printable_line(self.line['patch'] or '', 1000)}"
         if self.is_refused and self.line["patch"]:
             yield by_git, "applies it if its lines did not change"
             return
-        status, name = self.line["status"], printable_line(self.name)
-        which = "" if name == "last" else f" {name}"
-        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
+        status = self.line["status"]
         if status in HANDED_OVER and self.line["patch"]:
             # the engine finds edits, not reasons
             is_sure = status == Status.VERIFIED and not self.facts.is_embedded

@@ -50,7 +50,7 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
 def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
     repo, session = fixed
     for said in (
-        f"applied the unverified patch to {repo}: calc.py; git diff shows it",
+        f"applied the unverified patch to {repo}: calc.py; git diff shows it, and 'm3agent apply --undo' takes it back",
         f"{repo} has the unverified patch already: calc.py",
     ):
         done = run("apply", cwd=repo)
@@ -58,7 +58,7 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
         assert done.stderr == f"m3agent: {said}\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
-    for code in (0, 2):
+    for code in (0, 5):
         assert run("apply", "--undo", cwd=repo).returncode == code
         assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
