@@ -215,10 +215,8 @@ def _details(summary: Summary, width: int, there: str = "") -> str:
     """
     from m3agent.agent.report import text
 
-    asks_a_model = summary.engine.partition(":")[0] != "embedded"
-
     def tokens() -> str:
-        if summary.prompt_tokens is None or not asks_a_model:
+        if summary.prompt_tokens is None:
             return ""
         cached = "" if summary.cached_tokens is None else f" ({summary.cached_tokens:,} cached)"
         return f"{summary.prompt_tokens:,} in{cached}, {text.count(summary.completion_tokens)} out"

@@ -25,7 +25,7 @@ from m3agent.agent.session.log_reader import (
     text,
     whole,
 )
-from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, is_embedded, record_of
 from m3agent.agent.session.session import PATCH
 from m3agent.util.counted import counted
 
@@ -100,7 +100,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
 def _facts(record: SessionRecord) -> list[tuple[str, str]]:
     """Return the facts from before the first turn as (name, value), each once: a resume logs them again."""
     found = [*_facts_of_start(record.started)]
-    is_embedded = words.is_embedded(record.started, record.prepared)
+    has_server = not is_embedded(record.started, record.prepared)
     packed: tuple[str, float | None] = "", None
     window: int | None = None
     for line in record.prepared:
@@ -115,7 +115,7 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 found.append(("Baseline", words.baseline(line)))
             case "context.packed":
                 packed = words.context(line), number(line, "tokens")
-            case "endpoint.probed" if not is_embedded:
+            case "endpoint.probed" if has_server:
                 window = whole(line, "max_model_len")
                 found += _facts_of_server(line)
     if packed[0]:

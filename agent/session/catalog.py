@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
-from m3agent.agent.session.events import QUESTION, SessionForked
+from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
 from m3agent.agent.session.log_reader import (
     LOG,
     Line,
     items,
     mapping,
     number,
+    read_before,
     read_ends,
     read_last,
     text,
     whole,
 )
-from m3agent.agent.session.record import SessionRecord, read_session, record_of
+from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
 from m3agent.agent.session.session import PATCH
 from m3agent.util.errors import Status, UsageError, reason_of
 
@@ -54,6 +55,7 @@ class Summary:
     turns: int | None
     calls: int | None
     prompt_tokens: int | None
+    """None also for the embedded engine, whose numbers of tokens say nothing."""
     cached_tokens: int | None
     completion_tokens: int | None
     price: float | None
@@ -212,12 +214,14 @@ def _chosen(folder: Path) -> Path:
 
 
 def summary_of(folder: Path) -> Summary:
-    """Return the summary of one session. If its log has an end, only the first and the last line are read."""
+    """Return the summary of one session. If its log has an end, the lines of its turns are not read."""
     log = folder / LOG
     try:
         ends = read_ends(log)
-        is_over = ends is not None and ends[1].get("type") == "session.finished"
-        return _summary(folder, record_of(ends or ()) if is_over else read_session(folder), None)
+        if ends is None or ends[1].get("type") != SessionFinished.type:
+            return _summary(folder, read_session(folder), None)
+        probed = read_before(log, EndpointProbed.type, TurnStarted.type)
+        return _summary(folder, record_of((ends[0], *probed, ends[1])), None)
     except (OSError, UsageError) as error:
         why = f"{log}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
         return _summary(folder, SessionRecord(), why)
@@ -225,6 +229,7 @@ def summary_of(folder: Path) -> Summary:
 
 def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summary:
     first, last = record.started, record.ended
+    used = {} if is_embedded(first, record.prepared) else last
     forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
     status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
@@ -244,9 +249,9 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
         engine=text(first, "endpoint", "description"),
         turns=whole(last, "turns") if last else len(record.turns),
         calls=whole(last, "calls") if last else calls,
-        prompt_tokens=whole(last, "prompt_tokens"),
-        cached_tokens=whole(last, "cached_tokens"),
-        completion_tokens=whole(last, "completion_tokens"),
+        prompt_tokens=whole(used, "prompt_tokens"),
+        cached_tokens=whole(used, "cached_tokens"),
+        completion_tokens=whole(used, "completion_tokens"),
         price=None if price is None else float(price),
         seconds=None if seconds is None else float(seconds),
         patch=str(patch) if patch.is_file() else None,

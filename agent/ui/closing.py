@@ -14,6 +14,7 @@ from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.record import is_embedded
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 from m3agent.util.as_typed import as_typed
@@ -72,7 +73,7 @@ class Facts:
             case "session.started":
                 self.settings, self.backend = line["settings"], log.text(line, "sandbox", "backend")
                 self.root = log.text(line, "repository", "root")
-                self.is_embedded = words.is_embedded(line)
+                self.is_embedded = is_embedded(line)
             case "context.packed":
                 self.context_tokens = line["tokens"]
             case "endpoint.probed":

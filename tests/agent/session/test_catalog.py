@@ -25,8 +25,9 @@ from m3agent.agent.ui import result as results
 from m3agent.cli import sessions
 from m3agent.cli.app import app
 from m3agent.util.errors import EnvironmentFault, UsageError
-from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
+from tests.agent.report.test_report_model import PATCH, a_fix, finished, message, started, turn_started
 from tests.agent.scripted import MakeRepo
+from tests.agent.session.an_event import an_event
 from tests.conftest import git
 from tests.tools.small_disk import fill, small_disk
 
@@ -168,6 +169,27 @@ def test_a_list_as_json_has_every_field(three: Path) -> None:
     assert last["commit"] == "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c"
     assert found[0]["patch"] is None
     assert found[0]["price"] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "flavour", "tokens"),
+    [("embedded", "embedded", None), ("named", "embedded", None), ("named", "vllm", 2_490_900)],
+)
+@pytest.mark.parametrize("is_over", [True, False])
+def test_only_a_language_model_has_tokens(
+    state: Path, source: str, flavour: str, tokens: int | None, is_over: bool
+) -> None:
+    """Another process may serve the embedded engine: only its answer to the first request tells."""
+    begun = started(endpoint={"url": "", "description": "", "source": source})
+    probed = an_event(events.EndpointProbed, flavour=flavour)
+    later = an_event(events.EndpointProbed, flavour="embedded")
+    end = [turn_started(1), message(1), later, finished()]
+    put(state, "20260101-100000-aaaaaa", begun, probed, *(end if is_over else ()))
+    [summary] = json.loads(run("sessions", "list", "--json").stdout)
+    used = tokens if is_over else None
+    assert summary["prompt_tokens"] == used
+    assert [summary[f"{name}_tokens"] is None for name in ("cached", "completion")] == [used is None] * 2
+    assert ("tokens " in run("sessions", "show").stdout) == (used is not None)
 
 
 def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
