@@ -104,6 +104,26 @@ def test_a_list_has_the_last_twenty(state: Path) -> None:
     assert len(json.loads(run("sessions", "list", "--json", "-n", "2").stdout)) == 2
 
 
+@pytest.mark.parametrize(("width", "wanted"), [(40, ["ID", "STATUS"]), (50, ["ID", "WHEN", "STATUS"])])
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_a_very_narrow_list_has_whole_statuses(
+    three: Path, monkeypatch: pytest.MonkeyPatch, width: int, wanted: list[str], options: tuple[str, ...]
+) -> None:
+    printed: list[Text] = []
+    monkeypatch.setattr(sessions, "columns_of", lambda _: width)
+    monkeypatch.setattr(results, "print_result", printed.append)
+    result = run("sessions", "list", *options)
+    head, *rows = printed[0].plain.splitlines()
+    assert max(map(len, (head, *rows))) <= width
+    for row, status in zip(rows, ("verified", "not finished", "failed"), strict=True):
+        assert f"  {status}" in row
+    in_green = [printed[0].plain[each.start : each.end] for each in printed[0].spans if "green" in each.style]
+    assert in_green == ["verified"]
+    assert "ISSUE: `m3agent sessions show ID` has them" in result.stderr
+    if not options:
+        assert head.split() == wanted
+
+
 @pytest.mark.parametrize("width", [30, 70])
 def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(sessions, "columns_of", lambda _: width)
@@ -111,7 +131,8 @@ def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.Monk
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) == width
     assert result.stderr.startswith("m3agent: too narrow for ")
-    assert "REASON: `m3agent sessions show ID` has them" in result.stderr
+    last = "REASON" if width == 70 else "ISSUE"
+    assert f"{last}: `m3agent sessions show ID` has them" in result.stderr
     if width == 70:
         assert lines[0].split() == ["ID", "WHEN", "STATUS", "ISSUE"]
         assert lines[1].startswith("20260101-100000-aaaaaa  just now  verified      The last van stays")
