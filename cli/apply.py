@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,18 +34,19 @@ def apply(
     from m3agent.agent.delivery.apply import undo as take_back
     from m3agent.agent.fix.entry import opened
     from m3agent.agent.repo.snapshot import TREES
-    from m3agent.agent.session.catalog import summary_of
+    from m3agent.agent.session.catalog import LAST, summary_of
     from m3agent.agent.session.record import read_session
     from m3agent.agent.settings.loader import settings_of
     from m3agent.sandbox.store.git import TreeStore
     from m3agent.sandbox.store.workspace import Workspace
+    from m3agent.util.as_typed import as_typed
     from m3agent.util.errors import PermissionRefused, UsageError
 
     state = state_folder()
-    folder = sessions_here(repo).find(session)
+    folder = sessions_here(repo).find(session, fixes=True)
     summary = summary_of(folder)
     root = Path(summary.repository)
-    path = _patch_of(summary)
+    path = _patch_of(summary, undo=undo)
     if not (folder / TREES).is_dir():
         raise UsageError(f"{folder / TREES} no longer exists: apply the patch with 'git apply {path}'")
     started = read_session(folder).started
@@ -64,12 +66,17 @@ def apply(
             f"{error}; if the lines of the patch did not change, 'git apply {path}' applies it"
         ) from None
     if written:
-        say(f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it")
+        which = "" if session == LAST else f" {session}"
+        there = "" if repo == Path() else f" --repo {shlex.quote(str(repo))}"
+        say(
+            f"applied the {summary.status} patch to {root}: {', '.join(written)}; git diff shows it, "
+            f"and '{as_typed(f'm3agent apply --undo{which}{there}')}' takes it back"
+        )
     else:
         say(f"{root} has the {summary.status} patch already: {', '.join(patch.paths)}")
 
 
-def _patch_of(summary: Summary) -> Path:
+def _patch_of(summary: Summary, *, undo: bool) -> Path:
     """Return the path of a session's patch. Raises UsageError or PermissionRefused if it cannot be applied."""
     from m3agent.util.errors import HANDED_OVER, PermissionRefused, UsageError
 
@@ -79,7 +86,7 @@ def _patch_of(summary: Summary) -> Path:
         raise UsageError(
             f"session {summary.id} has no patch (status {summary.status}); `m3agent sessions list` shows the others"
         )
-    if summary.status not in HANDED_OVER:
+    if summary.status not in HANDED_OVER and not undo:
         raise PermissionRefused(
             f"the status of session {summary.id} is {summary.status}, and only verified and unverified patches are applied: "
             f"read it, then use 'git apply {summary.patch}'"

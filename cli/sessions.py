@@ -49,6 +49,8 @@ WIDTHS = (30, 10, 12, 20, 6, 9, 9, 60, 60)
 """Most characters of each column. A terminal cuts the last one, the issue, where it ends."""
 DROPPED = ("SIZE", "TURNS", "PRICE", "REASON", "REPOSITORY")
 """Columns that a narrow terminal does not show, in this order. With --all, the repository stays."""
+DROPPED_LAST = ("ISSUE", "WHEN")
+"""Further columns to leave out, in this order, if the issue has no room at all: the status is never cut for them."""
 SHOWN = 20  # sessions in the list, unless the user wants others
 NAMES = 12  # characters of the first column of `sessions show`
 
@@ -87,8 +89,12 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
 
     now = datetime.now(UTC)
     rows = [COLUMNS, *(_row(summary, now) for summary in shown)]
-    table, left_out = fitting(rows, columns_of(sys.stdout), dropped)
-    print_result(_coloured(table.splitlines(), rows, shown))
+    width = columns_of(sys.stdout)
+    table, left_out = fitting(rows, width, dropped)
+    if not table.partition("\n")[0].endswith(COLUMNS[-1]):
+        table, left_out = fitting(rows, width, [*dropped, *DROPPED_LAST])
+    has_age = "WHEN" not in left_out
+    print_result(_coloured(table.splitlines(), rows, shown, has_age=has_age))
     if earlier:
         say(f"{counted(earlier, 'earlier session is', 'earlier sessions are')} not shown: -n 0 lists all")
     if left_out:
@@ -98,14 +104,19 @@ def _print_list(shown: Sequence[Summary], earlier: int, dropped: Sequence[str]) 
             say(summary.problem)
 
 
-def _coloured(lines: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[Summary]) -> Text:
-    """Return the lines of the list, made from rows, in colours; a line below each fork says what it continues."""
+def _coloured(
+    lines: Sequence[str], rows: Sequence[Sequence[str]], shown: Sequence[Summary], *, has_age: bool
+) -> Text:
+    """Return the lines of the list, made from rows, in colours; a line below each fork says what it continues.
+
+    `has_age` is whether the lines have the second cell of the rows.
+    """
     from rich.text import Text
 
     from m3agent.agent.ui.result import HEAD, LABEL, OTHER_STATUS, STATUSES
 
     when = max(len(row[0]) for row in rows) + 2
-    status = when + max(len(row[1]) for row in rows) + 2
+    status = when + has_age * (max(len(row[1]) for row in rows) + 2)
     made = Text().append(f"{lines[0]}\n", HEAD)
     for row, summary in zip(lines[1:], shown, strict=True):
         end = status + len(summary.status)
@@ -130,7 +141,7 @@ def sessions_show(
     """Print the result of one session."""
     from m3agent.agent.session.catalog import summary_of
 
-    summary = summary_of(sessions_here(repo, every=every, shows=True).find(session))
+    summary = summary_of(sessions_here(repo, every=every, shows=True).find(session, fixes=True))
     named = summary.repository and (every or repo != Path())
     there = f" --repo {shlex.quote(summary.repository)}" if named else ""
     if as_json:
@@ -215,10 +226,8 @@ def _details(summary: Summary, width: int, there: str = "") -> str:
     """
     from m3agent.agent.report import text
 
-    asks_a_model = summary.engine.partition(":")[0] != "embedded"
-
     def tokens() -> str:
-        if summary.prompt_tokens is None or not asks_a_model:
+        if summary.prompt_tokens is None:
             return ""
         cached = "" if summary.cached_tokens is None else f" ({summary.cached_tokens:,} cached)"
         return f"{summary.prompt_tokens:,} in{cached}, {text.count(summary.completion_tokens)} out"

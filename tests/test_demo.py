@@ -40,9 +40,10 @@ def test_the_demo_ends_with_a_verified_patch(tmp_path: Path) -> None:
     assert result.stdout.startswith("diff --git ")
     assert "\x1b" not in result.stdout + result.stderr
     (repo,) = tmp_path.glob("m3agent-demo.*/ferry")
-    *_, following, lead_on = result.stderr.splitlines()
+    *_, following, undo, lead_on = result.stderr.splitlines()
     shown = re.fullmatch(r"next       (git -C .*)  shows the change", following)
     assert shown is not None, following
+    assert undo.endswith(f"m3agent apply --undo --repo {repo}  takes it back")
     assert "+        return vehicle.length <= self.free\n" in typed(shown[1], tmp_path)
     assert "Python" in typed("; ".join(re.findall("`([^`]*)`", lead_on)), tmp_path)
     ferry = ROOT / "examples" / "ferry"

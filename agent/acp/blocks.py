@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from m3agent.agent.issue.images import KINDS, MAX_IMAGE_BYTES, IssueImage, image_of
 from m3agent.agent.issue.load import MAX_BYTES, Issue, issue_of, title_of
+from m3agent.agent.session.events import QUESTION
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class AcpPrompt:
 
     def issue(self) -> Issue:
         """Return the prompt as an issue."""
-        return replace(issue_of(f"{self.wanted}\n", "acp"), title=self.title, images=self.images)
+        source = QUESTION if self.is_question else "acp"
+        return replace(issue_of(f"{self.wanted}\n", source), title=self.title, images=self.images)
 
 
 def read_prompt(blocks: Sequence[Block]) -> AcpPrompt:

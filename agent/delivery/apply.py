@@ -219,13 +219,15 @@ def undo(repository: Repository, workspace: Workspace, patch: Patch) -> tuple[st
         The paths that were written.
 
     Raises:
-        UsageError: Nothing of the patch was written, or it was taken back already.
-        PermissionRefused: A file changed since, or cannot be written. Then no file is changed.
+        PermissionRefused: Nothing of the patch was written, or it was taken back already. Or a file changed since, or
+            cannot be written; then no file is changed.
     """
     record = _record(workspace)
     written = _recorded(record)
     if not written:
-        raise UsageError("nothing of this patch was written into the work tree, or it was undone already")
+        raise PermissionRefused(
+            "nothing of this patch was written into the work tree, or it was undone already"
+        )
     applied = Workspace(workspace.store, patch.tree)
     back = dataclasses.replace(applied.patch(patch.base), paths=tuple(p for p in patch.paths if p in written))
     back = _to_write(repository, applied, back)

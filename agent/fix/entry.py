@@ -21,6 +21,7 @@ from m3agent.agent.issue.load import Issue, issue_of, load_issue
 from m3agent.agent.mcp.config import configured
 from m3agent.agent.repo.plain_folder import open_folder
 from m3agent.agent.repo.repository import Repository, open_repository, origin_url
+from m3agent.agent.session.events import QUESTION
 from m3agent.agent.session.log_reader import Line
 from m3agent.agent.session.session import Session
 from m3agent.agent.settings.loader import load_settings
@@ -136,7 +137,7 @@ async def new_question(
     settings = load_settings(repo, {**flags, "attempts": 1}, os.environ).settings
     repository = await asyncio.to_thread(opened, repo, settings, state)
     mcp = configured(repository, settings, state, os.environ, say)
-    about = issue_of(question.strip() + "\n", "question")
+    about = issue_of(question.strip() + "\n", QUESTION)
     request = FixRequest(about, repository, settings, mcp=mcp, answer="only")
     await check(request, state, say)
     with contextlib.closing(Session.create(state, sinks)) as session:

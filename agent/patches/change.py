@@ -185,12 +185,13 @@ class _Reader:
         return self.between(self.merge_base(other, head), head, "pull request")
 
     def of_file(self, name: str, text: bytes, base: str | None) -> Change:
-        """Return a patch in a file, for a commit."""
+        """Return a patch in a file, for a commit. An empty file is a patch without changes."""
         shown = "standard input" if name == "-" else quoted(name)
-        if not text.strip():
-            raise UsageError(f"the patch in {shown} is empty")
+        origin = Origin(kind="file", commit=None)
         commit = self._repository.head if base is None else self.commit(base, "--base")
         before = self._tree(commit)
+        if not text.strip():
+            return self._change(commit, before, before, origin)
         try:
             after = self.store.apply(before, text if text.endswith(b"\n") else text + b"\n")
         except GitFailed as error:
@@ -203,8 +204,7 @@ class _Reader:
                 f"the patch in {shown} does not apply to {commit[:12]} ({said}): "
                 + ("the file is damaged" if "corrupt patch" in said else "name its commit with --base")
             ) from None
-        change = self._change(commit, before, after, Origin(kind="file", commit=None))
-        return replace(change, text=text)
+        return replace(self._change(commit, before, after, origin), text=text)
 
     def of_branch(self, name: str, base: str | None) -> Change:
         """Return the changes of a branch since it left the commit that is checked out, or the default branch of origin."""

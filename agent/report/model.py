@@ -10,7 +10,7 @@ from m3agent.agent.report.patch import FilePatch
 from m3agent.agent.report.plot import TurnTokens
 from m3agent.agent.session.catalog import NOT_FINISHED
 from m3agent.agent.session.log_reader import Line, number, strings, text, whole
-from m3agent.agent.session.record import SessionRecord
+from m3agent.agent.session.record import SessionRecord, is_embedded
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 
 _TONES = {"green": "good", "red": "bad", "varies": "plain"}
@@ -184,7 +184,7 @@ class SessionReport:
     @property
     def has_language_model(self) -> bool:
         """Whether a language model answered. The embedded engine is no language model, so its numbers of tokens say nothing."""
-        return not words.is_embedded(self.record.started, self.record.prepared)
+        return not is_embedded(self.record.started, self.record.prepared)
 
     @property
     def fresh_places(self) -> str:

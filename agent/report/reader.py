@@ -25,12 +25,19 @@ from m3agent.agent.session.log_reader import (
     text,
     whole,
 )
-from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, record_of
+from m3agent.agent.session.record import CallRecord, SessionRecord, TurnRecord, is_embedded, record_of
 from m3agent.agent.session.session import PATCH
 from m3agent.util.counted import counted
+from m3agent.util.errors import Status
 
 MOST_PATCH = 400_000
 """Most characters of a patch that are shown. If the patch is longer, a note says where the complete patch is."""
+_ACCEPTED = "the model says it is done, and the gate found nothing missing"
+_WITHOUT_CHANGE: dict[str, str] = {
+    Status.EMPTY: "the model says it is done, and the session ends without a change",
+    Status.ANSWERED: "the model has answered, and nothing was changed",
+}
+"""What an accepted last answer is, by the status of the session."""
 
 
 def report_of(log: SessionLog, folder: Path | None) -> SessionReport:
@@ -100,7 +107,7 @@ def _add_patch(report: SessionReport, folder: Path | None) -> None:
 def _facts(record: SessionRecord) -> list[tuple[str, str]]:
     """Return the facts from before the first turn as (name, value), each once: a resume logs them again."""
     found = [*_facts_of_start(record.started)]
-    is_embedded = words.is_embedded(record.started, record.prepared)
+    has_server = not is_embedded(record.started, record.prepared)
     packed: tuple[str, float | None] = "", None
     window: int | None = None
     for line in record.prepared:
@@ -115,7 +122,7 @@ def _facts(record: SessionRecord) -> list[tuple[str, str]]:
                 found.append(("Baseline", words.baseline(line)))
             case "context.packed":
                 packed = words.context(line), number(line, "tokens")
-            case "endpoint.probed" if not is_embedded:
+            case "endpoint.probed" if has_server:
                 window = whole(line, "max_model_len")
                 found += _facts_of_server(line)
     if packed[0]:
@@ -208,7 +215,8 @@ def _turn(turn: TurnRecord, report: SessionReport) -> TurnView:
             case "stall":
                 shown.incidents.append(_stall(line))
             case "gate":
-                shown.incidents.append(_gate(line))
+                is_last = turn is report.record.turns[-1]
+                shown.incidents.append(_gate(line, report.status if is_last else ""))
             case "feedback":
                 said = f"{words.sent_back(line)}:\n{text(line, 'text')}"
                 shown.incidents.append(Incident("verdict", said))
@@ -311,11 +319,11 @@ def _stall(line: Line) -> Incident:
     return Incident("stall", words.stall(line))
 
 
-def _gate(line: Line) -> Incident:
-    missing = words.not_done(line)
-    return Incident(
-        "gate", missing or "the model says it is done, and the gate found nothing missing", bad=bool(missing)
-    )
+def _gate(line: Line, ended: str) -> Incident:
+    """Return the incident for an answer that ends the work; `ended` is the session's status if it is the last answer."""
+    if missing := words.not_done(line):
+        return Incident("gate", missing)
+    return Incident("gate", _WITHOUT_CHANGE.get(ended, _ACCEPTED), bad=ended == Status.EMPTY)
 
 
 def _summary(line: Line) -> Incident:

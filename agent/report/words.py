@@ -6,11 +6,12 @@ repositories: each view makes them printable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from m3agent.agent.report import text as show
 from m3agent.agent.report.step import NO_TESTS, OUTCOMES, outcome_counts
 from m3agent.agent.session.log_reader import Line, items, mapping, number, text, whole
+from m3agent.agent.session.record import is_embedded
 from m3agent.util.counted import counted, first_of
 
 LEAST_SHARE = 0.001  # of the window that is shown as a number
@@ -41,18 +42,6 @@ def uncommitted(session_started: Line) -> str:
 def server_label(session_started: Line) -> str:
     """Return what to call the thing that answers: the engine `embedded` is no server."""
     return "model" if is_embedded(session_started) else "server"
-
-
-def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
-    """Return whether the embedded engine answers.
-
-    Args:
-        session_started: The event.
-        prepared: The events before the first turn. They tell it if another process serves the engine.
-    """
-    return text(session_started, "endpoint", "source") == "embedded" or any(
-        text(line, "flavour") == "embedded" for line in prepared
-    )
 
 
 def model(endpoint_probed: Line) -> str:

@@ -11,11 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from m3agent.agent.repo.host_git import find as find_repository
-from m3agent.agent.session.events import SessionForked
-from m3agent.agent.session.log_reader import LOG, Line, items, number, read_ends, read_last, text, whole
-from m3agent.agent.session.record import SessionRecord, read_session, record_of
+from m3agent.agent.session.events import QUESTION, EndpointProbed, SessionFinished, SessionForked, TurnStarted
+from m3agent.agent.session.log_reader import (
+    LOG,
+    Line,
+    items,
+    mapping,
+    number,
+    read_before,
+    read_ends,
+    read_last,
+    text,
+    whole,
+)
+from m3agent.agent.session.record import SessionRecord, is_embedded, read_session, record_of
 from m3agent.agent.session.session import PATCH
-from m3agent.util.errors import UsageError, reason_of
+from m3agent.util.errors import Status, UsageError, reason_of
 
 NOT_FINISHED = "not finished"
 """Status of a session whose log has no end: it is still running or was killed. The log does not show which."""
@@ -44,6 +55,7 @@ class Summary:
     turns: int | None
     calls: int | None
     prompt_tokens: int | None
+    """None also for the embedded engine, whose numbers of tokens say nothing."""
     cached_tokens: int | None
     completion_tokens: int | None
     price: float | None
@@ -84,12 +96,13 @@ class Sessions:
         """Return summaries of the sessions, newest first. Damaged sessions are included."""
         return [summary_of(folder) for folder in self.folders()]
 
-    def find(self, name: str) -> Path:
+    def find(self, name: str, *, fixes: bool = False) -> Path:
         """Return the folder of the session that `name` means.
 
         Args:
             name: An id, the unique beginning of an id, or "last" for the newest session. If the newest session is one of
                 several attempts, "last" is the chosen attempt.
+            fixes: "last" is the newest session that is no question.
 
         Raises:
             UsageError: `name` matches no session, several, or one of another repository.
@@ -100,10 +113,10 @@ class Sessions:
                 f"there are no sessions in {self.state / 'sessions'}: `m3agent fix` creates them"
             )
         if name == LAST:
-            newest = next(filter(self._has, folders), None)
+            newest = next((each for each in folders if self._has(each) and not (fixes and _asks(each))), None)
             if newest is None:
                 raise UsageError(
-                    f"there is no session about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
+                    f"there is no {'fix' if fixes else 'session'} about {self.where}: `m3agent fix` creates one, --repo FOLDER names another "
                     "repository, and `m3agent sessions list --all` shows the sessions of all"
                 )
             return _chosen(newest)
@@ -162,12 +175,26 @@ def sessions_of(state: Path, repo: Path, *, every: bool = False) -> Sessions:
 
 def repository_of(folder: Path) -> Line:
     """Return what a session's log says about its repository; nothing if it cannot be read. Only its first line is read."""
+    return mapping(_first(folder), "repository")
+
+
+def _first(folder: Path) -> Line:
+    """Return the first event of a session; empty if it cannot be read."""
     try:
         with (folder / LOG).open("rb") as file:
-            about = json.loads(file.readline())["repository"]
-    except (OSError, ValueError, KeyError, TypeError):
+            first = json.loads(file.readline())
+    except (OSError, ValueError):
         return {}
-    return about if isinstance(about, dict) else {}
+    return first if isinstance(first, dict) else {}
+
+
+def _asks(folder: Path) -> bool:
+    """Return whether a session only answers a question. An issue in a file named `question` has the same source."""
+    last: Line = {}
+    with contextlib.suppress(OSError):
+        last = (read_ends(folder / LOG) or ({}, {}))[1]
+    asks = text(_first(folder), "issue", "source") == QUESTION and not items(last, "paths")
+    return asks or text(last, "status") == Status.ANSWERED
 
 
 def _shared(git_dir: Path) -> Path:
@@ -187,12 +214,14 @@ def _chosen(folder: Path) -> Path:
 
 
 def summary_of(folder: Path) -> Summary:
-    """Return the summary of one session. If its log has an end, only the first and the last line are read."""
+    """Return the summary of one session. If its log has an end, the lines of its turns are not read."""
     log = folder / LOG
     try:
         ends = read_ends(log)
-        is_over = ends is not None and ends[1].get("type") == "session.finished"
-        return _summary(folder, record_of(ends or ()) if is_over else read_session(folder), None)
+        if ends is None or ends[1].get("type") != SessionFinished.type:
+            return _summary(folder, read_session(folder), None)
+        probed = read_before(log, EndpointProbed.type, TurnStarted.type)
+        return _summary(folder, record_of((ends[0], *probed, ends[1])), None)
     except (OSError, UsageError) as error:
         why = f"{log}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
         return _summary(folder, SessionRecord(), why)
@@ -200,6 +229,7 @@ def summary_of(folder: Path) -> Summary:
 
 def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summary:
     first, last = record.started, record.ended
+    used = {} if is_embedded(first, record.prepared) else last
     forked = {} if problem else _forked(folder, text(first, "ts"))
     calls = sum(bool(call.started) for turn in record.turns for call in turn.calls)
     status = DAMAGED if problem else text(last, "status") or NOT_FINISHED
@@ -219,9 +249,9 @@ def _summary(folder: Path, record: SessionRecord, problem: str | None) -> Summar
         engine=text(first, "endpoint", "description"),
         turns=whole(last, "turns") if last else len(record.turns),
         calls=whole(last, "calls") if last else calls,
-        prompt_tokens=whole(last, "prompt_tokens"),
-        cached_tokens=whole(last, "cached_tokens"),
-        completion_tokens=whole(last, "completion_tokens"),
+        prompt_tokens=whole(used, "prompt_tokens"),
+        cached_tokens=whole(used, "cached_tokens"),
+        completion_tokens=whole(used, "completion_tokens"),
         price=None if price is None else float(price),
         seconds=None if seconds is None else float(seconds),
         patch=str(patch) if patch.is_file() else None,

@@ -40,6 +40,10 @@ def _plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
+QUESTION = "question"
+"""Source of an issue that is a question: the session only answers it."""
+
+
 @dataclass(frozen=True)
 class SessionStarted(Event):
     """The session begins; its first event."""

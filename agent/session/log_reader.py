@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,21 @@ def read_last(path: Path, kind: str) -> Line:
     except UsageError:
         return {}
     return found if found.get("type") == kind else {}
+
+
+def read_before(path: Path, kind: str, end: str) -> list[Line]:
+    """Return the events of one type before the first event of another type. The lines between are not parsed.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    wanted, last = (f'"type":"{name}"'.encode() for name in (kind, end))
+    with path.open("rb") as file:
+        lines = [raw for raw in takewhile(lambda raw: last not in raw, file) if wanted in raw]
+    try:
+        return [_parsed(raw, path, 0) for raw in lines]
+    except UsageError:
+        return []
 
 
 def _parsed(raw: bytes, path: Path, number: int) -> Line:

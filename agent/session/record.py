@@ -184,6 +184,18 @@ class SessionRecord:
         return sum(known) if known and name in SUMS else None
 
 
+def is_embedded(session_started: Line, prepared: Iterable[Line] = ()) -> bool:
+    """Return whether the embedded engine answers.
+
+    Args:
+        session_started: The event.
+        prepared: The events before the first turn. They tell it if another process serves the engine.
+    """
+    return text(session_started, "endpoint", "source") == "embedded" or any(
+        text(line, "flavour") == "embedded" for line in prepared
+    )
+
+
 def read_session(folder: Path) -> SessionRecord:
     """Return the record of the session in a folder.
 

@@ -14,6 +14,7 @@ from m3agent.agent.loop.resume import RESUMABLE
 from m3agent.agent.report import text, words
 from m3agent.agent.session import log_reader as log
 from m3agent.agent.session.log_reader import Line
+from m3agent.agent.session.record import is_embedded
 from m3agent.agent.ui.layout import Block, beside, in_order, path_then
 from m3agent.sandbox.backends.kinds import is_isolated, shown_status
 from m3agent.util.as_typed import as_typed
@@ -72,7 +73,7 @@ class Facts:
             case "session.started":
                 self.settings, self.backend = line["settings"], log.text(line, "sandbox", "backend")
                 self.root = log.text(line, "repository", "root")
-                self.is_embedded = words.is_embedded(line)
+                self.is_embedded = is_embedded(line)
             case "context.packed":
                 self.context_tokens = line["tokens"]
             case "endpoint.probed":
@@ -124,6 +125,10 @@ def comparison(line: Line, facts: Facts, head: Head) -> Block:
         if len(found) > MOST_TESTS:
             rows.append(beside(head(label), Text(f"{len(found) - MOST_TESTS} more", "yellow")))
     return in_order(*rows)
+
+
+IN_WORK_TREE = "git diff"
+"""The command that shows a patch which was written into the work tree."""
 
 
 @dataclass(frozen=True)
@@ -188,17 +193,20 @@ class End:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield commands, each with its purpose."""
+        name = printable_line(self.name)
+        which = "" if name == "last" else f" {name}"
+        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
         if self.shown_by is not None:
             if self.shown_by:
                 yield printable_line(self.shown_by), "shows the change"
+            if self.shown_by == IN_WORK_TREE:
+                yield f"m3agent apply --undo{which}{there}", "takes it back"
             return
         by_git = f"git apply {printable_line(self.line['patch'] or '', 1000)}"
         if self.is_refused and self.line["patch"]:
             yield by_git, "applies it if its lines did not change"
             return
-        status, name = self.line["status"], printable_line(self.name)
-        which = "" if name == "last" else f" {name}"
-        there = f" --repo {shlex.quote(printable_line(self.repo, 1000))}" if self.repo else ""
+        status = self.line["status"]
         if status in HANDED_OVER and self.line["patch"]:
             # the engine finds edits, not reasons
             is_sure = status == Status.VERIFIED and not self.facts.is_embedded

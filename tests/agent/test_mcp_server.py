@@ -60,6 +60,7 @@ async def test_a_patch_is_verified_and_explained(repo: Path, tmp_path: Path) -> 
 async def test_no_change_is_no_verdict(repo: Path, tmp_path: Path) -> None:
     async with Client(server(repo, tmp_path)) as client:
         assert (await called(client, "verify_patch"))["status"] == "empty"
+        assert (await called(client, "verify_patch", patch=""))["status"] == "empty"
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def fixed(server: MisbehavingServer, make_repo: MakeRepo, own_state: Path) -> tu
 def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
     repo, session = fixed
     for said in (
-        f"applied the unverified patch to {repo}: calc.py; git diff shows it",
+        f"applied the unverified patch to {repo}: calc.py; git diff shows it, and 'm3agent apply --undo' takes it back",
         f"{repo} has the unverified patch already: calc.py",
     ):
         done = run("apply", cwd=repo)
@@ -58,7 +58,7 @@ def test_the_last_patch_is_written_once(fixed: tuple[Path, Path]) -> None:
         assert done.stderr == f"m3agent: {said}\n"
         assert (repo / "calc.py").read_text() == FIXED
     assert run("apply", session.name[:-2], cwd=Path("/")).returncode == 0
-    for code in (0, 2):
+    for code in (0, 5):
         assert run("apply", "--undo", cwd=repo).returncode == code
         assert (repo / "calc.py").read_text() == UNTESTED["calc.py"]
 
@@ -93,7 +93,7 @@ def test_last_means_this_repository(
     repo, session = fixed
     other = shutil.copytree(repo, tmp_path / "other")
     for name, said in (
-        ("last", f"there is no session about {other}: "),
+        ("last", f"there is no fix about {other}: "),
         (
             session.name,
             f"session {session.name} is about {repo}, and this is {other}: name its repository with --repo",
@@ -119,6 +119,8 @@ def test_sessions_that_have_nothing_to_apply(fixed: tuple[Path, Path]) -> None:
     )
     done = run("apply", cwd=repo)
     assert (done.returncode, "only verified and unverified patches are applied" in done.stderr) == (5, True)
+    done = run("apply", "--undo", cwd=repo)
+    assert (done.returncode, "nothing of this patch was written" in done.stderr) == (5, True)
     log.write_text("".join(f"{line}\n" for line in lines))
     shutil.rmtree(session / "trees.git")
     done = run("apply", cwd=repo)

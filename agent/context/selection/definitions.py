@@ -333,7 +333,7 @@ def _ranked(units: Iterable[_Unit], power: float) -> list[_Unit]:
 
 
 def _part(source: Source, units: Sequence[_Unit]) -> list[Passage] | None:
-    if sum(unit.tokens for unit in units) >= _WHOLE * source.tokens:
+    if sum(unit.tokens for unit in units) + _FRAME_TOKENS >= _WHOLE * source.tokens:
         return None
     return merged(lines for unit in units for lines in unit.piece.ranges)
 

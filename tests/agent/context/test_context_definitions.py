@@ -155,6 +155,12 @@ class TestDefinitions:
         chosen = Definitions(LIBRARY, "group_c() is wrong").within(1_000_000)
         assert chosen == {0: None, 1: None, 2: None}
 
+    @pytest.mark.parametrize(
+        "text", ["def total(x):\n    return x\n", "import os\n\n\ndef total(x):\n    return os.x(x)\n"]
+    )
+    def test_a_small_file_of_which_all_is_chosen_is_whole(self, text: str) -> None:
+        assert Definitions([source("a.py", text), *LIBRARY], "total is wrong").within(400)[0] is None
+
     @pytest.mark.parametrize("room", [0, 1, 200, 1000, 5000])
     def test_the_room_is_kept_and_the_result_is_the_same_again(self, room: int) -> None:
         chosen = Definitions(LIBRARY, "group_c() is wrong").within(room)

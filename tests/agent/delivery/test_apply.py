@@ -132,7 +132,7 @@ def test_undo_restores_every_kind_of_change(make: MakePatch) -> None:
     made.apply()
     assert sorted(take_back(made)) == sorted(made.patch.paths)
     assert snapshot(made.root) == before
-    with pytest.raises(UsageError, match="undone already"):
+    with pytest.raises(PermissionRefused, match="undone already"):
         take_back(made)
     made.apply()
     take_back(made)
@@ -154,7 +154,7 @@ def test_undo_writes_nothing_if_a_file_changed(make: MakePatch) -> None:
 
 def test_undo_leaves_what_the_user_wrote(make: MakePatch) -> None:
     made = make([("a.py", REGULAR, b"ONE\n"), ("d/c.py", REGULAR, b"THREE\n")])
-    with pytest.raises(UsageError, match="nothing of this patch was written"):
+    with pytest.raises(PermissionRefused, match="nothing of this patch was written"):
         take_back(made)
     (made.root / "a.py").write_text("ONE\n")
     made.apply()
@@ -167,7 +167,7 @@ def test_a_refused_patch_leaves_nothing_to_undo(make: MakePatch) -> None:
     (made.root / "a.py").write_text("mine\n")
     with pytest.raises(PermissionRefused):
         made.apply()
-    with pytest.raises(UsageError):
+    with pytest.raises(PermissionRefused, match="nothing of this patch was written"):
         take_back(made)
 
 

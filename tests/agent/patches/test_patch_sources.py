@@ -267,7 +267,6 @@ def test_two_sources_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "is empty"),
         ("no patch\n", "p.diff' is not a patch: give one as `git diff` prints it"),
         (
             "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-9\n+3\n",
@@ -281,6 +280,15 @@ def test_a_patch_that_does_not_apply(repo: Path, tmp_path: Path, text: str, sent
     with pytest.raises(UsageError) as error:
         change(repo, file=str(tmp_path / "p.diff"))
     assert sentence in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_patch_changes_nothing(repo: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.diff").write_text(text)
+    empty = change(repo, file=str(tmp_path / "p.diff"))
+    assert (empty.patch.empty, empty.text, empty.base.commit) == (True, b"", git(repo, "rev-parse", "HEAD"))
+    with pytest.raises(UsageError, match="names no commit"):
+        change(repo, file=str(tmp_path / "p.diff"), base="nowhere")
 
 
 def test_a_shallow_clone_says_so(repo: Path) -> None:

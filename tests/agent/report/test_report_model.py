@@ -175,6 +175,26 @@ def read(folder: Path) -> SessionReport:
     return report_of(read_log(folder / LOG), folder)
 
 
+@pytest.mark.parametrize(
+    ("status", "part", "marks"),
+    [
+        ("empty", "the session ends without a change", ["gate"]),
+        ("answered", "answered", []),
+        ("failed", "nothing missing", []),
+    ],
+)
+def test_an_end_without_a_change_is_no_success(
+    write: Write, status: str, part: str, marks: list[str]
+) -> None:
+    answers = [each for n in (1, 2) for each in (turn_started(n), message(n, calls=0), events.Gate(n, "", 0))]
+    first, last = read(write(started(), *answers, finished(status))).turns
+    assert part in last.incidents[0].text
+    assert last.marks == marks
+    assert ("nothing missing" in first.incidents[0].text, first.marks) == (True, []), (
+        "its change was verified"
+    )
+
+
 def test_a_fix_is_put_together_from_its_events(write: Write) -> None:
     folder = write(*a_fix())
     report = read(folder)

@@ -25,8 +25,9 @@ from m3agent.agent.ui import result as results
 from m3agent.cli import sessions
 from m3agent.cli.app import app
 from m3agent.util.errors import EnvironmentFault, UsageError
-from tests.agent.report.test_report_model import PATCH, a_fix, finished, started, turn_started
+from tests.agent.report.test_report_model import PATCH, a_fix, finished, message, started, turn_started
 from tests.agent.scripted import MakeRepo
+from tests.agent.session.an_event import an_event
 from tests.conftest import git
 from tests.tools.small_disk import fill, small_disk
 
@@ -103,6 +104,26 @@ def test_a_list_has_the_last_twenty(state: Path) -> None:
     assert len(json.loads(run("sessions", "list", "--json", "-n", "2").stdout)) == 2
 
 
+@pytest.mark.parametrize(("width", "wanted"), [(40, ["ID", "STATUS"]), (50, ["ID", "WHEN", "STATUS"])])
+@pytest.mark.parametrize("options", [(), ("--all",)])
+def test_a_very_narrow_list_has_whole_statuses(
+    three: Path, monkeypatch: pytest.MonkeyPatch, width: int, wanted: list[str], options: tuple[str, ...]
+) -> None:
+    printed: list[Text] = []
+    monkeypatch.setattr(sessions, "columns_of", lambda _: width)
+    monkeypatch.setattr(results, "print_result", printed.append)
+    result = run("sessions", "list", *options)
+    head, *rows = printed[0].plain.splitlines()
+    assert max(map(len, (head, *rows))) <= width
+    for row, status in zip(rows, ("verified", "not finished", "failed"), strict=True):
+        assert f"  {status}" in row
+    in_green = [printed[0].plain[each.start : each.end] for each in printed[0].spans if "green" in each.style]
+    assert in_green == ["verified"]
+    assert "ISSUE: `m3agent sessions show ID` has them" in result.stderr
+    if not options:
+        assert head.split() == wanted
+
+
 @pytest.mark.parametrize("width", [30, 70])
 def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(sessions, "columns_of", lambda _: width)
@@ -110,7 +131,8 @@ def test_a_narrow_list_has_what_tells_most(three: Path, monkeypatch: pytest.Monk
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) == width
     assert result.stderr.startswith("m3agent: too narrow for ")
-    assert "REASON: `m3agent sessions show ID` has them" in result.stderr
+    last = "REASON" if width == 70 else "ISSUE"
+    assert f"{last}: `m3agent sessions show ID` has them" in result.stderr
     if width == 70:
         assert lines[0].split() == ["ID", "WHEN", "STATUS", "ISSUE"]
         assert lines[1].startswith("20260101-100000-aaaaaa  just now  verified      The last van stays")
@@ -168,6 +190,27 @@ def test_a_list_as_json_has_every_field(three: Path) -> None:
     assert last["commit"] == "84f9a84a73ecc5ed7b1a53b6b1d9d5fef227ea1c"
     assert found[0]["patch"] is None
     assert found[0]["price"] is None
+
+
+@pytest.mark.parametrize(
+    ("source", "flavour", "tokens"),
+    [("embedded", "embedded", None), ("named", "embedded", None), ("named", "vllm", 2_490_900)],
+)
+@pytest.mark.parametrize("is_over", [True, False])
+def test_only_a_language_model_has_tokens(
+    state: Path, source: str, flavour: str, tokens: int | None, is_over: bool
+) -> None:
+    """Another process may serve the embedded engine: only its answer to the first request tells."""
+    begun = started(endpoint={"url": "", "description": "", "source": source})
+    probed = an_event(events.EndpointProbed, flavour=flavour)
+    later = an_event(events.EndpointProbed, flavour="embedded")
+    end = [turn_started(1), message(1), later, finished()]
+    put(state, "20260101-100000-aaaaaa", begun, probed, *(end if is_over else ()))
+    [summary] = json.loads(run("sessions", "list", "--json").stdout)
+    used = tokens if is_over else None
+    assert summary["prompt_tokens"] == used
+    assert [summary[f"{name}_tokens"] is None for name in ("cached", "completion")] == [used is None] * 2
+    assert ("tokens " in run("sessions", "show").stdout) == (used is not None)
 
 
 def test_a_patch_on_uncommitted_changes_is_for_git(state: Path) -> None:
@@ -420,6 +463,27 @@ def test_last_is_the_last_session_of_this_repository(two: Path, state: Path, tmp
     there = put(state, "20260103-100000-cccccc", about(linked, two / ".git" / "worktrees" / "linked"))
     assert sessions_of(state, two).find("last") == there
     assert sessions_of(state, two, every=True).find(OTHERS).name == OTHERS
+
+
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [("question", "answered"), ("question", "limit"), ("question", None), ("acp", "answered")],
+)
+def test_the_last_fix_is_no_question(two: Path, state: Path, source: str, status: str | None) -> None:
+    ends = [finished(status, patch=None, paths=[])] if status else []
+    asked = about(two)
+    asked.issue["source"] = source
+    question = put(state, "20260103-100000-cccccc", asked, *ends)
+    assert sessions_of(state, two).find("last", fixes=True).name == MINE
+    assert sessions_of(state, two).find("last") == question
+    assert sessions_of(state, two).find("20260103", fixes=True) == question
+
+
+def test_an_issue_in_a_file_named_question_is_a_fix(two: Path, state: Path) -> None:
+    asked = about(two)
+    asked.issue["source"] = "question"
+    fix = put(state, "20260103-100000-cccccc", asked, finished("failed"))
+    assert sessions_of(state, two).find("last", fixes=True) == fix
 
 
 def test_an_id_of_another_repository_is_refused_unless_it_is_named(

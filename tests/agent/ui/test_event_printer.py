@@ -443,9 +443,11 @@ def test_after_a_limit_the_next_step_raises_it(show: Show, spent: dict[str, Any]
 def test_what_was_handed_over_is_not_offered_again(show: Show) -> None:
     patched = ended(patch="/s/patch.diff")
     refused = dataclasses.replace(patched, exit=5)
-    assert show(patched, shown_by="git diff").endswith("\nnext       git diff  shows the change\n")
-    elsewhere = "\nnext       git -C /code/shop diff  shows the change\n"
+    undo = "           m3agent apply --undo  takes it back\n"
+    assert show(patched, shown_by="git diff").endswith(f"\nnext       git diff  shows the change\n{undo}")
+    elsewhere = f"\nnext       git -C /code/shop diff  shows the change\n{undo}"
     assert show(started(), patched, shown_by="git diff").endswith(elsewhere)
+    assert show(patched, shown_by="git show x").endswith("\nnext       git show x  shows the change\n")
     assert "next" not in show(patched, shown_by="")
     again = "\nnext       git apply /s/patch.diff  applies it if its lines did not change\n"
     assert show(refused, shown_by="git diff").endswith(again), "m3agent apply would be refused as well"
