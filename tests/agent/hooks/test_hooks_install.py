@@ -118,6 +118,35 @@ def test_a_rewritten_file_loses_only_the_hook(home: Path) -> None:
     assert json.loads(path.read_text()) == before
 
 
+def test_half_a_character_of_others_stays(home: Path) -> None:
+    path = settings_of_claude(home, b'{"a": "\\ud800"}')
+    install(home, CLAUDE)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1))
+    uninstall(home, CLAUDE)
+    assert json.loads(path.read_text()) == {"a": "\ud800"}
+
+
+def test_words_of_the_command_elsewhere_are_left_alone(home: Path) -> None:
+    words = "m3agent hooks run claude-code stop"
+    content = {
+        "note": words,
+        "hooks": {
+            "Stop": [
+                {"matcher": words, "hooks": [{"type": "command", "command": "x", "about": words}]},
+                {"hooks": []},
+            ],
+            "B": [],
+        },
+    }
+    path = settings_of_claude(home, json.dumps(content).encode())
+    before = path.read_bytes()
+    assert hooks_of(home).uninstall(CLAUDE) is None
+    install(home, CLAUDE)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1))
+    uninstall(home, CLAUDE)
+    assert json.loads(path.read_text()) == json.loads(before)
+
+
 def test_a_link_stays_a_link(home: Path) -> None:
     path = settings_of_claude(home, b"")
     path.rename(home / "dotfiles.json")
