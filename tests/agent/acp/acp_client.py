@@ -60,6 +60,28 @@ class Client:
         return [update for update in self.updates if update.session_update == kind]
 
 
+class Settled:
+    """An agent whose calls return when the client has handled what came before the answer.
+
+    The SDK handles each notification in a task of its own, which may end after the answer of the call.
+    """
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(**arguments: Any) -> Any:
+            answer = await getattr(self._agent, name)(**arguments)
+            running = [
+                task for task in asyncio.all_tasks() if task.get_name() == "acp.Connection.notification"
+            ]
+            if running:
+                await asyncio.wait(running)
+            return answer
+
+        return call
+
+
 @contextlib.asynccontextmanager
 async def connected(state: Path, answer: str | None = "allow", **env: str) -> AsyncIterator[Client]:
     """Yield an initialised client with its own agent; check that the agent ends when the client leaves."""
@@ -73,13 +95,14 @@ async def connected(state: Path, answer: str | None = "allow", **env: str) -> As
     try:
         reader, writer = await _streams(process)
         client.process = process
-        client.agent = connect_to_agent(
+        agent = connect_to_agent(
             client,  # type: ignore[arg-type]
             writer,
             reader,
             use_unstable_protocol=True,
             observers=[note],
         )
+        client.agent = Settled(agent)
         try:
             await client.agent.initialize(protocol_version=1)
             yield client

@@ -149,7 +149,8 @@ async def test_a_question_is_answered(fixes: Fixes) -> None:
         assert client.texts("agent_message_chunk").endswith("As I said, it subtracts.")
     assert client.asked == []
     (record,) = all_sessions(fixes.home / "state")
-    assert [e["status"] for e in record.entries if e["type"] == "ended"] == ["answered", "answered"]
+    ended = [entry["status"] for entry in record.entries if entry["kind"] == "ended"]
+    assert ended == ["answered", "answered"]
     assert len(fixes.chats) == 3
     assert (repo / "calc.py").read_text() == BUGGY["calc.py"]
 
