@@ -60,13 +60,14 @@ def uninstall(name: Name, yes: Yes = False) -> None:
 
     Exit codes: 0 it is not there any more; 2 wrong use; 5 refused.
     """
-    hooks = _hooks()
-    change = hooks.uninstall(_agent(name))
+    hooks, agent = _hooks(), _agent(name)
+    change = hooks.uninstall(agent)
     if change is None:
         print_note(f"not installed: {name}")
-        return
-    _make(hooks, change, yes=yes)
-    print_note(printable_line(f"removed from {change.path}", 4096))
+    while change is not None:
+        _make(hooks, change, yes=yes)
+        print_note(printable_line(f"removed from {change.path}", 4096))
+        change = hooks.uninstall(agent)
 
 
 @hooks_app.command("list")
@@ -76,8 +77,9 @@ def list_hooks(as_json: AsJson = False) -> None:
 
     hooks = _hooks()
     rows = [
-        {"agent": agent.name, "installed": hooks.is_installed(agent), "file": str(agent.path(os.environ))}
+        {"agent": agent.name, "installed": has_hook, "file": str(path)}
         for agent in AGENTS.values()
+        for path, has_hook in hooks.places(agent).items()
     ]
     if as_json:
         print_bytes(json.dumps(rows, indent=2).encode() + b"\n")

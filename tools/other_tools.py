@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections.abc import Sequence
 
 from pydantic import Field
@@ -126,10 +127,15 @@ async def insert(context: CallContext, arguments: InsertArguments) -> ToolResult
 async def apply_patch(context: CallContext, arguments: PatchArguments) -> ToolResult:
     """Apply a patch to the work tree: all its changes, or none if one does not fit."""
     planned: list[Plan] = []
+    touched: set[str] = set()
     try:
         for change in changes_of(arguments.patch):
             path = await path_to_write(context.sandbox, change.path)
             target = await path_to_write(context.sandbox, change.target or change.path)
+            names = {posixpath.normpath(path), posixpath.normpath(target)}
+            if twice := names & touched:
+                raise BadPatch(f"{min(twice)} is changed twice: give all its changes in one part")
+            touched |= names
             file = await _present(context, path)
             text = patched(change, path, None if file is None else file.text)
             (file or TextFile()).with_text(text)  # fails before the first change
@@ -138,10 +144,6 @@ async def apply_patch(context: CallContext, arguments: PatchArguments) -> ToolRe
             planned.append((change, target, file, text))
             if target != path:
                 planned.append((FileChange(path, "delete"), path, file, ""))
-            elif any(earlier[1] == path for earlier in planned[:-1]):
-                return refusal(
-                    f"{path} is changed twice: nothing was changed; give all its changes in one part"
-                )
     except (BadPatch, CannotEncode) as error:
         return refusal(f"{error}; nothing was changed")
     return await _carry_out(context, planned)

@@ -70,7 +70,12 @@ class Hooks:
 
     def is_installed(self, agent: Agent) -> bool:
         """Return whether the hook was installed by this user."""
-        return bool(self._receipt(agent))
+        return any(self.places(agent).values())
+
+    def places(self, agent: Agent) -> dict[Path, bool]:
+        """Return the agent's present configuration and those with the hook, and whether each has it."""
+        known = {Path(receipt["path"]): True for receipt in self._receipts(agent)}
+        return {self._path(agent): False} | known
 
     def install(self, agent: Agent, program: Sequence[str], rounds: int, minutes: float) -> Change:
         """Return the change that installs the hook, in the place of an earlier one.
@@ -82,7 +87,7 @@ class Hooks:
             minutes: Most minutes of a verdict.
         """
         path = self._path(agent)
-        before, receipt = _read(path), self._receipt(agent)
+        before, receipt = _read(path), self._receipt(agent, path)
         text = self._without(agent, path, _text(path, before), receipt)
         commands: dict[Moment, list[str]] = {
             moment: [
@@ -111,10 +116,12 @@ class Hooks:
         return Change(agent, path, before, text.encode(), pieces, made)
 
     def uninstall(self, agent: Agent) -> Change | None:
-        """Return the change that removes the hook; None if it is not there."""
-        receipt = self._receipt(agent)
-        path = Path(receipt["path"]) if receipt else self._path(agent)
-        before = _read(path)
+        """Return the change that removes the hook from one configuration; None if it is in none."""
+        changes = (self._removal(agent, path) for path in self.places(agent))
+        return next((change for change in changes if change is not None), None)
+
+    def _removal(self, agent: Agent, path: Path) -> Change | None:
+        before, receipt = _read(path), self._receipt(agent, path)
         if before is None:
             return Change(agent, path, None, None) if receipt else None
         old = _text(path, before)
@@ -126,7 +133,7 @@ class Hooks:
 
     def make(self, change: Change) -> None:
         """Make a change: completely, or not at all."""
-        path, receipt = change.path, self._receipt(change.agent)
+        path, receipt = change.path, self._receipt(change.agent, change.path)
         if _read(path) != change.before:
             raise UsageError(f"{quoted(str(path))} changed meanwhile: try again")
         try:
@@ -149,27 +156,30 @@ class Hooks:
     def _kept(self, agent: Agent) -> Path:
         return self.state / FOLDER / f"{agent.name}.json"
 
-    def _receipt(self, agent: Agent) -> dict[str, Any]:
-        """Return what was written into an agent's configuration; empty if nothing was."""
+    def _receipts(self, agent: Agent) -> list[dict[str, Any]]:
+        """Return what was written into each of an agent's configurations."""
         try:
-            kept = json.loads(read_file(str(self._kept(agent))) or b"{}")
+            kept = json.loads(read_file(str(self._kept(agent))) or b"[]")
         except ValueError:
-            return {}
-        return kept if isinstance(kept, dict) else {}
+            return []
+        listed = kept if isinstance(kept, list) else [kept]  # older versions kept one object
+        return [each for each in listed if isinstance(each, dict) and "path" in each]
+
+    def _receipt(self, agent: Agent, path: Path) -> dict[str, Any]:
+        """Return what was written into a configuration; empty if nothing was."""
+        return next((each for each in self._receipts(agent) if each["path"] == str(path)), {})
 
     def _keep(self, change: Change, *, created: bool) -> None:
-        kept = self._kept(change.agent)
-        if not change.pieces:
+        kept, path = self._kept(change.agent), str(change.path)
+        receipts = [each for each in self._receipts(change.agent) if each["path"] != path]
+        if change.pieces:
+            made = {"pieces": change.pieces, "created": created, "folders": change.folders}
+            receipts.append({"path": path, **made})
+        if not receipts:
             kept.unlink(missing_ok=True)
             return
         kept.parent.mkdir(mode=0o700, exist_ok=True)
-        receipt = {
-            "path": str(change.path),
-            "pieces": change.pieces,
-            "created": created,
-            "folders": change.folders,
-        }
-        write_file(str(kept), json.dumps(receipt).encode())
+        write_file(str(kept), json.dumps(receipts).encode())
 
     def _without(self, agent: Agent, path: Path, text: str, receipt: Mapping[str, Any]) -> str:
         """Return a configuration without the hook: byte for byte as before, unless someone changed the hook's own lines."""

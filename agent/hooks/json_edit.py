@@ -9,6 +9,8 @@ from json.decoder import JSONDecoder
 from typing import Any
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What JSON can only write as an escape sequence."""
 _INDENT = re.compile(r"\n([ \t]+)\S")
 
 
@@ -61,28 +63,34 @@ def without_pieces(text: str, pieces: Sequence[str]) -> str | None:
 
 
 def without_commands(text: str, ours: re.Pattern[str]) -> str:
-    """Return a JSON text without the hooks whose command matches, and without what is empty then.
+    """Return a JSON text without the hooks whose command matches, and without what is empty then; as it is if none does.
 
     Raises:
         NotExtensible: The text has another form.
     """
     root = _parsed(text)
-    for name, groups in [*root.get("hooks", {}).items()]:
-        kept = [left for group in groups if (left := _without(group, ours))]
-        root["hooks"][name] = kept
-        if not kept:
-            del root["hooks"][name]
-    if not root.get("hooks", True):
+    hooks = root.get("hooks", {})
+    kept = {
+        name: [left for group in groups for left in _without(group, ours)] for name, groups in hooks.items()
+    }
+    if kept == hooks:
+        return text
+    root["hooks"] = {name: groups for name, groups in kept.items() if groups or not hooks[name]}
+    if not root["hooks"]:
         del root["hooks"]
-    return json.dumps(root, indent=_indent(text), ensure_ascii=False) + "\n"
+    new = json.dumps(root, indent=_indent(text), ensure_ascii=False) + "\n"
+    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", new)
 
 
-def _without(group: Any, ours: re.Pattern[str]) -> Any:
-    """Return a group of hooks without ours; None if no hook is left."""
-    if not isinstance(group, dict) or not isinstance(group.get("hooks"), list):
-        return group
-    kept = [hook for hook in group["hooks"] if not ours.search(str(hook))]
-    return {**group, "hooks": kept} if kept else None
+def _without(group: Any, ours: re.Pattern[str]) -> list[Any]:
+    """Return a group of hooks without ours, in a list; no group if no other hook is left in it."""
+    hooks = group.get("hooks") if isinstance(group, dict) else None
+    if not isinstance(hooks, list):
+        return [group]
+    kept = [hook for hook in hooks if not (isinstance(hook, dict) and ours.search(str(hook.get("command"))))]
+    if kept == hooks:
+        return [group]
+    return [{**group, "hooks": kept}] if kept else []
 
 
 def _parsed(text: str) -> dict[str, Any]:

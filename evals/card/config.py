@@ -6,6 +6,7 @@ describe an agent itself, with the same fields.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,13 +14,14 @@ import subprocess
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from m3agent.evals.run.other_agent import PLACEHOLDER
 from m3agent.util.errors import UsageError
-from m3agent.util.sanitize import printable_line
+from m3agent.util.sanitize import printable_line, quoted
 
 ADAPTERS = Path(__file__).parent / "adapters"
 PLACEHOLDERS = frozenset(["repo", "issue", "image", "output", "usage", "endpoint", "origin", "model", "key"])
@@ -27,8 +29,23 @@ PLACEHOLDERS = frozenset(["repo", "issue", "image", "output", "usage", "endpoint
 VERSION_SECONDS = 60.0
 """How long an agent may take to say its version."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ +-]{0,59}")
+VARIABLE = re.compile(r"(?!(?:HOME|PATH)$)[A-Za-z_][A-Za-z0-9_]*")
+"""Names of variables that an adapter may set."""
+NOT_KEPT = "(not kept)"
+"""Stands for a value that may be secret."""
+MOST_MINUTES, MOST_TOKENS, MOST_DOLLARS = 1e5, 10**15, 1e9
+"""Largest budgets of an attempt."""
 
 Model = TypeVar("Model", bound=BaseModel)
+
+
+def _without_null(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it should be a text without null characters")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_null)]
 
 
 class _Part(BaseModel):
@@ -38,54 +55,70 @@ class _Part(BaseModel):
 class Adapter(_Part):
     """How a kind of agent is called."""
 
-    name: str
+    name: Text
     """Name of the agent, which is also the name of its run folder."""
-    install: str = ""
+    install: Text = ""
     """A command that installs it, for people."""
-    interface: str = "chat"
+    interface: Text = "chat"
     """Which of the server's interfaces it speaks: chat, responses or messages."""
-    version: tuple[str, ...] = ()
+    version: tuple[Text, ...] = ()
     """A command that prints its version; empty if the name says it."""
-    command: tuple[str, ...]
+    command: tuple[Text, ...]
     """The command, with placeholders. It is started in the checkout; no shell runs it."""
-    variables: dict[str, str] = Field(default_factory=dict[str, str])
+    variables: dict[Text, Text] = Field(default_factory=dict[str, str])
     """Environment variables besides PATH and HOME, with placeholders."""
-    files: dict[str, str] = Field(default_factory=dict[str, str])
+    files: dict[Text, Text] = Field(default_factory=dict[str, str])
     """Files in its empty home folder, with placeholders."""
+
+    def kept(self) -> Adapter:
+        """Return the adapter with no value of a variable but those with placeholders: others may be secret."""
+        kept = {
+            name: value if PLACEHOLDER.search(value) else NOT_KEPT for name, value in self.variables.items()
+        }
+        return self.model_copy(update={"variables": kept})
 
 
 class Server(_Part):
     """The model server behind all agents."""
 
-    endpoint: str
+    endpoint: Text
     """Its address, such as `http://127.0.0.1:8000/v1`."""
-    model: str
+    model: Text
     """The model's name."""
-    key: str = ""
+    key: Text = ""
     """Name of the environment variable with its key; empty if it wants none."""
-    price: str | None = None
+    price: Text | None = None
     """Price of a server of your own, as `--server-price` takes it."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, url: str) -> str:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(url)
+            if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+                return url
+        raise ValueError("it should be an address like http://host:8000/v1")
 
 
 class Budget(_Part):
     """What each attempt may use. The proxy enforces tokens and dollars."""
 
-    minutes: float = Field(default=60.0, gt=0)
+    minutes: float = Field(default=60.0, gt=0, le=MOST_MINUTES)
     """Most minutes of the agent."""
-    tokens: int | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, gt=0, le=MOST_TOKENS)
     """Most prompt and completion tokens; none by default."""
-    dollars: float | None = Field(default=None, gt=0)
+    dollars: float | None = Field(default=None, gt=0, le=MOST_DOLLARS)
     """Highest cost in dollars; none by default. The server's prices must be known."""
 
 
 class CardConfig(_Part):
     """What a card compares."""
 
-    data: str
+    data: Text
     """The instances: a file, a folder or a data set. A path is relative to the configuration's folder."""
-    ids: tuple[str, ...] = ()
+    ids: tuple[Text, ...] = ()
     """Only these instances; all if empty."""
-    validation: str = ""
+    validation: Text = ""
     """Output of `eval validate -o`: flaky tests and invalid instances are left out."""
     attempts: int = Field(default=1, ge=1, le=1000)
     """Attempts of each agent at each instance."""
@@ -93,6 +126,14 @@ class CardConfig(_Part):
     budget: Budget = Budget()
     agents: tuple[str | Adapter, ...] = Field(min_length=1)
     """Names of adapters, or agents of your own."""
+
+    def kept(self) -> CardConfig:
+        """Return the configuration without what may be secret: a password in the endpoint, and values of variables."""
+        parts = urlsplit(self.server.endpoint)
+        endpoint = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        server = self.server.model_copy(update={"endpoint": endpoint})
+        agents = [agent if isinstance(agent, str) else agent.kept() for agent in self.agents]
+        return self.model_copy(update={"server": server, "agents": tuple(agents)})
 
 
 def read_config(path: Path) -> CardConfig:
@@ -146,7 +187,7 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
         where: The file in which it stands, for messages.
 
     Raises:
-        UsageError: The name is no file name, a placeholder is unknown, the issue is missing, or the program is not installed.
+        UsageError: A name cannot be used, a placeholder is unknown, the issue is missing, or the program is not installed.
     """
     if not NAME.fullmatch(adapter.name):
         raise UsageError(
@@ -163,8 +204,14 @@ def check_adapter(adapter: Adapter, where: Path) -> None:
         raise UsageError(
             f"{where}: the command of {adapter.name} has no {{issue}}: it would not know the task."
         )
+    for variable in adapter.variables:
+        if not VARIABLE.fullmatch(variable):
+            raise UsageError(
+                f"{where}: {adapter.name} sets {variable!r}, which is not the name of a variable besides HOME and PATH."
+            )
     for home_file in adapter.files:
-        if Path(home_file).is_absolute() or ".." in Path(home_file).parts:
+        parts = Path(home_file).parts
+        if not parts or Path(home_file).is_absolute() or ".." in parts:
             raise UsageError(
                 f"{where}: {adapter.name} writes {home_file!r}, which is not a path in its home folder."
             )
@@ -213,6 +260,10 @@ def _read(path: Path, model: type[Model]) -> Model:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not TOML: {error}.") from None
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{path}: {place}: {first['msg']}.") from None
+        # of what may be a name or a table, the errors inside the table tell more
+        most_precise = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
+        place = ".".join(map(str, most_precise["loc"]))
+        raise UsageError(f"{path}: {place}: {most_precise['msg'].removeprefix('Value error, ')}.") from None
+    except (ValueError, RecursionError):
+        why = "a number or a nesting in it is too large, or its path has a null character"
+        raise UsageError(f"{quoted(str(path))} cannot be read: {why}.") from None

@@ -107,7 +107,7 @@ def open_runs(
     """
     repos = {instance.id: instance.task.repo for instance in instances}
     settings = {
-        "endpoint": config.server.endpoint,
+        "endpoint": config.kept().server.endpoint,
         "model": config.server.model,
         "tokens": str(config.budget.tokens),
         "dollars": str(config.budget.dollars),
@@ -127,7 +127,7 @@ def open_runs(
     file = CardFile(
         agents=tuple(adapter.name for adapter in adapters),
         command=("m3agent", "eval", "card", *sys.argv[3:]),
-        config=config.model_dump(mode="json"),
+        config=config.kept().model_dump(mode="json"),
     )
     write_whole(output / CARD, file.model_dump_json(indent=2).encode())
     return folders

@@ -3,8 +3,8 @@
 It passes requests and answers on as they are, to the one server, and listens on loopback only. It keeps nothing of them but
 the counts. Only compression is refused on the agent's behalf, because counts in compressed answers could not be read.
 
-A `Guard` adds two things. The agent gets a stand-in for the server's key, so it never has the key. A request beyond the budget of
-the attempt is refused.
+A `Guard` adds two things. The agent gets a stand-in for the server's key, so it never has the key; the key is sent only to paths
+below the server's own address. A request beyond the budget of the attempt is refused.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from m3agent.agent.session.usage import Totals
 from m3agent.evals.data.results import AttemptUsage
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 ANSWERING = ("/completions", "/responses", "/messages")
 """Ends of the paths at which models answer: OpenAI's interfaces, the old one too, and Anthropic's. A slash may follow."""
+COUNTS_TOKENS = re.compile(rb"(?:/[\w.-]+)*/(?:count_tokens|input_tokens|tokenize|detokenize)/?")
+"""Paths at which servers count tokens, which costs nothing."""
+READS = frozenset(["GET", "HEAD", "OPTIONS"])
+TOKEN_BYTES = 4
+"""Bytes for each token, where the server does not say how many tokens there are."""
 MOST_HELD = 64 << 20
 """Most bytes of a whole answer, or of one event, that are searched for counts."""
 MOST_DOLLARS = 1e6
@@ -70,12 +76,11 @@ class Guard:
     stand_in: str = field(default_factory=lambda: f"m3agent-{secrets.token_hex(16)}")
     """The key that the agent gets. It is worth something at this proxy only."""
 
-    def spent(self, usage: AttemptUsage) -> str:
+    def spent(self, tokens: int, dollars: float) -> str:
         """Return which budget is spent, such as `200,000 tokens`; empty if none is."""
-        used = (usage.prompt_tokens or 0) + (usage.completion_tokens or 0)
-        if self.tokens is not None and used >= self.tokens:
+        if self.tokens is not None and tokens >= self.tokens:
             return f"{self.tokens:,} tokens"
-        if self.dollars is not None and (usage.cost or 0.0) >= self.dollars:
+        if self.dollars is not None and dollars >= self.dollars:
             return f"${self.dollars:g}"
         return ""
 
@@ -94,6 +99,8 @@ class AnswerCounts:
     """The counts in one answer, which may be a stream of events."""
 
     streams: bool
+    size: int = 0
+    """Bytes so far."""
     _reported: dict[str, Any] = field(default_factory=dict)
     _events: EventReader = field(default_factory=EventReader)
     _whole: bytearray = field(default_factory=bytearray)
@@ -101,6 +108,7 @@ class AnswerCounts:
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes."""
+        self.size += len(piece)
         if self._lost:
             return
         if self.streams:
@@ -162,6 +170,7 @@ class CountingProxy:
         self._traffic = TrafficCounter()
         self._reader = ThreadPoolExecutor(1)
         self._totals = Totals()
+        self._estimated_tokens, self._estimated_dollars = 0, 0.0
         self._open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -229,7 +238,7 @@ class CountingProxy:
         target = self._origin + (path + (b"?" + query if query else b"")).decode("latin-1")
         headers = [(name, value) for name, value in request.headers.raw if name not in OWN_HEADERS]
         if self._guard is not None:
-            admitted = self._admitted(self._guard, headers, asks=asks)
+            admitted = self._admitted(self._guard, request, headers)
             if isinstance(admitted, tuple):
                 return JSONResponse({"error": admitted[0]}, admitted[1])
             headers = admitted
@@ -254,13 +263,20 @@ class CountingProxy:
         return reply
 
     def _admitted(
-        self, guard: Guard, headers: Headers, *, asks: bool
+        self, guard: Guard, request: Request, headers: Headers
     ) -> Headers | tuple[dict[str, str], int]:
         """Return the headers with the server's key, or the error and the status with which the request is refused."""
+        path = request.scope["raw_path"]
+        if not _is_below(path, self._path):
+            return {"message": f"only paths below {self._path}/ are passed on to the model server"}, 403
         with_key = guard.with_key(headers)
         if with_key is None:
             return {"message": "the key is not this attempt's"}, 401
-        budget = guard.spent(self.usage) if asks else ""
+        if request.method in READS or COUNTS_TOKENS.fullmatch(path):
+            return with_key
+        totals = self._totals
+        tokens = (totals.prompt or 0) + (totals.completion or 0) + self._estimated_tokens
+        budget = guard.spent(tokens, (totals.price or 0.0) + self._estimated_dollars)
         if not budget:
             return with_key
         self._read(budget)
@@ -283,7 +299,7 @@ class CountingProxy:
             if exchange is not None:
                 ended = exchange.ended(is_good=response.is_success)
                 if counts is not None:
-                    self._add(*counts.close(), ended.seconds)
+                    self._add(counts, ended)
                 self._read(ended)
             self._open -= 1
             if self._open == 0:
@@ -301,10 +317,26 @@ class CountingProxy:
             else:
                 self._reader.submit(self._traffic.add, request)
 
-    def _add(self, usage: Usage, price: float | None, seconds: float) -> None:
+    def _add(self, counts: AnswerCounts, ended: Exchange) -> None:
+        """Add the counts of an answer. What the server does not say is estimated, for the budget only."""
+        usage, price = counts.close()
         if price is None and self._prices is not None:
-            price = self._prices.of(usage, seconds)
-        self._totals.add(Turn(AssistantMessage(), usage, "stop", seconds, None), price)
+            price = self._prices.of(usage, ended.seconds)
+        self._totals.add(Turn(AssistantMessage(), usage, "stop", ended.seconds, None), price)
+        prompt = len(ended.body) // TOKEN_BYTES if usage.prompt is None else usage.prompt
+        completion = counts.size // TOKEN_BYTES if usage.completion is None else usage.completion
+        self._estimated_tokens += prompt + completion - (usage.prompt or 0) - (usage.completion or 0)
+        if price is None and self._prices is not None:
+            estimate = Usage(prompt, usage.cached, completion)
+            self._estimated_dollars += self._prices.of(estimate, ended.seconds) or 0.0
+
+
+def _is_below(path: bytes, root: str) -> bool:
+    """Return whether a path stays below `root`, however a server reads it."""
+    decoded = unquote(path.decode("latin-1"))
+    parts = [part.partition(";")[0] for part in re.split(r"[/\\]", decoded)]
+    is_plain = ".." not in parts and "%" not in decoded  # a server may decode it again
+    return is_plain and f"{decoded}/".startswith(f"{unquote(root)}/")
 
 
 @dataclass

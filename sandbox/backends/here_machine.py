@@ -132,7 +132,7 @@ def add_ignored(source: Path, paths: tuple[str, ...], work_tree: Path) -> None:
 def _siblings(source: Path, modules: Path) -> Iterator[str]:
     """Yield the names of the repository's own packages, which a package manager has linked into a folder."""
     for path in [*modules.glob("*"), *modules.glob("@*/*")] if modules.name == MODULES else ():
-        real = path.resolve()
+        real = Path(os.path.realpath(path))  # `resolve` raises at a loop of links before Python 3.13
         if (
             path.is_symlink()
             and real.is_relative_to(source)
@@ -149,7 +149,7 @@ def _link_modules(folder: Path, target: Path, roots: tuple[Path, Path], needs: r
     """
     target.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
-        place, real = target / path.name, path.resolve()
+        place, real = target / path.name, Path(os.path.realpath(path))
         manifest = path / "package.json"
         if path.is_symlink():
             place.symlink_to(roots[1] / real.relative_to(roots[0]) if real.is_relative_to(roots[0]) else real)

@@ -231,13 +231,31 @@ def retry_after(value: str | None) -> float | None:
 
 
 def _error_fields(response: "httpx2.Response") -> Mapping[str, object]:
-    """Return the `error` object in the body of a response; its words alone become `message`."""
+    """Return the `error` object in the body of a response; its words alone become `message`.
+
+    FastAPI lists its errors in `detail`. Each may repeat a part of the request, so only message and place are taken.
+    """
     try:
         body = response.json()
     except (ValueError, RecursionError):
         return {}
     error = (body.get("error") or body) if isinstance(body, dict) else body
-    return error if isinstance(error, dict) else {"message": error}
+    if not isinstance(error, dict):
+        return {"message": error}
+    detail = error.get("detail")
+    listed = [each for each in detail if isinstance(each, dict)] if isinstance(detail, list) else []
+    if not listed or error.get("message"):
+        return error
+    places = [_place(each.get("loc")) for each in listed]
+    words = [
+        f"{place}: {each.get('msg')}".removeprefix(": ") for place, each in zip(places, listed, strict=True)
+    ]
+    return {"message": "; ".join(words), "param": places[0]}
+
+
+def _place(loc: object) -> str:
+    parts = [str(part) for part in loc] if isinstance(loc, list) else []
+    return ".".join(parts[1:] if parts[:1] == ["body"] else parts)
 
 
 def _words(fields: Mapping[str, object]) -> str:

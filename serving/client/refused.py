@@ -29,6 +29,17 @@ _OPTIONAL: Mapping[str, tuple[str, ...]] = {
 _OTHER_NAME = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Parameters that some servers know by another name only."""
 _MARK = "[\"'`]"
+_ECHO = re.compile(rf"{_MARK}(?:input|body|request|messages|prompt|content){_MARK}\s*:")
+"""Where a server begins to repeat the request, which may contain any word."""
+_NAMED = re.compile(rf"\b(model|function|tool|role) {_MARK}[^\"'`]*{_MARK}", re.IGNORECASE)
+"""A name that is not a parameter's."""
+_ELSEWHERE = re.compile(
+    r"\binvalid (?:\w+ ){0,3}schema|\bschema (?:for|of)\b|\b(?:messages|tools|input)[.\[]\d", re.IGNORECASE
+)
+"""Words of an error in a tool's schema or in a message."""
+_NO_PARAMETERS = frozenset({"messages", "tools", "model", "input"})
+_NO_PROVIDER = "No endpoints found that support"
+"""OpenRouter's words, with status 404, where no provider takes a parameter."""
 
 
 def refused_parameter(error: EndpointRefused, sent: Mapping[str, Any]) -> str | None:
@@ -38,12 +49,17 @@ def refused_parameter(error: EndpointRefused, sent: Mapping[str, Any]) -> str | 
         error: The server's error.
         sent: The parameters of the request.
     """
-    if error.status not in _STATUSES:
+    text = _NAMED.sub(r"\1", _ECHO.split(error.text)[0])
+    place = re.split(r"[.\[]", error.parameter)[0]
+    if error.status not in _STATUSES or place in _NO_PARAMETERS or _ELSEWHERE.search(text):
+        return None
+    if error.status == 404 and not place and not text.startswith(_NO_PROVIDER):
         return None
     for name in sent:
-        if name in _OPTIONAL and any(_names(error, word) for word in (name, *_OPTIONAL[name])):
+        words = (name, *_OPTIONAL.get(name, ()))
+        if name in _OPTIONAL and any(place == word or _names(text, word) for word in words):
             return name
-        if name in _OTHER_NAME and _names(error, name) and _OTHER_NAME[name] in error.text:
+        if name in _OTHER_NAME and (place == name or _names(text, name)) and _OTHER_NAME[name] in text:
             return name
     return None
 
@@ -57,14 +73,12 @@ def without(parameters: Mapping[str, Any], refused: set[str]) -> dict[str, Any]:
     }
 
 
-def _names(error: EndpointRefused, word: str) -> bool:
-    """Return whether an error names a parameter. A plain word such as `thinking` must be marked as a name."""
-    if error.parameter.partition(".")[0] == word:
-        return True
+def _names(text: str, word: str) -> bool:
+    """Return whether an error's words name a parameter. A plain word such as `thinking` must be marked as a name."""
     if "_" in word:
-        return re.search(rf"(?<!\w){word}(?!\w)", error.text) is not None
+        return re.search(rf"(?<!\w){word}(?!\w)", text) is not None
     marked = (
         rf"{_MARK}(?:body\.)?{word}(?:\.\w+)*{_MARK}|(?i:param(?:eter)?s?|arguments?|fields?|property|supplied|inputs?)[:,]? {word}\b"
         rf"|^{word}\b|\b{word}(?: parameter|: )"
     )
-    return re.search(marked, error.text) is not None
+    return re.search(marked, text) is not None

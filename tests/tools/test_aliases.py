@@ -174,6 +174,25 @@ async def test_a_patch_is_applied_whole_or_not_at_all(bench: Bench) -> None:
     assert (await bench.sandbox.exec(["test", "-e", "n/c.txt"])).exit == 1
 
 
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "*** Update File: a.txt\n-a\n+c\n*** Update File: x/../a.txt\n-b\n+d",
+        "*** Update File: a.txt\n-a\n+c\n*** Update File: x/.././/a.txt\n-b\n+d",
+        "*** Add File: n.txt\n+n\n*** Add File: x/../n.txt\n+m",
+        "*** Update File: a.txt\n*** Move to: n.txt\n-a\n+c\n*** Update File: b.txt\n*** Move to: n.txt\n-a\n+c",
+        "*** Update File: a.txt\n-a\n+c\n*** Update File: a.txt\n*** Move to: n.txt\n-b\n+d",
+        "*** Delete File: a.txt\n*** Update File: b.txt\n*** Move to: a.txt\n-a\n+c",
+    ],
+)
+async def test_a_patch_that_changes_a_file_twice_changes_nothing(bench: Bench, patch: str) -> None:
+    await bench.put({"a.txt": "a\nb\n", "b.txt": "a\nb\n", "x/y.txt": ""})
+    result = await bench.call("apply_patch", input=patch)
+    assert result.is_refused
+    assert await bench.sandbox.read("a.txt") == await bench.sandbox.read("b.txt") == b"a\nb\n"
+    assert (await bench.sandbox.exec(["test", "-e", "n.txt"])).exit == 1
+
+
 @pytest.mark.parametrize("full", ["b.txt", "c.txt"])
 async def test_a_patch_that_stops_half_way_names_what_it_changed(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, full: str

@@ -118,6 +118,63 @@ def test_a_rewritten_file_loses_only_the_hook(home: Path) -> None:
     assert json.loads(path.read_text()) == before
 
 
+def test_each_configuration_of_an_agent_loses_the_hook(home: Path, tmp_path: Path) -> None:
+    variants = [
+        Hooks(tmp_path / "state", {"HOME": str(home), "CLAUDE_CONFIG_DIR": str(tmp_path / name)})
+        for name in "ab"
+    ]
+    paths = [tmp_path / name / "settings.json" for name in "ab"]
+    paths[0].parent.mkdir()
+    paths[0].write_text('{"model":  1}')
+    for hooks in variants:
+        hooks.make(hooks.install(CLAUDE, ["m3agent"], 2, 10))
+    other = hooks_of(home)
+    assert other.places(CLAUDE) == {CLAUDE.path({"HOME": str(home)}): False, **dict.fromkeys(paths, True)}
+    while (change := other.uninstall(CLAUDE)) is not None:
+        other.make(change)
+    assert paths[0].read_text() == '{"model":  1}' and not paths[1].parent.exists()
+    assert not other.is_installed(CLAUDE)
+
+
+def test_the_receipt_of_an_older_version_is_understood(home: Path) -> None:
+    path = settings_of_claude(home, b'{"model":  1}')
+    install(home, CLAUDE)
+    [receipt] = (home.parent / "state/hooks").iterdir()
+    [kept] = json.loads(receipt.read_bytes())
+    receipt.write_text(json.dumps(kept))
+    uninstall(home, CLAUDE)
+    assert path.read_bytes() == b'{"model":  1}' and not receipt.exists()
+
+
+def test_half_a_character_of_others_stays(home: Path) -> None:
+    path = settings_of_claude(home, b'{"a": "\\ud800"}')
+    install(home, CLAUDE)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1))
+    uninstall(home, CLAUDE)
+    assert json.loads(path.read_text()) == {"a": "\ud800"}
+
+
+def test_words_of_the_command_elsewhere_are_left_alone(home: Path) -> None:
+    words = "m3agent hooks run claude-code stop"
+    content = {
+        "note": words,
+        "hooks": {
+            "Stop": [
+                {"matcher": words, "hooks": [{"type": "command", "command": "x", "about": words}]},
+                {"hooks": []},
+            ],
+            "B": [],
+        },
+    }
+    path = settings_of_claude(home, json.dumps(content).encode())
+    before = path.read_bytes()
+    assert hooks_of(home).uninstall(CLAUDE) is None
+    install(home, CLAUDE)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=1))
+    uninstall(home, CLAUDE)
+    assert json.loads(path.read_text()) == json.loads(before)
+
+
 def test_a_link_stays_a_link(home: Path) -> None:
     path = settings_of_claude(home, b"")
     path.rename(home / "dotfiles.json")

@@ -19,12 +19,13 @@ from m3agent.evals.card.run import agents_of, make_card, open_runs, read_card, t
 from m3agent.evals.card.watch import watched
 from m3agent.evals.data.instance import Instance
 from m3agent.evals.data.results import Grade, TestCount, Verdict
+from m3agent.evals.run.counting_proxy import CountingProxy, Guard
 from m3agent.evals.run.parts import AttemptParts
 from m3agent.serving.client.prices import Prices
 from m3agent.serving.embedded.http_app import served
 from m3agent.util.errors import UsageError
 from tests.evals.small import checkout, instance, no_image, write_programs
-from tests.servers.misbehaving import MisbehavingServer, Reply
+from tests.servers.misbehaving import MisbehavingServer, Reply, Stream, delta, finish
 
 pytestmark = pytest.mark.integration
 
@@ -168,8 +169,6 @@ def test_the_first_agent_changes_from_instance_to_instance(tmp_path: Path, serve
 
 
 async def test_another_process_cannot_use_the_proxy(tmp_path: Path, server: MisbehavingServer) -> None:
-    from m3agent.evals.run.counting_proxy import CountingProxy, Guard
-
     guard = Guard(KEY)
     proxy = CountingProxy(server.url, None, guard)
     async with proxy.opened() as address, httpx2.AsyncClient() as http:
@@ -181,14 +180,52 @@ async def test_another_process_cannot_use_the_proxy(tmp_path: Path, server: Misb
 
 @pytest.mark.parametrize("path", ["chat/completions", "chat/completions/", "completions", "messages//"])
 async def test_no_spelling_of_a_path_evades_the_budget(server: MisbehavingServer, path: str) -> None:
-    from m3agent.evals.run.counting_proxy import CountingProxy, Guard
-
     guard = Guard(KEY, tokens=1)
     proxy = CountingProxy(server.url, None, guard)
     proxy._totals.prompt = 1
     async with proxy.opened() as address, httpx2.AsyncClient() as http:
         refused = await http.post(f"{address}/{path}", json={}, headers={"x-api-key": guard.stand_in})
     assert (refused.status_code, server.requests) == (403, [])
+
+
+async def test_a_spent_budget_ends_all_paid_requests(server: MisbehavingServer) -> None:
+    server.pages["/v1/embeddings"] = server.pages["/v1/messages/count_tokens"] = {}
+    guard = Guard(KEY, tokens=1)
+    proxy = CountingProxy(server.url, None, guard)
+    proxy._totals.prompt = 1
+    asked = [("POST", "embeddings"), ("PUT", "x"), ("POST", "messages/count_tokens"), ("GET", "models")]
+    async with proxy.opened() as address, httpx2.AsyncClient(headers={"x-api-key": guard.stand_in}) as http:
+        statuses = [(await http.request(method, f"{address}/{path}")).status_code for method, path in asked]
+    assert statuses == [403, 403, 200, 200]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/admin", "/v1/../admin", "/v1/%2e%2E/admin", "/v1/%252e%252e/x", "/v1/..;/x", "/v1x", "/v1\\..\\x"],
+)
+async def test_the_key_is_sent_below_the_endpoint_only(server: MisbehavingServer, path: str) -> None:
+    guard = Guard(KEY)
+    async with CountingProxy(server.url, None, guard).opened() as address:
+        port = int(address.removesuffix("/v1").rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET {path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {guard.stand_in}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode())
+        assert b" 40" in await reader.readline()
+        writer.close()
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("prices", [None, Prices(prompt=1e6, completion=1e6)])
+async def test_a_stream_that_hides_its_usage_spends_the_budget(
+    server: MisbehavingServer, prices: Prices | None
+) -> None:
+    server.answers = [Stream([delta(content="x" * 400), finish("stop")])]
+    guard = Guard(KEY, tokens=100 if prices is None else None, dollars=100)
+    proxy = CountingProxy(server.url, prices, guard)
+    async with proxy.opened() as address, httpx2.AsyncClient(headers={"x-api-key": guard.stand_in}) as http:
+        statuses = [(await http.post(f"{address}/chat/completions", json={})).status_code for _ in range(2)]
+    assert statuses == [200, 403]
+    assert proxy.usage.prompt_tokens is None, "an estimate is not shown"
 
 
 def test_a_limit_in_dollars_needs_prices(tmp_path: Path) -> None:

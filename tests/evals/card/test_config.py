@@ -53,6 +53,20 @@ def test_a_small_configuration_has_defaults(tmp_path: Path) -> None:
         ("agents = [", "agents = 1 #", "agents"),
         ("[server]", "[server", "is not TOML"),
         ("data =", "attempts = 0\ndata =", "attempts"),
+        ("data =", f"attempts = {'9' * 5000}\ndata =", "is too large"),
+        ("data =", f"ids = {'[' * 5000}\ndata =", "is too large"),
+        ('"rows"', '"a\\u0000b"', "data: it should be a text without null"),
+        (sys.executable, "a\\u0000b", "null"),
+        ("http://127.0.0.1:8000/v1", "http://[x", "server.endpoint: it should be an address"),
+        ("http://127.0.0.1:8000/v1", "http://h:99999/v1", "server.endpoint: it should be an address"),
+        ("[server]", "[budget]\nminutes = inf\n[server]", "budget.minutes"),
+        ("[server]", "[budget]\ndollars = nan\n[server]", "budget.dollars"),
+        *(
+            ("name =", f'variables = {{ {name} = "x" }}, name =', name.strip('"'))
+            for name in ('"A=B"', "HOME", "PATH", '""')
+        ),
+        ("name =", 'files = { "a\\u0000b" = "x" }, name =', "null"),
+        ("name =", 'files = { "" = "x" }, name =', "home folder"),
         ('"{issue}"', '"{isue}"', "{isue}"),
         ('"{issue}"', '"issue"', "{issue}"),
         ('"mine"', '"../mine"', "../mine"),
@@ -72,6 +86,22 @@ def test_a_program_that_is_missing_is_told_with_the_command_that_installs_it() -
     adapter = Adapter(name="a", install="pip install a", command=("no-such-program", "{issue}"))
     with pytest.raises(UsageError, match="pip install a"):
         check_adapter(adapter, Path("card.toml"))
+
+
+def test_a_configuration_whose_path_cannot_be_one_is_one_sentence() -> None:
+    with pytest.raises(UsageError) as caught:
+        read_config(Path("a\0b.toml"))
+    assert "\0" not in str(caught.value)
+
+
+def test_nothing_secret_of_a_configuration_is_kept(tmp_path: Path) -> None:
+    text = GOOD.replace("//127", "//me:secret-1@127").replace(
+        "name =", 'variables = { A = "secret-2", B = "{key}" }, name ='
+    )
+    config = read_config(written(tmp_path, text))
+    kept = config.kept().model_dump_json()
+    assert "secret" in config.model_dump_json() and "secret" not in kept
+    assert '"{key}"' in kept and "127.0.0.1:8000/v1" in kept
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x"])

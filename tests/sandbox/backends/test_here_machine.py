@@ -117,6 +117,16 @@ def test_the_packages_of_a_workspace_are_those_of_the_work_tree(tmp_path: Path) 
         assert (target / path / "package.json").resolve().is_relative_to(target), path
 
 
+def test_a_loop_of_links_among_packages_does_no_harm(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    write_files(source, {"packages/b/index.js": "", "node_modules/plain/x.js": "x"})
+    (source / "node_modules/b").symlink_to("../packages/b")
+    for name, text in (("loop", "loop"), ("one", "two"), ("two", "one"), ("@s", "@s")):
+        (source / "node_modules" / name).symlink_to(text)
+    add_ignored(source, ("node_modules",), target)
+    assert (target / "node_modules/plain/x.js").read_text() == "x"
+
+
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx2
 import pytest
 
 from m3agent.serving.client.client import RetryNote
+from m3agent.serving.client.http import response_error
 from m3agent.serving.client.refused import refused_parameter, without
 from m3agent.serving.errors import EndpointRefused, NoAnswer
 from tests.servers.misbehaving import MisbehavingServer, Received, Reply
@@ -50,6 +52,13 @@ SENT = {
         ("tools are not supported", None),
         ("input is sensitive", None),
         ("min_p is not supported", None),
+        ("[{'type': 'missing', 'loc': ('body',), 'msg': 'x', 'input': 'def sample(top_k)'}]", None),
+        ('{"errors": [{"why": "x", "input": {"top_k": 1}}]}', None),
+        ("Invalid schema for function 'x': 'temperature' is required", None),
+        ("Invalid parameter: messages[3].content has no field 'reasoning'", None),
+        ("tools.0.input_schema: 'temperature' is no type", None),
+        ("the model `top_k` does not exist", None),
+        ("the model 'm' does not take the parameter 'top_k'", "top_k"),
     ],
 )
 def test_the_parameter_that_an_error_names(text: str, name: str | None) -> None:
@@ -60,6 +69,46 @@ def test_the_parameter_that_an_error_names(text: str, name: str | None) -> None:
 def test_the_parameter_may_stand_beside_the_message() -> None:
     named = EndpointRefused(400, "Unsupported value", host="h", parameter="stream_options.include_usage")
     assert refused_parameter(named, SENT) == "stream_options"
+
+
+def test_the_place_beside_the_message_goes_first() -> None:
+    elsewhere = EndpointRefused(400, "'top_k' is wrong", host="h", parameter="messages[1].content")
+    assert refused_parameter(elsewhere, SENT) is None
+
+
+def test_what_is_not_there_is_a_parameter_only_if_the_server_says_so() -> None:
+    for text, parameter, name in (
+        ("no model `top_k`", "", None),
+        ("'top_k' was not found", "", None),
+        ("wrong", "top_k", "top_k"),
+        ("No endpoints found that support the provided 'tool_choice' value", "", "tool_choice"),
+    ):
+        assert refused_parameter(EndpointRefused(404, text, host="h", parameter=parameter), SENT) == name
+
+
+@pytest.mark.parametrize(
+    ("loc", "told", "name"),
+    [
+        (["body", "top_k"], "top_k: Extra inputs are not permitted", "top_k"),
+        (["body", "thinking", "type"], "thinking.type: Extra inputs are not permitted", "thinking"),
+        (["body", "messages", 0, "content", "thinking"], "messages.0.content.thinking: Extra", None),
+        (["body"], "Extra inputs", None),
+        (None, "Extra inputs", None),
+    ],
+)
+def test_a_list_of_errors_counts_without_what_it_repeats(loc: Any, told: str, name: str | None) -> None:
+    listed = [
+        {
+            "type": "x",
+            "loc": loc,
+            "msg": "Extra inputs are not permitted",
+            "input": "def sample(min_p, top_k)",
+        }
+    ]
+    error = response_error(httpx2.Response(422, json={"detail": listed}), "h", None)
+    assert isinstance(error, EndpointRefused)
+    assert error.text.startswith(told) and "sample" not in error.text
+    assert refused_parameter(error, SENT) == name
 
 
 def test_a_parameter_with_another_name_is_renamed() -> None:

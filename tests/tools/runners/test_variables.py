@@ -1,0 +1,30 @@
+"""Which variables a repository may declare for its tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from m3agent.tools.runners.variables import fault_of
+
+ORDINARY = """
+    NODE_ENV GITHUB_ACTIONS RUST_LOG RUST_BACKTRACE GOOGLE_CLOUD_PROJECT GOOGLE_APPLICATION_CREDENTIALS LDAP_URL PIPELINE_ID MIX_ENV
+    RAILS_ENV RUBY_VERSION DOTNET_ENVIRONMENT DJANGO_SETTINGS_MODULE DATABASE_URL TZ CI NODES GOAL_ID PHP_CS_FIXER UVICORN_PORT
+    ENVIRONMENT HOMEPAGE PATH_PREFIX CCACHE_DIR SSL_ENABLED MAKE_MODEL GEMINI_MODEL REVERSE_PROXY LDX
+"""
+DECIDING = """
+    PATH HOME ENV BASH_ENV LD_PRELOAD DYLD_INSERT_LIBRARIES PYTHONPATH PYTHON_GIL PYTEST_PLUGINS NODE_OPTIONS NODE_PATH npm_config_registry
+    GIT_SSH_COMMAND PIP_INDEX_URL UV_INDEX_URL JAVA_HOME JAVA_TOOL_OPTIONS MAKEFLAGS MAKEFILES GTEST_FILTER COR_PROFILER
+    CORECLR_PROFILER_PATH HARNESS_PERL_SWITCHES PERL5OPT PERL5LIB ELIXIR_ERL_OPTIONS ERL_FLAGS RUBYOPT OPENSSL_CONF
+    CMAKE_TOOLCHAIN_FILE XDG_CONFIG_HOME GOFLAGS RUSTC_WRAPPER CARGO_BUILD_RUSTC_WRAPPER http_proxy CLASSPATH
+    DOTNET_STARTUP_HOOKS MSBUILDLOGGER NIX_LD_LIBRARY_PATH m3agent_image
+"""
+
+
+@pytest.mark.parametrize("name", ORDINARY.split())
+def test_an_ordinary_name_may_be_declared(name: str) -> None:
+    assert fault_of({name: "x"}) == ""
+
+
+@pytest.mark.parametrize("name", DECIDING.split())
+def test_a_name_that_decides_what_starts_may_not(name: str) -> None:
+    assert fault_of({name: "x"}).startswith(f"may not set {name}, which ")
