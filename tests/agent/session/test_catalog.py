@@ -117,7 +117,9 @@ def test_a_very_narrow_list_has_whole_statuses(
     assert max(map(len, (head, *rows))) <= width
     for row, status in zip(rows, ("verified", "not finished", "failed"), strict=True):
         assert f"  {status}" in row
-    in_green = [printed[0].plain[each.start : each.end] for each in printed[0].spans if "green" in each.style]
+    in_green = [
+        printed[0].plain[each.start : each.end] for each in printed[0].spans if "green" in str(each.style)
+    ]
     assert in_green == ["verified"]
     assert "ISSUE: `m3agent sessions show ID` has them" in result.stderr
     if not options:

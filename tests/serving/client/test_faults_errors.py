@@ -117,7 +117,7 @@ async def test_a_server_that_is_not_there_yet() -> None:
 async def test_silence_and_then_an_answer(server: MisbehavingServer, silent: Any) -> None:
     server.answers = [silent, FINE]
     notes: list[RetryNote] = []
-    async with client(server, attempts=2, idle_timeout=0.7, on_retry=notes.append) as made:
+    async with client(server, attempts=9, idle_timeout=0.7, on_retry=notes.append) as made:
         _, turn = await ask(made)
     assert turn.message.text == "fine"
     assert "no data for 0.7 s" in notes[0].reason
