@@ -60,6 +60,11 @@ ENDS = [
         why="a card takes a server, agents and hours; tests/evals/card makes one",
     ),
     End(
+        r"m3agent ask",
+        (2,),
+        why="2 is that no server runs here, or that the question is missing; test_ask_command.py asks",
+    ),
+    End(
         r"m3agent serve warm$",
         (0, 2),
         why="2 is that no server runs here; test_warm.py warms one",
