@@ -94,7 +94,7 @@ ENDS = [
     End(
         r"m3agent apply",
         (2,),
-        says="there is no session about ",
+        says="there is no (session|fix) about ",
         why="the session is about another copy of the repository; test_apply_command.py applies patches",
     ),
     End(r"m3agent verify --pr", (2,), says="origin", why="the reader's repository has no origin here"),
