@@ -126,7 +126,7 @@ def split(text: str) -> list[str]:
 
 
 def without_fence(text: str) -> str | None:
-    """Return what stands in a fenced block that is the whole text; None if the text is none."""
+    """Return the content of a fenced block if the whole text is one; else None."""
     fenced = _FENCED.fullmatch(text)
     return None if fenced is None or "\n```" in fenced[1] else fenced[1]
 

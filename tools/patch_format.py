@@ -25,7 +25,7 @@ class Hunk:
     """One place that changes."""
 
     anchor: str = ""
-    """A line before the place, to tell it from others; empty if there is none."""
+    """A line before the place, to tell it from others; empty if the patch gives no such line."""
     line: int | None = None
     """Number of the old text's first line, from 1, or of the line before new ones; None if the patch has no numbers."""
     old: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which file of the work tree a model means, and what to tell it if there is none."""
+"""Find the file of the work tree that a model means, and say what to tell it if no file fits."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def choose_model_server(settings: Settings, state: Path) -> ModelServer | None:
 
 
 def required_model_server(settings: Settings, state: Path) -> ModelServer:
-    """Choose a server as `choose_model_server` does. Raises UsageError if there is none."""
+    """Choose a server as `choose_model_server` does. Raises UsageError if no model server is named or runs here."""
     if (server := choose_model_server(settings, state)) is not None:
         return server
     raise UsageError("No model server runs here: name one with --endpoint, or start one with m3agent serve.")

@@ -31,7 +31,7 @@ class Agent:
     below: bool = False
     """Whether the variable names the place of the folder, not the folder itself."""
     plugin: bool = False
-    """Whether the file is a program of ours. Otherwise it is JSON, which is extended."""
+    """Whether m3agent writes the whole file, a program. Otherwise the file is JSON, and m3agent adds entries to it."""
     afterwards: str = ""
     """What the user must do after an installation."""
 

@@ -206,7 +206,7 @@ def _edited(path: Path, edit: Any) -> Any:
 
 
 def _read(path: Path) -> bytes | None:
-    """Return the bytes of a configuration; None if there is none."""
+    """Return the bytes of a configuration file; None if the file does not exist."""
     try:
         data = read_first(str(path), MOST + 1)
     except FileNotFoundError:

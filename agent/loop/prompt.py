@@ -34,7 +34,7 @@ How to work:
 skip tests, and do not touch what has nothing to do with the issue.
 - If no test fails because of the issue, write one that does, then make it pass.
 - After your last change run the tests again. A test run is a call of the tool for tests, or {COMMANDS} \
-in a program; a script that only reproduces the issue is none.
+in a program; a script that only reproduces the issue is no test run.
 - The patch is judged in a fresh copy, in which your changes to existing tests, and to files that decide how tests run, \
 are put back; new tests stay. Tests that failed because of the issue must pass, and every test that passed before must \
 still pass.

@@ -104,7 +104,7 @@ def explanation(certificate: Path | None, state: Path) -> str:
         state: The state folder.
 
     Raises:
-        UsageError: There is none, or it cannot be read.
+        UsageError: The certificate does not exist, or it cannot be read.
     """
     if certificate is None:
         kept = sorted((state / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)

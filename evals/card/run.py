@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,15 +47,6 @@ class CardFile(BaseModel):
     """The command that made the card."""
     config: dict[str, Any]
     """The configuration."""
-
-
-@dataclass(frozen=True)
-class CardAgent:
-    """One agent of a card, ready to run."""
-
-    adapter: Adapter
-    agent: OtherAgent
-    folder: RunFolder
 
 
 def agents_of(

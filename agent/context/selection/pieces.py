@@ -140,7 +140,7 @@ def _divided(lines: Sequence[str], span: Passage, name: str, owners: tuple[str, 
 
 
 def _docstring(lines: Sequence[str], span: Passage) -> Passage | None:
-    """Return the lines of a long docstring after its first line; None if there is none."""
+    """Return the lines of a long docstring after its first line; None if the definition has no long docstring."""
     for number in range(span.first, min(span.last, span.first + _HEADER) + 1):
         match = _DOCSTRING.match(lines[number - 1])
         if match is None:

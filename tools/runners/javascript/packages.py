@@ -148,7 +148,7 @@ def _linked(tree: Tree, manifest: str) -> set[str]:
 
 
 def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a table of a package.json; empty if there is none."""
+    """Return a table of a package.json; empty if the file has no such table."""
     found = manifest.get(key)
     return found if isinstance(found, dict) else {}
 
