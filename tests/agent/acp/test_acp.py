@@ -175,7 +175,7 @@ async def test_options_and_commands(fixes: Fixes) -> None:
             with pytest.raises(RequestError, match="wild"):
                 await client.agent.set_config_option(config_id=option, session_id=session, value=value)
         await asked(client, session, "What does add() do?")
-        while not client.of("available_commands_update"):  # announced at some moment after the session began
+        while not client.of("available_commands_update"):  # noqa: ASYNC110  # announced after the session began
             await asyncio.sleep(0.05)
         assert [each.name for each in client.of("available_commands_update")[0].available_commands] == ["ask"]
     assert '"disabled"' in json.dumps(fixes.chats[-1].json) or "False" in str(fixes.chats[-1].json)
