@@ -47,27 +47,24 @@ class Arguments(BaseModel):
 
 @dataclass(frozen=True)
 class ToolResult:
-    """The result of a call. Each call has exactly one.
-
-    Attributes:
-        content: The text for the model.
-        is_error: Whether the call failed or was refused.
-        is_refused: Whether it was refused: nothing ran.
-        exit_code: Exit status of the program that the call ran; None if it ran none.
-        digest: SHA-256 of the complete output, before it is cut.
-        truncated: Whether `content` is cut.
-        full_path: File with the complete output, if one was written.
-        data: Structured result. For tests: the ids in the lists passed, failed, errored and skipped.
-    """
+    """The result of a call. Each call has exactly one."""
 
     content: str
+    """The text for the model."""
     is_error: bool = False
+    """Whether the call failed or was refused."""
     is_refused: bool = False
+    """Whether it was refused: nothing ran."""
     exit_code: int | None = None
+    """Exit status of the program that the call ran; None if it ran none."""
     digest: str = ""
+    """SHA-256 of the complete output, before it is cut."""
     truncated: bool = False
+    """Whether `content` is cut."""
     full_path: str | None = None
+    """File with the complete output, if one was written."""
     data: dict[str, Any] = field(default_factory=dict)
+    """Structured result. For tests: the ids in the lists passed, failed, errored and skipped."""
 
 
 def refusal(text: str) -> ToolResult:
@@ -77,17 +74,14 @@ def refusal(text: str) -> ToolResult:
 
 @dataclass
 class CallContext:
-    """The surroundings of a call.
-
-    Attributes:
-        sandbox: The session's sandbox.
-        log: File for the complete output.
-        baseline: Waits for the complete result of all tests on the base tree; None without one.
-    """
+    """The surroundings of a call."""
 
     sandbox: Sandbox
+    """The session's sandbox."""
     log: Path
+    """File for the complete output."""
     baseline: Callable[[], Awaitable[TestReport | None]] | None = None
+    """Waits for the complete result of all tests on the base tree; None without one."""
 
 
 ToolKind = Literal["read", "edit", "execute", "other"]
@@ -96,21 +90,18 @@ ToolKind = Literal["read", "edit", "execute", "other"]
 
 @dataclass(frozen=True, kw_only=True)
 class ToolTraits:
-    """What the rest of the program has to know about a tool.
-
-    Attributes:
-        kind: What a call does. The loop, the stall detector and editors treat each kind in its own way.
-        verb: What a call does, in one word for people. Without it they see the tool's name.
-        path_argument: The argument that names a file or folder.
-        title_argument: The argument that tells what a call is about. Without it the path does.
-        content_arguments: Arguments that hold text of a file.
-    """
+    """What the rest of the program has to know about a tool."""
 
     kind: ToolKind = "other"
+    """What a call does. The loop, the stall detector and editors treat each kind in its own way."""
     verb: str = ""
+    """What a call does, in one word for people. Without it they see the tool's name."""
     path_argument: str = "path"
+    """The argument that names a file or folder."""
     title_argument: str = ""
+    """The argument that tells what a call is about. Without it the path does."""
     content_arguments: tuple[str, ...] = ()
+    """Arguments that hold text of a file."""
 
     @property
     def may_change_tree(self) -> bool:

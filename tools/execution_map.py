@@ -21,33 +21,29 @@ LAST_LINE = 1 << 31
 
 @dataclass(frozen=True)
 class Recording:
-    """When a run of tests begins to record which functions each test executes.
-
-    Attributes:
-        after: Seconds after the start of the first test; from then on the duration of the run is estimated.
-        above: The recording begins when the run is estimated to take more than this number of seconds. 0: at once.
-    """
+    """When a run of tests begins to record which functions each test executes."""
 
     after: float = 0.0
+    """Seconds after the start of the first test; from then on the duration of the run is estimated."""
     above: float = 0.0
+    """The recording begins when the run is estimated to take more than this number of seconds. 0: at once."""
 
 
 @dataclass(frozen=True)
 class ExecutionMap:
-    """Which functions of the work tree each test executes.
-
-    Attributes:
-        functions: Path, first line and name of each function.
-        executed: By test id, the numbers of the functions, packed (see `pack`).
-        elsewhere: Sorted ids of tests whose record is incomplete, such as tests that start other processes.
-        imports: Which functions run while the tests are imported, such as decorators. Its ids are paths: the tests of a test
-            file depend on what it executes, and every test on what the others execute. None in such a map itself.
-    """
+    """Which functions of the work tree each test executes."""
 
     functions: tuple[tuple[str, int, str], ...]
+    """Path, first line and name of each function."""
     executed: Mapping[str, str]
+    """By test id, the numbers of the functions, packed (see `pack`)."""
     elsewhere: tuple[str, ...]
+    """Sorted ids of tests whose record is incomplete, such as tests that start other processes."""
     imports: ExecutionMap | None = None
+    """Which functions run while the tests are imported, such as decorators. Its ids are paths: the tests of a
+    test file depend on what it executes, and every test on what the others execute. None in such a map
+    itself.
+    """
 
     def tests_that_execute(self, wanted: Callable[[str, int, str], bool]) -> set[str]:
         """Return the ids of the tests that execute one of the functions for which `wanted` is true.

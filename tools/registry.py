@@ -48,13 +48,10 @@ def own_schemas() -> list[dict[str, Any]]:
 
 
 class ExternalTools(Protocol):
-    """Tools of other programs, which run outside the sandbox.
-
-    Attributes:
-        schemas: Their entries in a request's `tools` list.
-    """
+    """Tools of other programs, which run outside the sandbox."""
 
     schemas: list[dict[str, Any]]
+    """Their entries in a request's `tools` list."""
 
     async def call(self, name: str, arguments: dict[str, Any], log: Path) -> ToolResult:
         """Run a call and return its one result, even if it fails. The complete answer may be written to `log`."""

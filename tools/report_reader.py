@@ -22,27 +22,24 @@ _ESCAPED = re.compile(rb"[\x20-\x7e]*")
 
 @dataclass
 class Reading:
-    """What a report says.
-
-    Attributes:
-        outcomes: `passed`, `failed`, `error`, `skipped` or `xfailed`, by id.
-        errors: Error texts of the tests that failed or could not run, by id.
-        running: Id of the test that began and did not end.
-        status: Exit status of the run; None if it did not come to its end.
-        stopped: Whether the time for starting tests was over before all of them had started.
-        executed: Which functions each test executed, if that was recorded.
-        signs: Signs of tampering.
-        arguments: What pytest was started with.
-    """
+    """What a report says."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    """`passed`, `failed`, `error`, `skipped` or `xfailed`, by id."""
     errors: dict[str, str] = field(default_factory=dict)
+    """Error texts of the tests that failed or could not run, by id."""
     running: str | None = None
+    """Id of the test that began and did not end."""
     status: str | None = None
+    """Exit status of the run; None if it did not come to its end."""
     stopped: bool = False
+    """Whether the time for starting tests was over before all of them had started."""
     executed: ExecutionMap | None = None
+    """Which functions each test executed, if that was recorded."""
     signs: Signs = NO_SIGNS
+    """Signs of tampering."""
     arguments: tuple[str, ...] = ()
+    """What pytest was started with."""
 
     @property
     def ended(self) -> bool:

@@ -34,13 +34,10 @@ Framework = Literal["pytest", "unittest"]
 
 @dataclass
 class Bytecode:
-    """The bytecode of one tree's Python files. Runs of similar trees need not compile the files again that they share.
-
-    Attributes:
-        content: What `m3agent.tools.in_sandbox.bytecode` packs; empty until a run of that tree has kept it.
-    """
+    """The bytecode of one tree's Python files. Runs of similar trees need not compile the files again that they share."""
 
     content: bytes = b""
+    """What `m3agent.tools.in_sandbox.bytecode` packs; empty until a run of that tree has kept it."""
 
 
 @dataclass(frozen=True)

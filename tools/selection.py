@@ -11,21 +11,20 @@ _BORDER = re.compile("::|/")
 
 @dataclass(frozen=True)
 class Selection:
-    """The tests of one run; by default all tests.
-
-    Attributes:
-        targets: Files or folders.
-        only: Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for all.
-        ignore: Paths of files whose tests do not run.
-        skip: Ids of tests, functions, classes or files that do not run.
-        seconds: Time after which no further test starts; None for no such time.
-    """
+    """The tests of one run; by default all tests."""
 
     targets: Sequence[str] = (".",)
+    """Files or folders."""
     only: Collection[str] = ()
+    """Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for
+    all.
+    """
     ignore: Collection[str] = ()
+    """Paths of files whose tests do not run."""
     skip: Collection[str] = ()
+    """Ids of tests, functions, classes or files that do not run."""
     seconds: float | None = None
+    """Time after which no further test starts; None for no such time."""
 
     def has(self, ident: str) -> bool:
         """Return whether a result with this id belongs to the run. The targets are not looked at."""

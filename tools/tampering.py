@@ -9,17 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reached:
-    """A place in the work tree whose code read something inside of the interpreter.
-
-    Attributes:
-        path: Path of the file.
-        line: Line number, from 1.
-        name: What it read, such as `tb_frame` or `gc.get_objects`.
-    """
+    """A place in the work tree whose code read something inside of the interpreter."""
 
     path: str
+    """Path of the file."""
     line: int
+    """Line number, from 1."""
     name: str
+    """What it read, such as `tb_frame` or `gc.get_objects`."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +33,20 @@ class Hook:
 
 @dataclass(frozen=True)
 class Signs:
-    """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`).
-
-    Attributes:
-        forged: What it found.
-        hooks: Functions of the work tree that pytest calls as hooks.
-        canaries: Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
-            or did not come to its end.
-        reached: Places whose code read something inside of the interpreter.
-        blind: What the guard could not see in this interpreter; empty if it saw everything.
-    """
+    """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`)."""
 
     forged: tuple[str, ...] = ()
+    """What it found."""
     hooks: tuple[Hook, ...] = ()
+    """Functions of the work tree that pytest calls as hooks."""
     canaries: tuple[int, int] | None = None
+    """Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
+    or did not come to its end.
+    """
     reached: tuple[Reached, ...] = ()
+    """Places whose code read something inside of the interpreter."""
     blind: str = ""
+    """What the guard could not see in this interpreter; empty if it saw everything."""
 
     def and_those_of(self, other: Signs) -> Signs:
         """Return the signs of two runs."""

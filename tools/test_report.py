@@ -25,23 +25,7 @@ NO_TESTS = 5
 
 @dataclass(frozen=True)
 class TestReport:
-    """The results of a test run. All ids are the framework's.
-
-    Attributes:
-        errors: Error texts of the tests that failed or could not run, by id.
-        complete: Whether the run ended normally; if not, tests may be missing.
-        output: Text that the test process printed.
-        truncated: Whether the sandbox dropped a part of that text.
-        stopped: Whether the time for starting tests was over before all of them had started.
-        executed: Which functions each test executed, if that was recorded.
-        signs: Signs that the code under test tampered with the run.
-        registrations: What the build system says about each test program, by its id, as JSON. Two trees can be compared
-            by it (`m3agent.tools.runners.registrations`).
-        not_run: Why suites could not run at all, such as a missing toolchain, by the suite's name. `complete` is about the
-            others.
-        commands: The commands that ran tests, each with its arguments. m3agent starts pytest inside its own program, with
-            these arguments.
-    """
+    """The results of a test run. All ids are the framework's."""
 
     __test__ = False
 
@@ -50,18 +34,34 @@ class TestReport:
     errored: tuple[str, ...]
     skipped: tuple[str, ...]
     errors: dict[str, str]
+    """Error texts of the tests that failed or could not run, by id."""
     complete: bool
+    """Whether the run ended normally; if not, tests may be missing."""
     timed_out: bool
     seconds: float
     exit: int
     output: str
+    """Text that the test process printed."""
     truncated: bool
+    """Whether the sandbox dropped a part of that text."""
     stopped: bool = False
+    """Whether the time for starting tests was over before all of them had started."""
     executed: ExecutionMap | None = None
+    """Which functions each test executed, if that was recorded."""
     signs: Signs = NO_SIGNS
+    """Signs that the code under test tampered with the run."""
     registrations: Mapping[str, str] = field(default_factory=dict)
+    """What the build system says about each test program, by its id, as JSON. Two trees can be compared by it
+    (`m3agent.tools.runners.registrations`).
+    """
     not_run: Mapping[str, str] = field(default_factory=dict)
+    """Why suites could not run at all, such as a missing toolchain, by the suite's name. `complete` is about
+    the others.
+    """
     commands: tuple[tuple[str, ...], ...] = ()
+    """The commands that ran tests, each with its arguments. m3agent starts pytest inside its own program,
+    with these arguments.
+    """
 
     @property
     def red(self) -> set[str]:

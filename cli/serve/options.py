@@ -84,23 +84,20 @@ class ServeRequest(LaunchRequest):
 
 @dataclass(frozen=True)
 class Choice:
-    """What to start, and where.
-
-    Attributes:
-        prepared: The job.
-        plan: The plan; None for a recipe that is used as documented.
-        fleet: The GPUs that the plan is for; None without a plan.
-        detected: The GPUs of this machine, if it was searched for them.
-        checkpoint: The checkpoint, if it is known.
-        notes: Sentences to show to the user.
-    """
+    """What to start, and where."""
 
     prepared: PreparedJob
+    """The job."""
     plan: Plan | None
+    """The plan; None for a recipe that is used as documented."""
     fleet: Fleet | None
+    """The GPUs that the plan is for; None without a plan."""
     detected: Detected | None
+    """The GPUs of this machine, if it was searched for them."""
     checkpoint: Checkpoint | None
+    """The checkpoint, if it is known."""
     notes: tuple[str, ...]
+    """Sentences to show to the user."""
 
 
 def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:

@@ -35,23 +35,20 @@ at a context of `sequence` tokens. Without `sequence`, it is the longest measure
 
 @dataclass(frozen=True)
 class BenchComparison:
-    """Comparison of one value.
-
-    Attributes:
-        name: Name of the value.
-        unit: Unit of the value.
-        expected: The expected value.
-        measured: The measured value; None if nothing was measured.
-        ratio: `measured / expected`; None if nothing was measured.
-        worse: True if the value is worse than the tolerance allows; None if nothing was measured.
-    """
+    """Comparison of one value."""
 
     name: str
+    """Name of the value."""
     unit: Literal["tokens", "tokens/s", "s"]
+    """Unit of the value."""
     expected: float
+    """The expected value."""
     measured: float | None
+    """The measured value; None if nothing was measured."""
     ratio: float | None
+    """`measured / expected`; None if nothing was measured."""
     worse: bool | None
+    """True if the value is worse than the tolerance allows; None if nothing was measured."""
 
 
 def against_plan(result: BenchResult, expected: Expectation) -> list[BenchComparison]:

@@ -27,34 +27,32 @@ _QUADRATIC_FROM = 570_000
 class Options:
     """Options of a bench.
 
-    Attributes:
-        lengths: Lengths of the prompts in tokens, with the template.
-        rounds: Number of repetitions of each measurement.
-        output_tokens: Tokens of each answer.
-        concurrency: Numbers of simultaneous streams, each with its own prompt.
-        stream_prompt: Tokens of the prompt of a stream.
-        stream_output: Tokens of the answer of a stream.
-        agents: Number of agents that share a prefix; fewer than two skip this measurement.
-        shared_prefix: Tokens of the shared prefix.
-        seed: Seed of the prompts' text.
-        max_seconds: Seconds after which no measurement begins; None means no limit.
-        timeout: Time limit of one request in seconds.
-
     Raises:
         ValueError: A value is out of its range.
     """
 
     lengths: tuple[int, ...] = (8192, 32_768, 131_072, 524_288, 1_000_000)
+    """Lengths of the prompts in tokens, with the template."""
     rounds: int = 3
+    """Number of repetitions of each measurement."""
     output_tokens: int = 64
+    """Tokens of each answer."""
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    """Numbers of simultaneous streams, each with its own prompt."""
     stream_prompt: int = 4096
+    """Tokens of the prompt of a stream."""
     stream_output: int = 128
+    """Tokens of the answer of a stream."""
     agents: int = 4
+    """Number of agents that share a prefix; fewer than two skip this measurement."""
     shared_prefix: int = 131_072
+    """Tokens of the shared prefix."""
     seed: int = 0
+    """Seed of the prompts' text."""
     max_seconds: float | None = None
+    """Seconds after which no measurement begins; None means no limit."""
     timeout: float = 900
+    """Time limit of one request in seconds."""
 
     def __post_init__(self) -> None:
         for length in (*self.lengths, self.stream_prompt, self.shared_prefix):
@@ -80,18 +78,16 @@ class BenchStep:
 
     A measurement is a prompt, first cold and then with a further turn; or simultaneous streams; or agents
     that share a prefix.
-
-    Attributes:
-        kind: Kind of the measurement.
-        tokens: Tokens of the prompt, or of the shared prefix.
-        streams: Number of streams or agents.
-        round: Number of the repetition, from 1.
     """
 
     kind: StepKind
+    """Kind of the measurement."""
     tokens: int
+    """Tokens of the prompt, or of the shared prefix."""
     streams: int
+    """Number of streams or agents."""
     round: int
+    """Number of the repetition, from 1."""
 
     def __str__(self) -> str:
         what = {

@@ -127,17 +127,14 @@ def _functions(seed: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class BenchPrompt:
-    """First messages of a conversation.
-
-    Attributes:
-        system: Text of the system message.
-        user: Text of the user message.
-        counted: Tokens of both texts; None if they were not counted.
-    """
+    """First messages of a conversation."""
 
     system: str
+    """Text of the system message."""
     user: str
+    """Text of the user message."""
     counted: int | None = None
+    """Tokens of both texts; None if they were not counted."""
 
     @property
     def messages(self) -> Messages:

@@ -55,27 +55,24 @@ Ending: TypeAlias = Literal["running", "finished", "interrupted", "died"]
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """One timed request; None means unknown. Values from before a failure are kept, but they do not count.
-
-    Attributes:
-        prompt_tokens: Tokens of the prompt, counted by the server.
-        cached_tokens: Tokens of the prompt that came from the cache.
-        completion_tokens: Tokens of the answer.
-        ttft: Time to first token in seconds.
-        e2e: Time to the last event in seconds.
-        itl: Times between events with text, in seconds.
-        reusable: Tokens of the prompt that an earlier request also had.
-        error: Why the request failed, in a sentence; None if it did not.
-    """
+    """One timed request; None means unknown. Values from before a failure are kept, but they do not count."""
 
     prompt_tokens: int | None = None
+    """Tokens of the prompt, counted by the server."""
     cached_tokens: int | None = None
+    """Tokens of the prompt that came from the cache."""
     completion_tokens: int | None = None
+    """Tokens of the answer."""
     ttft: float | None = None
+    """Time to first token in seconds."""
     e2e: float | None = None
+    """Time to the last event in seconds."""
     itl: tuple[float, ...] = ()
+    """Times between events with text, in seconds."""
     reusable: int = 0
+    """Tokens of the prompt that an earlier request also had."""
     error: str | None = None
+    """Why the request failed, in a sentence; None if it did not."""
 
     @property
     def tpot(self) -> float | None:
@@ -110,15 +107,12 @@ class BenchRequest:
 
 @dataclass(frozen=True)
 class Round:
-    """Requests that were sent at the same time.
-
-    Attributes:
-        requests: The requests.
-        seconds: Time from the first request's start to the last one's end.
-    """
+    """Requests that were sent at the same time."""
 
     requests: tuple[BenchRequest, ...]
+    """The requests."""
     seconds: float
+    """Time from the first request's start to the last one's end."""
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -150,21 +144,18 @@ class Statistics:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One kind of measurement with its rounds.
-
-    Attributes:
-        kind: The kind.
-        tokens: Wanted tokens of the prompt, or of the shared prefix.
-        streams: Number of simultaneous requests.
-        output_tokens: Tokens that each answer must have; None if the server's answers end by themselves.
-        rounds: The rounds.
-    """
+    """One kind of measurement with its rounds."""
 
     kind: Kind
+    """The kind."""
     tokens: int
+    """Wanted tokens of the prompt, or of the shared prefix."""
     streams: int
+    """Number of simultaneous requests."""
     output_tokens: int | None
+    """Tokens that each answer must have; None if the server's answers end by themselves."""
     rounds: tuple[Round, ...] = ()
+    """The rounds."""
 
     @property
     def key(self) -> tuple[Kind, int, int]:
@@ -256,39 +247,36 @@ class BenchRow:
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Result of a bench, finished or not.
-
-    Attributes:
-        url: Base URL of the server.
-        model: Name of the model.
-        flavour: Kind of server.
-        version: Version of the engine.
-        max_model_len: Context window in tokens.
-        kv_tokens: KV cache capacity of a rank in tokens, as the server reports it.
-        accepted_length: Mean tokens a step with a draft, during the bench; None without a draft.
-        started: Start in UTC, ISO 8601.
-        seconds: Duration.
-        options: Options of the bench.
-        rows: The measurements.
-        left_out: What was not measured, and why.
-        ended: How the bench ended.
-        error: Why it ended early; None if it did not.
-    """
+    """Result of a bench, finished or not."""
 
     url: str
+    """Base URL of the server."""
     model: str
+    """Name of the model."""
     flavour: str
+    """Kind of server."""
     version: str | None
+    """Version of the engine."""
     max_model_len: int | None
+    """Context window in tokens."""
     kv_tokens: int | None
+    """KV cache capacity of a rank in tokens, as the server reports it."""
     started: str
+    """Start in UTC, ISO 8601."""
     seconds: float
+    """Duration."""
     options: Options
+    """Options of the bench."""
     rows: tuple[BenchRow, ...] = ()
+    """The measurements."""
     left_out: tuple[str, ...] = ()
+    """What was not measured, and why."""
     ended: Ending = "running"
+    """How the bench ended."""
     error: str | None = None
+    """Why it ended early; None if it did not."""
     accepted_length: float | None = None
+    """Mean tokens a step with a draft, during the bench; None without a draft."""
 
     def row(self, kind: Kind, tokens: int, streams: int = 1) -> BenchRow | None:
         """Return the row of exactly this kind and size, or None."""

@@ -38,19 +38,16 @@ _FORCED: frozenset[Flavour] = frozenset({"vllm", "sglang"})
 
 @dataclass(frozen=True)
 class BenchProgress:
-    """State of the bench before each step and after the last.
-
-    Attributes:
-        doing: The next step.
-        elapsed: Seconds since the start.
-        to_come: Rough estimate of the remaining seconds; None before the first measurement.
-        result: The result so far.
-    """
+    """State of the bench before each step and after the last."""
 
     doing: str
+    """The next step."""
     elapsed: float
+    """Seconds since the start."""
     to_come: float | None
+    """Rough estimate of the remaining seconds; None before the first measurement."""
     result: BenchResult
+    """The result so far."""
 
 
 async def bench(

@@ -17,19 +17,16 @@ from m3agent.serving.errors import StreamCut
 
 @dataclass(frozen=True)
 class DualReading:
-    """An answer, read in two ways.
-
-    Attributes:
-        plain: Message by the server's own parsers, without repairs.
-        ours: Message by m3agent's client, which repairs known faults.
-        finish: The server's finish reason.
-        beginning: First characters of the answer: reasoning, text or call, whichever came first.
-    """
+    """An answer, read in two ways."""
 
     plain: ScriptedMessage
+    """Message by the server's own parsers, without repairs."""
     ours: ScriptedMessage
+    """Message by m3agent's client, which repairs known faults."""
     finish: str | None
+    """The server's finish reason."""
     beginning: str
+    """First characters of the answer: reasoning, text or call, whichever came first."""
 
 
 async def hear(client: Client, body: bytes, deadline: float) -> DualReading:

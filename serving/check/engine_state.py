@@ -31,35 +31,32 @@ _VLLM_CHUNKED = re.compile(r"enable_chunked_prefill=(True|False)")
 
 @dataclass(frozen=True)
 class EngineState:
-    """State of an engine; None or an empty tuple means unknown.
-
-    Attributes:
-        metrics: True if the server has a page of metrics.
-        kv_tokens: KV cache capacity of each data-parallel rank, in tokens.
-        kv_dtype: Type of the KV cache as the engine spells it; "auto" is the weights' type.
-        block_size: Tokens of one block of the KV cache.
-        usage: Share of the KV cache in use, 0 to 1, on the fullest rank.
-        preemptions: Number of sequences evicted so far because the cache was full.
-        hit_rate: Share of prompt tokens that came from the cache.
-        asked: Prompt tokens so far, to which `hit_rate` refers.
-        prefix_caching: Whether the prefix cache is on.
-        chunked_prefill: Whether the engine splits long prompts.
-        drafts: Number of drafts so far; None if the engine has no draft or does not say.
-        accepted: Number of drafted tokens that the model accepted so far.
-    """
+    """State of an engine; None or an empty tuple means unknown."""
 
     metrics: bool = False
+    """True if the server has a page of metrics."""
     kv_tokens: tuple[int, ...] = ()
+    """KV cache capacity of each data-parallel rank, in tokens."""
     kv_dtype: str | None = None
+    """Type of the KV cache as the engine spells it; "auto" is the weights' type."""
     block_size: int | None = None
+    """Tokens of one block of the KV cache."""
     usage: float | None = None
+    """Share of the KV cache in use, 0 to 1, on the fullest rank."""
     preemptions: float | None = None
+    """Number of sequences evicted so far because the cache was full."""
     hit_rate: float | None = None
+    """Share of prompt tokens that came from the cache."""
     asked: float | None = None
+    """Prompt tokens so far, to which `hit_rate` refers."""
     prefix_caching: bool | None = None
+    """Whether the prefix cache is on."""
     chunked_prefill: bool | None = None
+    """Whether the engine splits long prompts."""
     drafts: float | None = None
+    """Number of drafts so far; None if the engine has no draft or does not say."""
     accepted: float | None = None
+    """Number of drafted tokens that the model accepted so far."""
 
 
 def metrics_url(endpoint: Endpoint) -> str:

@@ -48,19 +48,16 @@ _METRIC = "vllm:prefix_cache_hits_total"
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of the test; None means unknown.
-
-    Attributes:
-        prefix_caching: Whether the server reused the beginning of a prompt.
-        cached_tokens: Whether the usage reports how many prompt tokens came from the cache.
-        tokenizer_seconds: Seconds per million tokens, without the network round trip.
-        ranks: Number of data-parallel ranks, each with its own cache; 1 if unknown.
-    """
+    """Results of the test; None means unknown."""
 
     prefix_caching: bool | None = None
+    """Whether the server reused the beginning of a prompt."""
     cached_tokens: bool | None = None
+    """Whether the usage reports how many prompt tokens came from the cache."""
     tokenizer_seconds: float | None = None
+    """Seconds per million tokens, without the network round trip."""
     ranks: int = 1
+    """Number of data-parallel ranks, each with its own cache; 1 if unknown."""
 
     def advice(self, endpoint: Endpoint, prompt_tokens: int) -> list[str]:
         """Return one sentence per server setting worth changing, for prompts of `prompt_tokens` tokens."""

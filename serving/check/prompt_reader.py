@@ -46,17 +46,14 @@ class NotComparable(Exception):
 
 @dataclass(frozen=True)
 class Reading:
-    """What a server made of a prompt.
-
-    Attributes:
-        prompt: Number of tokens of the prompt, as the server counted them.
-        cached: Number of its tokens that came from a cache; None if the server does not say.
-        chances: Log probabilities of the likeliest next tokens.
-    """
+    """What a server made of a prompt."""
 
     prompt: int
+    """Number of tokens of the prompt, as the server counted them."""
     cached: int | None
+    """Number of its tokens that came from a cache; None if the server does not say."""
     chances: Mapping[str, float]
+    """Log probabilities of the likeliest next tokens."""
 
     def difference(self, other: Reading) -> float:
         """Return the mean difference of the log probabilities in nat.
@@ -184,21 +181,18 @@ class PromptReader:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One prompt, read in three ways.
-
-    Attributes:
-        length: Its tokens.
-        warm: With the cache.
-        cold: Without it.
-        wrong: Without it, and with one block replaced.
-        known: A right answer from a cache, if the caller has one.
-    """
+    """One prompt, read in three ways."""
 
     length: int
+    """Its tokens."""
     warm: Reading
+    """With the cache."""
     cold: Reading
+    """Without it."""
     wrong: Reading
+    """Without it, and with one block replaced."""
     known: Reading | None = None
+    """A right answer from a cache, if the caller has one."""
 
     @property
     def scale(self) -> float:

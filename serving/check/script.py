@@ -69,17 +69,14 @@ _CALLS = (
 
 @dataclass(frozen=True)
 class ScriptedMessage:
-    """A message.
-
-    Attributes:
-        reasoning: Reasoning.
-        text: Visible text.
-        calls: Calls as (name, arguments); arguments that are not JSON stay text.
-    """
+    """A message."""
 
     reasoning: str
+    """Reasoning."""
     text: str
+    """Visible text."""
     calls: tuple[tuple[str, Any], ...]
+    """Calls as (name, arguments); arguments that are not JSON stay text."""
 
 
 def wanted(thinking: ThinkingMode) -> ScriptedMessage:

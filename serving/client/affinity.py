@@ -21,15 +21,12 @@ RANK_PARAMETER = "routed_dp_rank"
 
 @dataclass(frozen=True)
 class Affinity:
-    """The session of a client's requests.
-
-    Attributes:
-        session: Id of the session. Attempts at one issue share it, because their prompts begin with the same text.
-        ranks: Number of data-parallel ranks of the server; 1 also if it is not known, and then no rank is sent.
-    """
+    """The session of a client's requests."""
 
     session: str
+    """Id of the session. Attempts at one issue share it, because their prompts begin with the same text."""
     ranks: int = 1
+    """Number of data-parallel ranks of the server; 1 also if it is not known, and then no rank is sent."""
 
     @property
     def key(self) -> str:

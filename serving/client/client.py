@@ -54,17 +54,14 @@ _END_PIECES = 8
 
 @dataclass(frozen=True)
 class RetryNote:
-    """A request failed and is about to be retried.
-
-    Attributes:
-        attempt: Number of the failed attempt, from 1.
-        wait_seconds: Seconds until the next attempt.
-        reason: Why the attempt failed, and what the next one does differently.
-    """
+    """A request failed and is about to be retried."""
 
     attempt: int
+    """Number of the failed attempt, from 1."""
     wait_seconds: float
+    """Seconds until the next attempt."""
     reason: str
+    """Why the attempt failed, and what the next one does differently."""
 
 
 class Client:

@@ -25,23 +25,20 @@ SGLANG_INFO_PATHS = ("/server_info", "/get_server_info")
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one kind of server is recognised, and how it is addressed.
-
-    Attributes:
-        reasoning_field: The key for an assistant's reasoning, in requests and responses.
-        owner: The value of `owned_by` in /v1/models.
-        domains: The domains of a hosted API.
-        version_paths: The pages with the version, beside /v1.
-        takes_template: Whether it passes `chat_template_kwargs` to M3's template; such servers also know `top_k`.
-        session_headers: The headers from which a router in front of it reads a request's session. Hosted APIs get none.
-    """
+    """How one kind of server is recognised, and how it is addressed."""
 
     reasoning_field: ReasoningField
+    """The key for an assistant's reasoning, in requests and responses."""
     owner: str | None = None
+    """The value of `owned_by` in /v1/models."""
     domains: tuple[str, ...] = ()
+    """The domains of a hosted API."""
     version_paths: tuple[str, ...] = ()
+    """The pages with the version, beside /v1."""
     takes_template: bool = False
+    """Whether it passes `chat_template_kwargs` to M3's template; such servers also know `top_k`."""
     session_headers: tuple[str, ...] = ()
+    """The headers from which a router in front of it reads a request's session. Hosted APIs get none."""
 
 
 # vllm-router reads the first one (policies consistent_hash and sticky_least_loaded), Dynamo the second one. vllm-router passes
@@ -83,35 +80,30 @@ _MODELS_NAMED = 5  # the most names in an error message
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server and what it can do.
-
-    Attributes:
-        url: The base address; `/chat/completions` follows it.
-        model: The model's name.
-        flavour: The engine or the hosted API.
-        version: The engine's version; None if the server does not say.
-        max_model_len: The context window in tokens, for prompt and answer together; None if the server does
-            not say.
-        reasoning_field: The key for an assistant's reasoning.
-        local: The server is on this machine. Data sent to another machine leaves the user's control.
-        images: Messages may hold images. False if unknown, because a model without vision refuses the whole
-            request.
-        prices: The prices that the server lists for the model, if any.
-        effort: The level of effort that the user chose; None leaves it to the model.
-        refused: Optional parameters that the server has refused so far. They are not sent again.
-    """
+    """A server and what it can do."""
 
     url: str
+    """The base address; `/chat/completions` follows it."""
     model: str
+    """The model's name."""
     flavour: Flavour
+    """The engine or the hosted API."""
     version: str | None
+    """The engine's version; None if the server does not say."""
     max_model_len: int | None
+    """The context window in tokens, for prompt and answer together; None if the server does not say."""
     reasoning_field: ReasoningField
+    """The key for an assistant's reasoning."""
     local: bool
+    """The server is on this machine. Data sent to another machine leaves the user's control."""
     images: bool = False
+    """Messages may hold images. False if unknown, because a model without vision refuses the whole request."""
     prices: Prices | None = None
+    """The prices that the server lists for the model, if any."""
     effort: str | None = None
+    """The level of effort that the user chose; None leaves it to the model."""
     refused: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Optional parameters that the server has refused so far. They are not sent again."""
 
     @property
     def host(self) -> str:

@@ -89,38 +89,32 @@ def reasoning_of(message: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class TurnTokens:
-    """The tokens of one turn, as the server reported them.
-
-    Attributes:
-        prompt: Ids of the prompt.
-        completion: Ids of the answer.
-        logprobs: Log probability of each token of the answer; empty if the server did not say.
-    """
+    """The tokens of one turn, as the server reported them."""
 
     prompt: tuple[int, ...]
+    """Ids of the prompt."""
     completion: tuple[int, ...]
+    """Ids of the answer."""
     logprobs: tuple[float, ...] = ()
+    """Log probability of each token of the answer; empty if the server did not say."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One finished answer.
-
-    Attributes:
-        message: The model's message.
-        usage: Token counts as the server reported them.
-        finish: Why the answer ended.
-        seconds: Duration, measured from the start of the attempt that succeeded.
-        first_token_seconds: Seconds from that start to the first event; None if no event came.
-        tokens: The tokens; None if they were not requested or the server does not report them.
-    """
+    """One finished answer."""
 
     message: AssistantMessage
+    """The model's message."""
     usage: Usage
+    """Token counts as the server reported them."""
     finish: FinishReason
+    """Why the answer ended."""
     seconds: float
+    """Duration, measured from the start of the attempt that succeeded."""
     first_token_seconds: float | None
+    """Seconds from that start to the first event; None if no event came."""
     tokens: TurnTokens | None = None
+    """The tokens; None if they were not requested or the server does not report them."""
 
 
 @dataclass(frozen=True)

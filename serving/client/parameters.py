@@ -15,19 +15,16 @@ from m3agent.serving.wire import ThinkingMode
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the model draws its tokens; the defaults are MiniMax's for M3. None leaves a parameter to the server.
-
-    Attributes:
-        temperature: Sampling temperature.
-        top_p: Probability mass of nucleus sampling.
-        top_k: Number of candidate tokens.
-        seed: For the embedded engine's search only, because model servers sample slower with a seed.
-    """
+    """How the model draws its tokens; the defaults are MiniMax's for M3. None leaves a parameter to the server."""
 
     temperature: float | None = 1.0
+    """Sampling temperature."""
     top_p: float | None = 0.95
+    """Probability mass of nucleus sampling."""
     top_k: int | None = 40
+    """Number of candidate tokens."""
     seed: int | None = None
+    """For the embedded engine's search only, because model servers sample slower with a seed."""
 
 
 SERVER_DEFAULTS = Sampling(None, None, None)

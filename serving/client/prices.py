@@ -17,23 +17,22 @@ _SERVER_PRICE = re.compile(r"(?:([1-9][0-9]{0,4})x)?([0-9]+(?:\.[0-9]+)?)")
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices in US dollars; reasoning is part of the completion.
-
-    Attributes:
-        prompt: For a million prompt tokens.
-        completion: For a million completion tokens.
-        cached: For a million prompt tokens from the server's cache; None if they cost as much as others.
-        hour: For an hour of a request's time.
-        step: Prompt tokens above which all tokens of a request cost `times` as much; None if there is no such number.
-        times: How many times as much they cost then.
-    """
+    """Prices in US dollars; reasoning is part of the completion."""
 
     prompt: float = 0.0
+    """For a million prompt tokens."""
     completion: float = 0.0
+    """For a million completion tokens."""
     cached: float | None = None
+    """For a million prompt tokens from the server's cache; None if they cost as much as others."""
     hour: float = 0.0
+    """For an hour of a request's time."""
     step: int | None = None
+    """Prompt tokens above which all tokens of a request cost `times` as much; None if there is no such
+    number.
+    """
     times: float = 1.0
+    """How many times as much they cost then."""
 
     def of(self, usage: Usage, seconds: float) -> float | None:
         """Return the price of a turn in dollars.

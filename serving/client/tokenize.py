@@ -40,15 +40,12 @@ _READ_SECONDS = (
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of a text.
-
-    Attributes:
-        ids: The token ids; None if the response does not have them.
-        count: The number of tokens; None if the response does not have it.
-    """
+    """The tokens of a text."""
 
     ids: list[int] | None
+    """The token ids; None if the response does not have them."""
     count: int | None
+    """The number of tokens; None if the response does not have it."""
 
 
 def page_urls(endpoint: str) -> list[str]:

@@ -48,23 +48,20 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint to serve.
-
-    Attributes:
-        name: Folder or name on Hugging Face; the engine gets it.
-        folder: Folder of its files; None if they are not on this machine yet.
-        shape: Its layers.
-        precision: Precision of the weights; None if unknown.
-        positions: `max_position_embeddings` of its config.
-        whole: True if it has M3's widths, so that the memory model applies.
-    """
+    """A checkpoint to serve."""
 
     name: str
+    """Folder or name on Hugging Face; the engine gets it."""
     folder: Path | None
+    """Folder of its files; None if they are not on this machine yet."""
     shape: LayerCounts = M3
+    """Its layers."""
     precision: Precision | None = None
+    """Precision of the weights; None if unknown."""
     positions: int = NATIVE_CONTEXT
+    """`max_position_embeddings` of its config."""
     whole: bool = True
+    """True if it has M3's widths, so that the memory model applies."""
 
 
 def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = True) -> Checkpoint:

@@ -33,19 +33,16 @@ _DIED = re.compile(
 
 @dataclass(frozen=True)
 class Fault:
-    """Why an engine ended.
-
-    Attributes:
-        kind: Kind of the fault.
-        sentence: Explanation for people.
-        evidence: Line of the log that shows it; empty if there is none.
-        source: Where the matching rule comes from.
-    """
+    """Why an engine ended."""
 
     kind: FaultKind
+    """Kind of the fault."""
     sentence: str
+    """Explanation for people."""
     evidence: str = ""
+    """Line of the log that shows it; empty if there is none."""
     source: str = ""
+    """Where the matching rule comes from."""
 
 
 def read_log(path: Path, engine: str | None = None) -> LogReader:

@@ -64,21 +64,18 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class LaunchContext:
-    """What the engine was started with.
-
-    Attributes:
-        port: Port of the server.
-        model: Name or folder of the checkpoint.
-        context: Context window in tokens; None means the model's own.
-        gpus: Number of GPUs.
-        log: File of the log.
-    """
+    """What the engine was started with."""
 
     port: int
+    """Port of the server."""
     model: str
+    """Name or folder of the checkpoint."""
     context: int | None
+    """Context window in tokens; None means the model's own."""
     gpus: int
+    """Number of GPUs."""
     log: Path
+    """File of the log."""
 
 
 SMALLEST_STEP = 128

@@ -43,19 +43,16 @@ class HubError(Exception):
 
 @dataclass(frozen=True)
 class HubFile:
-    """A file of a checkpoint.
-
-    Attributes:
-        path: Its path in the checkpoint.
-        size: Its bytes.
-        blob: Its hash in git; of a file in LFS, that of a pointer.
-        sha256: The hash of its bytes, if it is in LFS.
-    """
+    """A file of a checkpoint."""
 
     path: str
+    """Its path in the checkpoint."""
     size: int
+    """Its bytes."""
     blob: str
+    """Its hash in git; of a file in LFS, that of a pointer."""
     sha256: str | None
+    """The hash of its bytes, if it is in LFS."""
 
     @property
     def etag(self) -> str:
@@ -65,23 +62,20 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint as the hub has it at one commit, and where it goes.
-
-    Attributes:
-        name: Its name on the hub.
-        revision: The revision that was asked for.
-        commit: The commit that this means now.
-        files: Its files.
-        folder: The folder that will have them.
-        store: Folder of the repository in Hugging Face's cache; None if the files go to a folder of the user's.
-    """
+    """A checkpoint as the hub has it at one commit, and where it goes."""
 
     name: str
+    """Its name on the hub."""
     revision: str
+    """The revision that was asked for."""
     commit: str
+    """The commit that this means now."""
     files: Sequence[HubFile]
+    """Its files."""
     folder: Path
+    """The folder that will have them."""
     store: Path | None
+    """Folder of the repository in Hugging Face's cache; None if the files go to a folder of the user's."""
 
     @property
     def size(self) -> int:

@@ -9,50 +9,43 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class EngineJob:
-    """An engine to start.
-
-    Attributes:
-        engine: Name of the engine.
-        argv: Its command.
-        env: Variables that are added to the caller's environment.
-        files: Text of files to write beside the command with mode 0600, by name.
-        host: Address on which the server listens.
-        port: Port on which the server listens.
-        gpus: Number of GPUs on all nodes together.
-        nodes: Number of machines.
-        image: Container image of the recipe.
-        model: Name or folder of the checkpoint.
-        host_cache: Bytes of the KV cache in the machine's memory.
-        draft: Name or folder of the draft; empty without one.
-    """
+    """An engine to start."""
 
     engine: str
+    """Name of the engine."""
     argv: tuple[str, ...]
+    """Its command."""
     env: Mapping[str, str]
+    """Variables that are added to the caller's environment."""
     files: Mapping[str, str]
+    """Text of files to write beside the command with mode 0600, by name."""
     host: str
+    """Address on which the server listens."""
     port: int
+    """Port on which the server listens."""
     gpus: int
+    """Number of GPUs on all nodes together."""
     nodes: int = 1
+    """Number of machines."""
     image: str | None = None
+    """Container image of the recipe."""
     model: str = ""
+    """Name or folder of the checkpoint."""
     host_cache: int = 0
+    """Bytes of the KV cache in the machine's memory."""
     draft: str = ""
+    """Name or folder of the draft; empty without one."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A command that stays in the foreground until the engine ends.
-
-    Attributes:
-        argv: The command.
-        env: Variables that are added to the caller's environment.
-        cleanup: Command to run afterwards, however the first one ended; None if nothing can be left behind.
-        url_file: File that receives the server's address if it is not known beforehand (Slurm chooses the
-            node).
-    """
+    """A command that stays in the foreground until the engine ends."""
 
     argv: tuple[str, ...]
+    """The command."""
     env: Mapping[str, str]
+    """Variables that are added to the caller's environment."""
     cleanup: tuple[str, ...] | None = None
+    """Command to run afterwards, however the first one ended; None if nothing can be left behind."""
     url_file: Path | None = None
+    """File that receives the server's address if it is not known beforehand (Slurm chooses the node)."""

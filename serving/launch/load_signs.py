@@ -50,18 +50,16 @@ class LoadProgress:
 
     Within a phase `done` and `total` never fall. `total` grows when the engine starts a further part of the
     phase.
-
-    Attributes:
-        phase: The phase.
-        done: Finished parts (files, shards, graphs).
-        total: Number of parts; 0 if the engine does not report it.
-        detail: What the engine works on.
     """
 
     phase: LoadPhase
+    """The phase."""
     done: int = 0
+    """Finished parts (files, shards, graphs)."""
     total: int = 0
+    """Number of parts; 0 if the engine does not report it."""
     detail: str = ""
+    """What the engine works on."""
 
 
 @dataclass

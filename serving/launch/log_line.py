@@ -42,17 +42,14 @@ CONTINUES = re.compile(r"(?!Traceback|During handling|The above exception)\w|\s{
 
 @dataclass(frozen=True)
 class Line:
-    """A line without colours and prefix.
-
-    Attributes:
-        message: The message.
-        harmless: True if the line's level is below error, or if it is the source of a Python warning.
-        error: True if the line looks like an error.
-    """
+    """A line without colours and prefix."""
 
     message: str
+    """The message."""
     harmless: bool
+    """True if the line's level is below error, or if it is the source of a Python warning."""
     error: bool
+    """True if the line looks like an error."""
 
 
 def line_of(text: str) -> Line:

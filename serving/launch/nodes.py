@@ -33,17 +33,14 @@ Executor = Literal["engine", "ray"]
 
 @dataclass(frozen=True)
 class NodeCommand:
-    """A command to run on one node.
-
-    Attributes:
-        node: Address of the node.
-        argv: The command.
-        env: Variables that are added to the node's environment.
-    """
+    """A command to run on one node."""
 
     node: str
+    """Address of the node."""
     argv: tuple[str, ...]
+    """The command."""
     env: Mapping[str, str]
+    """Variables that are added to the node's environment."""
 
 
 def node_commands(

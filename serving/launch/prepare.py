@@ -41,50 +41,44 @@ class OptionsError(ValueError):
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What the user wants from the server.
-
-    Attributes:
-        host: Address on which the server listens.
-        port: Port on which the server listens.
-        model: Checkpoint to use instead of the recipe's.
-        key: Key that the server requires if other machines can reach it.
-        options: The user's own options for the engine; they replace ours.
-        context: Context window in tokens; None keeps the recipe's.
-        vision: Whether the server must accept images.
-        kv_dtype: Type of the KV cache; None keeps the recipe's.
-        environ: Environment that the engine inherits.
-        in_image: Whether the engine runs in a container image. Nothing can be installed there.
-    """
+    """What the user wants from the server."""
 
     host: str = "127.0.0.1"
+    """Address on which the server listens."""
     port: int = 8000
+    """Port on which the server listens."""
     model: str | None = None
+    """Checkpoint to use instead of the recipe's."""
     key: str | None = None
+    """Key that the server requires if other machines can reach it."""
     options: Sequence[str] = ()
+    """The user's own options for the engine; they replace ours."""
     context: int | None = None
+    """Context window in tokens; None keeps the recipe's."""
     vision: bool = False
+    """Whether the server must accept images."""
     kv_dtype: KvCacheDtype | None = None
+    """Type of the KV cache; None keeps the recipe's."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment that the engine inherits."""
     in_image: bool = False
+    """Whether the engine runs in a container image. Nothing can be installed there."""
 
 
 @dataclass(frozen=True)
 class PreparedJob:
-    """A job, its recipe, and the changes between them.
-
-    Attributes:
-        job: The job.
-        recipe: The documented recipe.
-        changes: The changes between the recipe and the job.
-        setup: The job as the table of traps reads it; None without a plan.
-        left_out: Changes that were not made, because the engine's image lacks their packages.
-    """
+    """A job, its recipe, and the changes between them."""
 
     job: EngineJob
+    """The job."""
     recipe: Recipe
+    """The documented recipe."""
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
+    """The changes between the recipe and the job."""
     setup: Setup | None = None
+    """The job as the table of traps reads it; None without a plan."""
     left_out: Sequence[RecipeChange] = ()
+    """Changes that were not made, because the engine's image lacks their packages."""
 
     @property
     def random_weights(self) -> bool:

@@ -34,54 +34,50 @@ class Phase(StrEnum):
 
 
 class ServerRecord(BaseModel):
-    """One server.
-
-    Attributes:
-        url: Base URL of its API.
-        engine: Name of the engine.
-        pid: Id of the process that supervises it.
-        born: Start time of that process in clock ticks since boot, which detects a reused pid; None if
-            unknown.
-        phase: What the server is doing.
-        since: Start of the phase, in seconds since 1970.
-        model: Its name in requests.
-        checkpoint: Folder or name of the checkpoint.
-        max_model_len: Context window in tokens.
-        version: Version of the engine.
-        gpus: The GPUs, as `parse_gpus` reads them.
-        devices: Indices of the GPUs.
-        kv_tokens: KV cache capacity that the engine reported, in tokens.
-        random_weights: True if the user requested random weights, so answers make no sense.
-        wire_ok: Whether the wire checks passed; None if they did not run.
-        model_ok: Whether the model's answers made sense; None if it was not checked.
-        checks: The checks' results.
-        restarts: Number of restarts after crashes.
-        argv: The engine's command.
-        plan: The plan, as `plan --json` prints it.
-    """
+    """One server."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     url: str
+    """Base URL of its API."""
     engine: str
+    """Name of the engine."""
     pid: int = Field(gt=0, le=2**31)
+    """Id of the process that supervises it."""
     born: int | None = None
+    """Start time of that process in clock ticks since boot, which detects a reused pid; None if unknown."""
     phase: Phase = Phase.READY
+    """What the server is doing."""
     since: float = 0.0
+    """Start of the phase, in seconds since 1970."""
     model: str | None = None
+    """Its name in requests."""
     checkpoint: str | None = None
+    """Folder or name of the checkpoint."""
     max_model_len: int | None = None
+    """Context window in tokens."""
     version: str | None = None
+    """Version of the engine."""
     gpus: str | None = None
+    """The GPUs, as `parse_gpus` reads them."""
     devices: tuple[str, ...] = ()
+    """Indices of the GPUs."""
     kv_tokens: int | None = None
+    """KV cache capacity that the engine reported, in tokens."""
     random_weights: bool = False
+    """True if the user requested random weights, so answers make no sense."""
     wire_ok: bool | None = None
+    """Whether the wire checks passed; None if they did not run."""
     model_ok: bool | None = None
+    """Whether the model's answers made sense; None if it was not checked."""
     checks: tuple[dict[str, Any], ...] = ()
+    """The checks' results."""
     restarts: int = 0
+    """Number of restarts after crashes."""
     argv: tuple[str, ...] = ()
+    """The engine's command."""
     plan: dict[str, Any] | None = None
+    """The plan, as `plan --json` prints it."""
 
 
 def servers_folder(state: Path) -> Path:

@@ -63,29 +63,26 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start, and how it has to answer.
-
-    Attributes:
-        job: The engine to start.
-        start: The command that runs it.
-        folder: Folder of the server's log and record.
-        key: Key that the server requires; None if it requires none.
-        context: Context window in tokens that the user wanted; None if the user named none.
-        tokenizer: The checkpoint's tokenizer.json; None if it is not on this machine.
-        load_seconds: Time limit in seconds for loading; None means no limit.
-        barred: Function that returns why a version of the engine must not serve M3 here, or None if it may.
-        answers: False for a further node of an engine on several nodes, which answers no requests itself.
-    """
+    """What to start, and how it has to answer."""
 
     job: EngineJob
+    """The engine to start."""
     start: Start
+    """The command that runs it."""
     folder: Path
+    """Folder of the server's log and record."""
     key: str | None
+    """Key that the server requires; None if it requires none."""
     context: int | None
+    """Context window in tokens that the user wanted; None if the user named none."""
     tokenizer: Path | None
+    """The checkpoint's tokenizer.json; None if it is not on this machine."""
     load_seconds: float | None
+    """Time limit in seconds for loading; None means no limit."""
     barred: Callable[[str], str | None]
+    """Function that returns why a version of the engine must not serve M3 here, or None if it may."""
     answers: bool = True
+    """False for a further node of an engine on several nodes, which answers no requests itself."""
 
 
 class Server:

@@ -47,17 +47,14 @@ _FRONTEND = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a server runs.
-
-    Attributes:
-        host: Name or address of its machine.
-        port: Its port.
-        devices: Numbers of its GPUs; None for all GPUs of the machine.
-    """
+    """Where a server runs."""
 
     host: str
+    """Name or address of its machine."""
     port: int
+    """Its port."""
     devices: range | None = None
+    """Numbers of its GPUs; None for all GPUs of the machine."""
 
     @property
     def url(self) -> str:

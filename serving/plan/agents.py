@@ -41,99 +41,88 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of an agent's timeline.
-
-    Attributes:
-        activity: `waits` for the GPUs; the `whole` prompt is computed; `cached`: a turn whose prefix is there, or the
-            model writes, or tools run.
-        start: Beginning in seconds.
-        end: End in seconds.
-    """
+    """A part of an agent's timeline."""
 
     activity: Activity
+    """`waits` for the GPUs; the `whole` prompt is computed; `cached`: a turn whose prefix is there, or the
+    model writes, or tools run.
+    """
     start: float
+    """Beginning in seconds."""
     end: float
+    """End in seconds."""
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What happens if all agents start at the same time.
-
-    Attributes:
-        seconds: Simulated time.
-        agents: Segments of each agent, in order and without gaps.
-        cached_share: Share of the prompt tokens that were cached, without each agent's first turn.
-        turn_seconds: Mean seconds from a request to the end of the answer, without each agent's first turn.
-    """
+    """What happens if all agents start at the same time."""
 
     seconds: float
+    """Simulated time."""
     agents: tuple[tuple[Segment, ...], ...]
+    """Segments of each agent, in order and without gaps."""
     cached_share: float
+    """Share of the prompt tokens that were cached, without each agent's first turn."""
     turn_seconds: float
+    """Mean seconds from a request to the end of the answer, without each agent's first turn."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """Something to add, and what it gives.
-
-    Attributes:
-        name: The option, the things to buy, or what the agents do.
-        advice: What to do, and how many sessions then stay cached, in one sentence.
-        why: What it does, in one sentence.
-        agents: Number of agents whose sessions stay cached with it.
-        dollars_per_hour: Price of all GPUs with it; None if unknown.
-        options: Options of `m3agent serve` that it takes.
-    """
+    """Something to add, and what it gives."""
 
     name: str
+    """The option, the things to buy, or what the agents do."""
     advice: str
+    """What to do, and how many sessions then stay cached, in one sentence."""
     why: str
+    """What it does, in one sentence."""
     agents: int
+    """Number of agents whose sessions stay cached with it."""
     dollars_per_hour: float | None
+    """Price of all GPUs with it; None if unknown."""
     options: tuple[str, ...] = ()
+    """Options of `m3agent serve` that it takes."""
 
 
 @dataclass(frozen=True)
 class TeamPlan:
-    """The answer for a team.
-
-    Attributes:
-        agents: Wanted number of agents at once.
-        repository_tokens: Tokens of the packed repository.
-        session_tokens: Tokens of a session at its end; also the context window.
-        plan: The plan that keeps the most sessions, and of these the best.
-        kept: Sessions that stay cached if each has its own pack.
-        kept_shared: Sessions that stay cached if all begin with the same pack.
-        first_seconds: Seconds to the first token of a session.
-        cached_seconds: Seconds to the first token of a later turn whose prefix is cached.
-        tokens_per_second: Output tokens a second of one stream.
-        turn_seconds: Seconds of a turn with a cached prefix, without tools.
-        speed_source: Where the times come from.
-        dollars_per_agent_hour: Price of an hour for each agent; None if unknown.
-        dollars_per_fix: Price of a session of `TURNS` turns whose prefixes stay cached; None if unknown.
-        as_planned: The timeline.
-        additions: What to add, the first first; empty if nothing is lacking.
-        with_addition: The timeline with the first addition; None without one.
-        fewer: Fewer GPUs of this kind that keep all sessions; None if there are none.
-    """
+    """The answer for a team."""
 
     agents: int
+    """Wanted number of agents at once."""
     repository_tokens: int
+    """Tokens of the packed repository."""
     session_tokens: int
+    """Tokens of a session at its end; also the context window."""
     plan: Plan
+    """The plan that keeps the most sessions, and of these the best."""
     kept: int
+    """Sessions that stay cached if each has its own pack."""
     kept_shared: int
+    """Sessions that stay cached if all begin with the same pack."""
     first_seconds: float
+    """Seconds to the first token of a session."""
     cached_seconds: float
+    """Seconds to the first token of a later turn whose prefix is cached."""
     tokens_per_second: float
+    """Output tokens a second of one stream."""
     turn_seconds: float
+    """Seconds of a turn with a cached prefix, without tools."""
     speed_source: str
+    """Where the times come from."""
     dollars_per_agent_hour: float | None
+    """Price of an hour for each agent; None if unknown."""
     dollars_per_fix: float | None
+    """Price of a session of `TURNS` turns whose prefixes stay cached; None if unknown."""
     as_planned: Simulation
+    """The timeline."""
     additions: tuple[Addition, ...]
+    """What to add, the first first; empty if nothing is lacking."""
     with_addition: Simulation | None
+    """The timeline with the first addition; None without one."""
     fewer: str | None
+    """Fewer GPUs of this kind that keep all sessions; None if there are none."""
 
     def json(self) -> dict[str, object]:
         """Return the answer as JSON types."""

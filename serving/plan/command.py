@@ -16,20 +16,18 @@ END_CHILDREN = "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """A parsed command; `words` puts it together again.
-
-    Attributes:
-        launcher: Words before a shell line that contains the engine's command (`srun ... bash -c`); empty if
-            the command starts the engine directly.
-        program: Words up to and including the module or subcommand.
-        positional: Words between the program and the first option.
-        options: The options in their order.
-    """
+    """A parsed command; `words` puts it together again."""
 
     launcher: tuple[str, ...]
+    """Words before a shell line that contains the engine's command (`srun ... bash -c`); empty if the command
+    starts the engine directly.
+    """
     program: tuple[str, ...]
+    """Words up to and including the module or subcommand."""
     positional: tuple[str, ...]
+    """Words between the program and the first option."""
     options: tuple[Option, ...]
+    """The options in their order."""
 
     @classmethod
     def of(cls, argv: Sequence[str]) -> LaunchCommand:

@@ -46,21 +46,18 @@ class DetectionError(Exception):
 
 @dataclass(frozen=True)
 class Detected:
-    """Result of the detection.
-
-    Attributes:
-        fleet: The GPUs to plan for.
-        notes: Sentences about what limits the GPUs.
-        devices: Indices of the GPUs, as `variable` takes them.
-        variable: Environment variable that selects GPUs.
-        used: Bytes in use on each GPU.
-    """
+    """Result of the detection."""
 
     fleet: Fleet
+    """The GPUs to plan for."""
     notes: tuple[str, ...] = ()
+    """Sentences about what limits the GPUs."""
     devices: tuple[str, ...] = ()
+    """Indices of the GPUs, as `variable` takes them."""
     variable: str = "CUDA_VISIBLE_DEVICES"
+    """Environment variable that selects GPUs."""
     used: tuple[int, ...] = ()
+    """Bytes in use on each GPU."""
 
 
 @dataclass(frozen=True)

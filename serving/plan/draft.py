@@ -34,21 +34,18 @@ ROPE_POSITIONS = 1 << 20
 
 @dataclass(frozen=True)
 class Draft:
-    """A draft model.
-
-    Attributes:
-        model: Folder or name on Hugging Face.
-        kv_heads: Its KV heads.
-        weights: Bytes of its weights, without embedding and output layer.
-        inner: Width of its feed-forward layer. The published one is not known here; it follows from the weights.
-        positions: Positions for which it keeps rotary factors.
-    """
+    """A draft model."""
 
     model: str
+    """Folder or name on Hugging Face."""
     kv_heads: int = GROUPED_KV_HEADS
+    """Its KV heads."""
     weights: int = 1_700_000_000
+    """Bytes of its weights, without embedding and output layer."""
     inner: int = 31_104
+    """Width of its feed-forward layer. The published one is not known here; it follows from the weights."""
     positions: int = ROPE_POSITIONS
+    """Positions for which it keeps rotary factors."""
 
     def weight_bytes(self, tp: int) -> int:
         """Return the bytes of weights and of rotary factors on each of `tp` GPUs."""

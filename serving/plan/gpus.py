@@ -112,19 +112,16 @@ DOCUMENTED = tuple(gpu for gpu in GPUS.values() if ARCHITECTURES[gpu.architectur
 
 @dataclass(frozen=True)
 class Fleet:
-    """GPUs of one kind, equally spread over machines.
-
-    Attributes:
-        gpu: The kind.
-        per_node: GPUs in each machine.
-        nodes: Number of machines.
-        free_bytes: Free memory on the fullest GPU if other programs hold memory; None if all memory is free.
-    """
+    """GPUs of one kind, equally spread over machines."""
 
     gpu: Gpu
+    """The kind."""
     per_node: int
+    """GPUs in each machine."""
     nodes: int = 1
+    """Number of machines."""
     free_bytes: int | None = None
+    """Free memory on the fullest GPU if other programs hold memory; None if all memory is free."""
 
     @property
     def count(self) -> int:

@@ -22,21 +22,18 @@ RECOMPUTE = "recompute"
 
 @dataclass(frozen=True)
 class HostCache:
-    """What a host cache holds.
-
-    Attributes:
-        bytes: Its size on each node, all ranks together.
-        token: Bytes of one token, all ranks that share one copy of the attention together.
-        tokens: Its capacity in tokens, on all nodes together.
-        pays_from: Number of typical sequences at a time from which it pays: one more than the GPUs' cache holds.
-        sequences: Typical sequences that keep their prefix in the GPUs' cache or in the host cache.
-    """
+    """What a host cache holds."""
 
     bytes: int
+    """Its size on each node, all ranks together."""
     token: int
+    """Bytes of one token, all ranks that share one copy of the attention together."""
     tokens: int
+    """Its capacity in tokens, on all nodes together."""
     pays_from: int
+    """Number of typical sequences at a time from which it pays: one more than the GPUs' cache holds."""
     sequences: int
+    """Typical sequences that keep their prefix in the GPUs' cache or in the host cache."""
 
 
 def host_cache(size: int, *, token: int, ranks: int, nodes: int, sequence: int, kept: int) -> HostCache:

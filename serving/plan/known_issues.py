@@ -38,83 +38,80 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True)
 class Setup:
-    """Configuration of a server before its start.
-
-    Attributes:
-        engine: The engine.
-        vendor: Manufacturer of the GPUs.
-        architecture: Architecture of the GPUs.
-        precision: Precision of the weights.
-        context: Context window in tokens.
-        version: Version of the engine; None means any version at or above the minimum.
-        kv_dtype: Type of the KV cache as the engine's option spells it.
-        index_dtype: Type of the index keys as the engine's option spells it.
-        rope: How positions beyond the native ones are configured.
-        block_size: Tokens of one block of the KV cache; None means the engine's default.
-        text_only: True if the server accepts no images.
-        encoder_parallel: True if the vision encoder runs data-parallel.
-        prefix_caching: True if the prefix cache is on.
-        attention_backend: Attention backend; None is the engine's choice.
-        moe_backend: Backend of the experts; None is the engine's choice.
-        parser: Name of the tool call parser.
-        nodes: Number of machines.
-        tp: Tensor-parallel size.
-        dp: Data-parallel size.
-        trust_remote_code: True if the checkpoint's own code runs.
-        assumed_parameters: Number of parameters that the memory estimate uses.
-        draft_method: Method of speculative decoding; None without it.
-        draft_kv_heads: KV heads of the draft; None if unknown.
-        draft_backend: Attention backend of the draft; None is the engine's choice.
-        draft_synthetic: True if the engine accepts drafted tokens at random.
-        offload: What keeps the KV cache in the machine's memory; None without that.
-        load_failure: What happens if a block cannot be loaded from there; None is the engine's default.
-        hisparse: True if SGLang moves parts of the context that attention does not choose to the machine's memory.
-        pp: Pipeline-parallel size.
-        max_num_seqs: Sequences in one step; None if unknown.
-        random_weights: True if the engine makes up random weights.
-        msa: True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton.
-        index_cache: True if layers take over the choice of blocks of other layers.
-        lora: True if the engine loads LoRA adapters.
-        gpu: Name of the kind of GPU; empty if unknown.
-        env: Environment variables.
-    """
+    """Configuration of a server before its start."""
 
     engine: EngineKind
+    """The engine."""
     vendor: Vendor
+    """Manufacturer of the GPUs."""
     architecture: Architecture
+    """Architecture of the GPUs."""
     precision: Precision
+    """Precision of the weights."""
     context: int
+    """Context window in tokens."""
     version: str | None = None
+    """Version of the engine; None means any version at or above the minimum."""
     kv_dtype: str = "auto"
+    """Type of the KV cache as the engine's option spells it."""
     index_dtype: str = "bf16"
+    """Type of the index keys as the engine's option spells it."""
     rope: Rope = Rope.NATIVE
+    """How positions beyond the native ones are configured."""
     block_size: int | None = BLOCK
+    """Tokens of one block of the KV cache; None means the engine's default."""
     text_only: bool = True
+    """True if the server accepts no images."""
     encoder_parallel: bool = False
+    """True if the vision encoder runs data-parallel."""
     prefix_caching: bool = True
+    """True if the prefix cache is on."""
     attention_backend: str | None = None
+    """Attention backend; None is the engine's choice."""
     moe_backend: str | None = None
+    """Backend of the experts; None is the engine's choice."""
     parser: str | None = None
+    """Name of the tool call parser."""
     nodes: int = 1
+    """Number of machines."""
     tp: int = 1
+    """Tensor-parallel size."""
     dp: int = 1
+    """Data-parallel size."""
     trust_remote_code: bool = False
+    """True if the checkpoint's own code runs."""
     assumed_parameters: float | None = None
+    """Number of parameters that the memory estimate uses."""
     draft_method: str | None = None
+    """Method of speculative decoding; None without it."""
     draft_kv_heads: int | None = None
+    """KV heads of the draft; None if unknown."""
     draft_backend: str | None = None
+    """Attention backend of the draft; None is the engine's choice."""
     draft_synthetic: bool = False
+    """True if the engine accepts drafted tokens at random."""
     offload: str | None = None
+    """What keeps the KV cache in the machine's memory; None without that."""
     load_failure: str | None = None
+    """What happens if a block cannot be loaded from there; None is the engine's default."""
     hisparse: bool = False
+    """True if SGLang moves parts of the context that attention does not choose to the machine's memory."""
     pp: int = 1
+    """Pipeline-parallel size."""
     max_num_seqs: int | None = None
+    """Sequences in one step; None if unknown."""
     random_weights: bool = False
+    """True if the engine makes up random weights."""
     msa: bool = False
+    """True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton."""
     index_cache: bool = False
+    """True if layers take over the choice of blocks of other layers."""
     lora: bool = False
+    """True if the engine loads LoRA adapters."""
     gpu: str = ""
+    """Name of the kind of GPU; empty if unknown."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables."""
 
 
 _SETTINGS = tuple(one.name for one in fields(Setup))

@@ -77,15 +77,12 @@ _WEIGHT_BYTES = {
 
 @dataclass(frozen=True)
 class LayerCounts:
-    """Number of layers of each kind; all widths are M3's.
-
-    Attributes:
-        dense: Layers with dense attention and a dense feed-forward part.
-        sparse: Layers with sparse attention and experts.
-    """
+    """Number of layers of each kind; all widths are M3's."""
 
     dense: int = 3
+    """Layers with dense attention and a dense feed-forward part."""
     sparse: int = 57
+    """Layers with sparse attention and experts."""
 
     @property
     def layers(self) -> int:
@@ -100,18 +97,16 @@ M3 = LayerCounts()
 class Split:
     """How a model is spread over GPUs.
 
-    Attributes:
-        tp: GPUs that share one copy of the attention.
-        dp: Copies of the attention. The experts are spread over all `tp * dp` GPUs.
-        ep: True if each GPU has whole experts, False if it has a slice of each; the bytes are the same.
-
     Raises:
         ValueError: vLLM's model does not support `tp`, or `dp` is less than 1.
     """
 
     tp: int = 1
+    """GPUs that share one copy of the attention."""
     dp: int = 1
+    """Copies of the attention. The experts are spread over all `tp * dp` GPUs."""
     ep: bool = False
+    """True if each GPU has whole experts, False if it has a slice of each; the bytes are the same."""
 
     def __post_init__(self) -> None:
         if not (possible_tp(self.tp) and self.dp >= 1):
@@ -218,19 +213,16 @@ _CONTEXT = GIB
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch sizes that an engine is prepared for.
-
-    Attributes:
-        tokens: Tokens of one step.
-        sequences: Sequences in one step.
-        graphs: Batch sizes of the captured CUDA graphs.
-        drafted: Tokens of each sequence that a draft proposes and M3 verifies in one step; 0 without a draft.
-    """
+    """Batch sizes that an engine is prepared for."""
 
     tokens: int = 8192
+    """Tokens of one step."""
     sequences: int = 8
+    """Sequences in one step."""
     graphs: tuple[int, ...] = (1, 2, 4, 8)
+    """Batch sizes of the captured CUDA graphs."""
     drafted: int = 0
+    """Tokens of each sequence that a draft proposes and M3 verifies in one step; 0 without a draft."""
 
 
 def other_bytes(shape: LayerCounts, split: Split, batch: Batch, *, vision: bool) -> int:
@@ -256,24 +248,20 @@ def outside_bytes(split: Split, batch: Batch, context: int) -> int:
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Memory of one GPU, in bytes.
-
-    Attributes:
-        total: Memory as a process sees it.
-        allowed: Memory that the engine may use: utilisation times `total`, the sum of `weights`, `other` and
-            `kv`.
-        weights: Weights.
-        other: Activations, CUDA graphs and buffers.
-        kv: KV cache; negative if the rest exceeds `allowed`.
-        token: KV cache of one token.
-    """
+    """Memory of one GPU, in bytes."""
 
     total: int
+    """Memory as a process sees it."""
     allowed: int
+    """Memory that the engine may use: utilisation times `total`, the sum of `weights`, `other` and `kv`."""
     weights: int
+    """Weights."""
     other: int
+    """Activations, CUDA graphs and buffers."""
     kv: int
+    """KV cache; negative if the rest exceeds `allowed`."""
     token: int
+    """KV cache of one token."""
 
     @property
     def tokens(self) -> int:

@@ -78,31 +78,28 @@ CHANGES = rows(ChangeRow, "changes")
 
 @dataclass(frozen=True)
 class RecipeChange:
-    """One change to a recipe, or a choice of the recipe that is deliberately kept.
-
-    Attributes:
-        what: Short name of the change.
-        reason: Why the change is made, in one sentence.
-        source: Where the reason comes from.
-        added: Options that are new.
-        changed: Pairs of an option: as it was and as it becomes.
-        dropped: Options that are removed.
-        kept: Options that stay on purpose.
-        env: Environment variables to set; None removes a variable.
-        files: Text of files to write beside the command, by name.
-        packages: Packages to install beside the engine.
-    """
+    """One change to a recipe, or a choice of the recipe that is deliberately kept."""
 
     what: str
+    """Short name of the change."""
     reason: str
+    """Why the change is made, in one sentence."""
     source: str
+    """Where the reason comes from."""
     added: tuple[Option, ...] = ()
+    """Options that are new."""
     changed: tuple[tuple[Option, Option], ...] = ()
+    """Pairs of an option: as it was and as it becomes."""
     dropped: tuple[Option, ...] = ()
+    """Options that are removed."""
     kept: tuple[Option, ...] = ()
+    """Options that stay on purpose."""
     env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    """Environment variables to set; None removes a variable."""
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Text of files to write beside the command, by name."""
     packages: tuple[str, ...] = ()
+    """Packages to install beside the engine."""
 
 
 def overlay(

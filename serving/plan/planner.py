@@ -75,38 +75,36 @@ _MSA_SHARE = 0.94  # the same in the recipe for one node
 class PlanRequest:
     """What the user wants from a server.
 
-    Attributes:
-        context: Context window in tokens.
-        concurrency: Number of sequences of typical length that the cache must hold at the same time.
-        typical: Length in tokens of a typical sequence (90th percentile of the work); None means the whole
-            context.
-        precision: Precision of the weights; None allows any.
-        engine: Engine; None allows any.
-        vision: Whether the server must accept images.
-        shape: Layers of the checkpoint, if they differ from M3's.
-        draft_use: Whether the server uses a draft; "auto" means if it pays, nothing else gets worse, and it needs no
-            download. A draft is a third party's, so only the user decides about its download.
-        draft: The draft.
-        draft_here: Whether the draft is on the machine.
-        host_cache: Size in bytes of a KV cache in each machine's memory; 0 for none.
-        version: Installed version of vLLM, whose features the plan may use; None allows those of any version.
-
     Raises:
         ValueError: The context, the typical length or the concurrency is out of range.
     """
 
     context: int = NATIVE_CONTEXT
+    """Context window in tokens."""
     concurrency: int = 1
+    """Number of sequences of typical length that the cache must hold at the same time."""
     typical: int | None = None
+    """Length in tokens of a typical sequence (90th percentile of the work); None means the whole context."""
     precision: Precision | None = None
+    """Precision of the weights; None allows any."""
     engine: EngineKind | None = None
+    """Engine; None allows any."""
     vision: bool = False
+    """Whether the server must accept images."""
     shape: LayerCounts = M3
+    """Layers of the checkpoint, if they differ from M3's."""
     draft_use: DraftUse = DraftUse.OFF
+    """Whether the server uses a draft; "auto" means if it pays, nothing else gets worse, and it needs no
+    download. A draft is a third party's, so only the user decides about its download.
+    """
     draft: Draft = GQA_DRAFT
+    """The draft."""
     draft_here: bool = False
+    """Whether the draft is on the machine."""
     host_cache: int = 0
+    """Size in bytes of a KV cache in each machine's memory; 0 for none."""
     version: str | None = None
+    """Installed version of vLLM, whose features the plan may use; None allows those of any version."""
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
@@ -135,19 +133,18 @@ def _hosted_price() -> float:
 class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
 
-    Attributes:
-        gpu_hour: Price of one GPU for an hour; None takes the on-demand price of the GPU table.
-        tokens_per_second: Output tokens a second of the whole server; None takes the measured value, if this
-            very plan was measured.
-        hosted: Price of a million output tokens at the hosted API.
-
     Raises:
         ValueError: A value is negative or not finite.
     """
 
     gpu_hour: float | None = None
+    """Price of one GPU for an hour; None takes the on-demand price of the GPU table."""
     tokens_per_second: float | None = None
+    """Output tokens a second of the whole server; None takes the measured value, if this very plan was
+    measured.
+    """
     hosted: float = field(default_factory=_hosted_price)
+    """Price of a million output tokens at the hosted API."""
 
     def __post_init__(self) -> None:
         for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
@@ -157,31 +154,28 @@ class HardwarePrices:
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of a plan; None means unknown. Spot prices change often.
-
-    Attributes:
-        dollars_per_hour: Price of all GPUs for an hour.
-        spot_dollars_per_hour: The same at spot prices.
-        price_source: Where the price comes from.
-        tokens_per_second: Output tokens a second: given, or of one stream if this very plan was measured.
-        throughput_source: Where `tokens_per_second` comes from, or else `stream_tokens_per_second`.
-        stream_tokens_per_second: Output tokens a second of one stream as long as the typical sequence; an estimate if
-            this very plan was not measured.
-        dollars_per_million: Dollars for a million output tokens.
-        hosted_dollars_per_million: Price of a million output tokens at the hosted API.
-        breakeven_tokens_per_second: Output tokens a second above which the plan is cheaper than the hosted
-            API.
-    """
+    """Cost of a plan; None means unknown. Spot prices change often."""
 
     dollars_per_hour: float | None
+    """Price of all GPUs for an hour."""
     spot_dollars_per_hour: float | None
+    """The same at spot prices."""
     price_source: str
+    """Where the price comes from."""
     tokens_per_second: float | None
+    """Output tokens a second: given, or of one stream if this very plan was measured."""
     throughput_source: str
+    """Where `tokens_per_second` comes from, or else `stream_tokens_per_second`."""
     stream_tokens_per_second: float | None
+    """Output tokens a second of one stream as long as the typical sequence; an estimate if this very plan was
+    not measured.
+    """
     dollars_per_million: float | None
+    """Dollars for a million output tokens."""
     hosted_dollars_per_million: float
+    """Price of a million output tokens at the hosted API."""
     breakeven_tokens_per_second: float | None
+    """Output tokens a second above which the plan is cheaper than the hosted API."""
 
 
 NO_COST = Cost(None, None, "unknown", None, "not measured", None, None, 0.0, None)
@@ -190,29 +184,26 @@ NO_COST = Cost(None, None, "unknown", None, "not measured", None, None, 0.0, Non
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of each GPU, in bytes.
-
-    Attributes:
-        total: Memory as a process sees it.
-        allowed: Memory that the engine may use: the sum of `weights`, `other` and `kv`.
-        weights: Weights.
-        other: Activations, CUDA graphs and buffers.
-        kv: KV cache.
-        kv_spare: Part of `kv` that one sequence as long as the context does not use.
-        free: Memory that the engine does not use.
-        outside_spare: Part of `free` that nothing in the estimate needs.
-        measured_total: True if we measured `total` on this kind of GPU.
-    """
+    """Memory of each GPU, in bytes."""
 
     total: int
+    """Memory as a process sees it."""
     allowed: int
+    """Memory that the engine may use: the sum of `weights`, `other` and `kv`."""
     weights: int
+    """Weights."""
     other: int
+    """Activations, CUDA graphs and buffers."""
     kv: int
+    """KV cache."""
     kv_spare: int
+    """Part of `kv` that one sequence as long as the context does not use."""
     free: int
+    """Memory that the engine does not use."""
     outside_spare: int
+    """Part of `free` that nothing in the estimate needs."""
     measured_total: bool
+    """True if we measured `total` on this kind of GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,29 +410,26 @@ _FIELDS = {"max_model_len": "context", "kv_cache_dtype": "kv_dtype"}
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a precision cannot be served.
-
-    Attributes:
-        precision: The precision.
-        reason: The reason, with numbers.
-        tp: Tensor-parallel size of the layout that came nearest.
-        weights: Bytes of weights on each GPU.
-        other: Bytes on each GPU for activations, CUDA graphs and buffers.
-        allowed: Bytes on each GPU that the engine may use.
-        lacking: Bytes of KV cache that are missing on each GPU.
-        kv_tokens: Longest context that the cache would hold, in tokens; 0 if not even the weights fit.
-        trap: Name of the trap that forbids the layout; None if memory is the reason.
-    """
+    """Why a precision cannot be served."""
 
     precision: Precision
+    """The precision."""
     reason: str
+    """The reason, with numbers."""
     tp: int
+    """Tensor-parallel size of the layout that came nearest."""
     weights: int
+    """Bytes of weights on each GPU."""
     other: int
+    """Bytes on each GPU for activations, CUDA graphs and buffers."""
     allowed: int
+    """Bytes on each GPU that the engine may use."""
     lacking: int
+    """Bytes of KV cache that are missing on each GPU."""
     kv_tokens: int
+    """Longest context that the cache would hold, in tokens; 0 if not even the weights fit."""
     trap: str | None = None
+    """Name of the trap that forbids the layout; None if memory is the reason."""
 
 
 def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None) -> list[Plan]:
@@ -539,19 +527,16 @@ def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
 
 @dataclass(frozen=True)
 class _Profile:
-    """Memory settings of an engine. Both profiles were measured on four H200.
-
-    Attributes:
-        tight: True if the settings leave little reserve.
-        utilisation: Share of the memory for the engine.
-        batched: Tokens of one step.
-        sequences: Sequences in one step.
-    """
+    """Memory settings of an engine. Both profiles were measured on four H200."""
 
     tight: bool
+    """True if the settings leave little reserve."""
     utilisation: float
+    """Share of the memory for the engine."""
     batched: int
+    """Tokens of one step."""
     sequences: int
+    """Sequences in one step."""
 
 
 _PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))

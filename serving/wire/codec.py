@@ -54,17 +54,14 @@ Tools: TypeAlias = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call.
-
-    Attributes:
-        name: Name of the tool.
-        arguments: The arguments as JSON values.
-        raw: The markup from which the call was read.
-    """
+    """A tool call."""
 
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any]
+    """The arguments as JSON values."""
     raw: str = field(default="", compare=False)
+    """The markup from which the call was read."""
 
 
 @dataclass(frozen=True)

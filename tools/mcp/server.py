@@ -14,30 +14,26 @@ LEAST_KEY = 8
 
 @dataclass(frozen=True)
 class McpServer:
-    """How to start or reach an MCP server.
-
-    Attributes:
-        name: Name of the server.
-        command: Program and arguments of a server that is started here; otherwise `url` and `headers` are
-            set.
-        env: Variables in addition to the few that it inherits.
-        folder: Working directory of the process; None for a folder of the session.
-        url: Address of a server over HTTP.
-        headers: HTTP headers for each request.
-        sse: Whether to use the older HTTP transport, which has two addresses.
-        only: Names of the tools that are offered; None for all.
-        seconds: Timeout of one call, in seconds.
-    """
+    """How to start or reach an MCP server."""
 
     name: str
+    """Name of the server."""
     command: tuple[str, ...] = ()
+    """Program and arguments of a server that is started here; otherwise `url` and `headers` are set."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables in addition to the few that it inherits."""
     folder: Path | None = None
+    """Working directory of the process; None for a folder of the session."""
     url: str = ""
+    """Address of a server over HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    """HTTP headers for each request."""
     sse: bool = False
+    """Whether to use the older HTTP transport, which has two addresses."""
     only: frozenset[str] | None = None
+    """Names of the tools that are offered; None for all."""
     seconds: float = CALL_SECONDS
+    """Timeout of one call, in seconds."""
 
     def mask(self, text: str) -> str:
         """Replace this server's address, headers and variables in a text: users keep their keys there."""

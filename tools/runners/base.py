@@ -124,21 +124,18 @@ def place_of(ident: str) -> str:
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests that one command runs.
-
-    Attributes:
-        runner: Name of the runner.
-        root: Folder in which the command runs; empty for the repository's root.
-        evidence: Why the suite exists, for people: `scripts.test in package.json`.
-        options: Facts for the runner itself, such as the package manager.
-        work_tree: Absolute path of the repository in the sandbox.
-    """
+    """Tests that one command runs."""
 
     runner: str
+    """Name of the runner."""
     root: str = ""
+    """Folder in which the command runs; empty for the repository's root."""
     evidence: str = ""
+    """Why the suite exists, for people: `scripts.test in package.json`."""
     options: Mapping[str, str] = field(default_factory=dict)
+    """Facts for the runner itself, such as the package manager."""
     work_tree: str = ROOT
+    """Absolute path of the repository in the sandbox."""
 
     @property
     def name(self) -> str:
@@ -165,15 +162,12 @@ class Suite:
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits of a run, in seconds.
-
-    Attributes:
-        total: The whole run, build included.
-        per_test: One test.
-    """
+    """Time limits of a run, in seconds."""
 
     total: float = 300.0
+    """The whole run, build included."""
     per_test: float = 10.0
+    """One test."""
 
 
 @dataclass(frozen=True)
@@ -191,28 +185,26 @@ class Job:
 
 @dataclass(frozen=True)
 class Command:
-    """A command in the sandbox.
-
-    Attributes:
-        argv: Program and arguments.
-        cwd: Working directory.
-        env: Variables beside those of the sandbox and `CI=1`.
-        files: Files that are written before the command starts, outside the work tree: absolute path to content.
-        report: Absolute path of the report that the command writes, a new file; None if standard output is the report.
-        key_file: Absolute path of a file that gets a new random key, in hexadecimal. m3agent's reporter reads and deletes
-            it before it loads any code of the repository. See `m3agent.tools.runners.records`.
-        seconds: Time limit of this command; None for what is left of the whole run.
-        unit: Name of the unit that the command runs; empty if it runs several.
-    """
+    """A command in the sandbox."""
 
     argv: tuple[str, ...]
+    """Program and arguments."""
     cwd: str = "."
+    """Working directory."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of the sandbox and `CI=1`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    """Files that are written before the command starts, outside the work tree: absolute path to content."""
     report: str | None = None
+    """Absolute path of the report that the command writes, a new file; None if standard output is the report."""
     key_file: str | None = None
+    """Absolute path of a file that gets a new random key, in hexadecimal. m3agent's reporter reads and
+    deletes it before it loads any code of the repository. See `m3agent.tools.runners.records`.
+    """
     seconds: float | None = None
+    """Time limit of this command; None for what is left of the whole run."""
     unit: str = ""
+    """Name of the unit that the command runs; empty if it runs several."""
 
 
 @dataclass(frozen=True)
@@ -239,20 +231,18 @@ class Output:
 
 @dataclass(frozen=True)
 class Unit:
-    """A package, program or file that must report by itself.
-
-    Attributes:
-        name: First part of the ids of its tests: a path of the repository. If the unit reports no result, the unit
-            itself is a red test with this id.
-        built: Whether it could be built.
-        text: The compiler's first errors if it could not.
-        program: Absolute path of its program, if it is one.
-    """
+    """A package, program or file that must report by itself."""
 
     name: str
+    """First part of the ids of its tests: a path of the repository. If the unit reports no result, the unit
+    itself is a red test with this id.
+    """
     built: bool = True
+    """Whether it could be built."""
     text: str = ""
+    """The compiler's first errors if it could not."""
     program: str = ""
+    """Absolute path of its program, if it is one."""
 
     def registration(self) -> dict[str, Any]:
         """Return what the build system says about the tests of the unit, as JSON can hold it; empty if nothing."""
@@ -261,52 +251,43 @@ class Unit:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a test.
-
-    Attributes:
-        ident: `file::name`, with a path of the repository; without the suite's name.
-        outcome: The outcome.
-        text: Error text of a test that failed or could not run.
-    """
+    """The result of a test."""
 
     ident: str
+    """`file::name`, with a path of the repository; without the suite's name."""
     outcome: Outcome
+    """The outcome."""
     text: str = ""
+    """Error text of a test that failed or could not run."""
 
 
 @dataclass
 class Reading:
-    """What the reports of a run say.
-
-    Attributes:
-        results: The results in the order of the report. If an id occurs more than once, the worst outcome counts.
-        started: Ids of the tests that began.
-        planned: Names of the units that must report, as the runner itself listed them.
-        reported: Names of the units that reported their end.
-        ended: Whether the runner's own end record arrived.
-        problem: Why the results cannot be used, in one sentence; empty if nothing is wrong.
-        tampering: Signs that the code under test tampered with the run, as sentences.
-    """
+    """What the reports of a run say."""
 
     results: list[Result] = field(default_factory=list)
+    """The results in the order of the report. If an id occurs more than once, the worst outcome counts."""
     started: list[str] = field(default_factory=list)
+    """Ids of the tests that began."""
     planned: set[str] = field(default_factory=set)
+    """Names of the units that must report, as the runner itself listed them."""
     reported: set[str] = field(default_factory=set)
+    """Names of the units that reported their end."""
     ended: bool = False
+    """Whether the runner's own end record arrived."""
     problem: str = ""
+    """Why the results cannot be used, in one sentence; empty if nothing is wrong."""
     tampering: list[str] = field(default_factory=list)
+    """Signs that the code under test tampered with the run, as sentences."""
 
 
 class Ecosystem(ABC):
-    """The tests of a language: how their suites are found, and which files belong to them.
-
-    Attributes:
-        name: Its name, the start of suite names: letters, digits and hyphens.
-        language: Language of the tests, for people: `Go`.
-    """
+    """The tests of a language: how their suites are found, and which files belong to them."""
 
     name: ClassVar[str]
+    """Its name, the start of suite names: letters, digits and hyphens."""
     language: ClassVar[str]
+    """Language of the tests, for people: `Go`."""
 
     @abstractmethod
     def detect(self, tree: Tree) -> list[Suite]:

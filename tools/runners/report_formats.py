@@ -23,17 +23,14 @@ MOST_TEXT = 64 << 10
 
 @dataclass
 class Element:
-    """An element with its attributes, the text directly in it, and the elements in it.
-
-    Attributes:
-        ended: Whether its end tag arrived.
-    """
+    """An element with its attributes, the text directly in it, and the elements in it."""
 
     tag: str
     attributes: Mapping[str, str]
     text: str
     children: list[Element]
     ended: bool = False
+    """Whether its end tag arrived."""
 
     def get(self, name: str) -> str:
         """Return an attribute; empty if it is missing."""
@@ -110,21 +107,18 @@ _RED: dict[str, Outcome] = {"failure": "failed", "error": "error", "rerunFailure
 
 @dataclass(frozen=True)
 class Case:
-    """A test in a report.
-
-    Attributes:
-        group: Its class, or the name of its suite.
-        name: Its name.
-        file: The file that the report names; may be empty.
-        outcome: Its outcome.
-        text: Its error text, or why it was skipped.
-    """
+    """A test in a report."""
 
     group: str
+    """Its class, or the name of its suite."""
     name: str
+    """Its name."""
     file: str
+    """The file that the report names; may be empty."""
     outcome: Outcome
+    """Its outcome."""
     text: str
+    """Its error text, or why it was skipped."""
 
 
 def read_junit(content: bytes) -> tuple[list[Case], bool]:
@@ -171,38 +165,32 @@ _DIRECTIVE = re.compile(r"(?<!\\)#\s*(skip|todo)\S*\s*(.*)$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Point:
-    """A test in a report.
-
-    Attributes:
-        number: Its number.
-        name: Its description without directive; may be empty.
-        outcome: Its outcome; a test that is still to do is skipped.
-        text: What was printed after it, or why it was skipped.
-    """
+    """A test in a report."""
 
     number: int
+    """Its number."""
     name: str
+    """Its description without directive; may be empty."""
     outcome: Outcome
+    """Its outcome; a test that is still to do is skipped."""
     text: str = ""
+    """What was printed after it, or why it was skipped."""
 
 
 @dataclass
 class Tap:
-    """What a report says.
-
-    Attributes:
-        points: The tests.
-        planned: Number of tests that the plan names; None if there is no plan.
-        reason: Why all tests are skipped, if the plan says so.
-        disorder: What contradicts itself in the report, as sentences.
-        bail_out: Why the program gave up.
-    """
+    """What a report says."""
 
     points: list[Point] = field(default_factory=list)
+    """The tests."""
     planned: int | None = None
+    """Number of tests that the plan names; None if there is no plan."""
     reason: str = ""
+    """Why all tests are skipped, if the plan says so."""
     disorder: list[str] = field(default_factory=list)
+    """What contradicts itself in the report, as sentences."""
     bail_out: str = ""
+    """Why the program gave up."""
 
     @property
     def complete(self) -> bool:
