@@ -92,9 +92,9 @@ if [[ -z $uv ]]; then
     fi
     packages+=(python3-venv)
   fi
-  plan+=("install uv $uv_version into .setup/")
+  plan+=("install uv $uv_version into .setup/ (60 MB)")
 fi
-[[ -x .venv/bin/m3agent ]] || plan+=("install the Python packages of uv.lock into .venv/")
+[[ -x .venv/bin/m3agent ]] || plan+=("install the Python packages of uv.lock into .venv/ (1.2 GB with the developers' tools; about a minute)")
 
 no_engine() {
   die "no sandbox: $1, and bubblewrap $bwrap_said; $2."
@@ -138,7 +138,7 @@ if [[ $want == all ]]; then
   case $engine in
     install)
       packages+=(docker.io iptables ca-certificates bubblewrap)
-      plan+=("install a Docker engine (with bubblewrap as a second choice), and start it")
+      plan+=("install a Docker engine (with bubblewrap as a second choice; 260 MB), and start it")
       ;;
     start) plan+=("start the Docker engine, which is installed but does not answer") ;;
   esac

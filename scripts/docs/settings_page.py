@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "settings.md"
 API = ROOT / "agent" / "api.py"
 HEAD = """\
-| setting | flag | variable | default | what it does | may a repository set it? |
-|---|---|---|---|---|---|
+| setting | default | what it does | may a repository set it? |
+|---|---|---|---|
 """
 REPOSITORY = {"no": "no", "ignored": "no; it is ignored", "unset": "if yours does not", "lower": "only lower"}
 
@@ -30,13 +30,13 @@ def table(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:
 
 
 def _cells(setting: DeclaredSetting) -> list[str]:
-    flag = " ".join(f"`{form}`" for form in setting.switch.split("/")) if setting.flag else ""
+    flag = "" if setting.flag else " (no flag)"
     default = setting.if_unset if setting.default is None else f"`{_plain(setting.default)}`"
     choices = (
         "" if len(setting.choices) < 2 else f"One of {', '.join(f'`{one}`' for one in setting.choices)}."
     )
     what = " ".join(part for part in (escaped(setting.help), choices, setting.more) if part)
-    return [f"`{setting.name}`", flag, f"`{setting.variable}`", default, what, REPOSITORY[setting.repository]]
+    return [f"`{setting.name}`{flag}", default, what, REPOSITORY[setting.repository]]
 
 
 def arguments(settings: Mapping[str, DeclaredSetting] = SETTINGS) -> str:

@@ -163,13 +163,13 @@ def test_a_declared_setting_is_an_argument_and_a_row() -> None:
         "    word: str",
     ]
     assert settings_page.table(new).splitlines()[2:] == [
-        "| `colour` | `--colour` | `M3AGENT_COLOUR` | `red` | Colour of it. One of `red`, `blue`. See [there](there.md). | if yours does not |",
-        "| `depth` | `--depth` | `M3AGENT_DEPTH` | none | Limit of depth. | only lower |",
-        "| `loud` | `--loud` `--no-loud` | `M3AGENT_LOUD` | `true` | Make a noise. | no |",
-        r"| `quick` | `--quick` | `M3AGENT_QUICK` | `false` | Leave out a\|b. | no |",
-        "| `ratio` |  | `M3AGENT_RATIO` | `0.5` | Share of it. | no |",
-        "| `side` | `--side` | `M3AGENT_SIDE` | `left` | Side of it. One of `left`, `right`. | no |",
-        "| `word` | `--word` | `M3AGENT_WORD` |  | A word. | no |",
+        "| `colour` | `red` | Colour of it. One of `red`, `blue`. See [there](there.md). | if yours does not |",
+        "| `depth` | none | Limit of depth. | only lower |",
+        "| `loud` | `true` | Make a noise. | no |",
+        r"| `quick` | `false` | Leave out a\|b. | no |",
+        "| `ratio` (no flag) | `0.5` | Share of it. | no |",
+        "| `side` | `left` | Side of it. One of `left`, `right`. | no |",
+        "| `word` |  | A word. | no |",
     ]
 
 
