@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from m3agent.agent.context.rules import OVER_BUDGET
 from m3agent.agent.context.types import Context
 from m3agent.agent.endpoint.choice import ModelServer
 from m3agent.agent.fix.request import FixRequest
@@ -59,10 +60,12 @@ async def warm(
     shared = await prepare(request, server, state, lambda _: None, say)
     context = shared.context
     assert context is not None, "only a resumed session has none"
-    if partial := [file.path for file in context.files if file.part not in WHOLE]:
+    partial = sum(file.part not in WHOLE for file in context.files)
+    left_out = sum(reason == OVER_BUDGET for _, reason in context.dropped)
+    if partial or left_out:
         raise UsageError(
-            f"{len(partial):,} of {len(context.files):,} files do not fit into the prompt whole: what a fix shows of them depends "
-            "on its issue, so nothing can be read beforehand. A larger --context-budget or window helps."
+            f"{partial + left_out:,} of {len(context.files) + left_out:,} files do not fit into the prompt whole: what a fix shows of them "
+            "depends on its issue, so nothing can be read beforehand. A larger --context-budget or window helps."
         )
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": context.text}]
     async with Client(shared.endpoint, api_key=shared.key) as client:

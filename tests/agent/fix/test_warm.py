@@ -30,18 +30,16 @@ def test_a_fix_begins_with_what_the_server_was_warmed_with(fixes: Fixes) -> None
     assert [chat.get(name) for name in same] == [first.get(name) for name in same]
 
 
-def test_a_repository_that_does_not_fit_whole_is_refused(fixes: Fixes) -> None:
-    files = {f"m{number}.py": f"def f{number}():\n    return {'1 + ' * 400}1\n" for number in range(30)}
-    repo = fixes.make_repo(files)
-    done = run(
-        "serve",
-        "warm",
-        "--repo",
-        str(repo),
-        "--endpoint",
-        fixes.model.url,
-        "--yes",
-        "--context-budget",
-        "8000",
-    )
+@pytest.mark.parametrize(
+    ("suffix", "text"),
+    [
+        ("py", "def f():\n    return {}1\n".format("1 + " * 400)),
+        ("txt", "Nothing here has signatures.\n" * 60),
+    ],
+    ids=["in part", "left out"],
+)
+def test_a_repository_that_does_not_fit_whole_is_refused(fixes: Fixes, suffix: str, text: str) -> None:
+    repo = fixes.make_repo({f"m{number}.{suffix}": text for number in range(30)})
+    options = ["--endpoint", fixes.model.url, "--yes", "--context-budget", "8000"]
+    done = run("serve", "warm", "--repo", str(repo), *options)
     assert (done.returncode, fixes.chats) == (2, [])
