@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -190,7 +189,8 @@ def _write(folder: Path, record: Record) -> None:
 
 
 def _forget(sessions: Path) -> None:
-    """Remove the sessions that began long ago."""
-    for folder in sessions.iterdir():
-        if time.time() - folder.stat().st_mtime > 86400 * MOST_DAYS:
+    """Remove the sessions that began long before the last one. A file server's clock may differ from this machine's."""
+    began = {folder: folder.stat().st_mtime for folder in sessions.iterdir()}
+    for folder, moment in began.items():
+        if max(began.values()) - moment > 86400 * MOST_DAYS:
             shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,10 @@ def touch(state: Path, image: str, api: Any = None) -> None:
         with contextlib.suppress(APIError):
             api.tag(image, *image.split(":"))
     with contextlib.suppress(OSError):  # if the state folder is not writable, only the order is lost
-        (folder(state) / f"{image.partition(':')[2]}.used").touch()
+        used = folder(state) / f"{image.partition(':')[2]}.used"
+        used.touch()
+        now = time.time()  # not the clock of a file server: others compare it with the engine's
+        os.utime(used, (now, now))
 
 
 def folder(state: Path) -> Path:

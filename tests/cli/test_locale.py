@@ -13,7 +13,10 @@ import pytest
 from tests.command_line import run
 from tests.conftest import git
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not sys.prefix.isascii(), reason="Python cannot read its own path in this locale"),
+]
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """Variables with which Python reads file names and writes text as ASCII."""

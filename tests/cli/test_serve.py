@@ -65,7 +65,8 @@ class Machine:
             made.mkdir()
         self.program("nvidia-smi", SMI)
         script = ROOT / "tests" / "servers" / "vllm_program.py"
-        self.program("vllm", f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {script} "$@"\n')
+        words = shlex.join([f"PYTHONPATH={ROOT}", sys.executable, str(script)])
+        self.program("vllm", f'#!/bin/sh\nexec env {words} "$@"\n')
         self.model = folder_of(
             folder,
             with_text(moe_layer_freq=[0, 1], sparse_attention_config={"sparse_attention_freq": [0, 1]}),

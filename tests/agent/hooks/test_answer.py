@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +176,15 @@ def test_the_command_runs_the_tests(repo: Path) -> None:
     assert answer["decision"] == "block"
     assert DOUBLE in answer["reason"]
     assert "test_add" not in answer["reason"], "it was red before"
+
+
+def test_sessions_that_began_long_before_the_last_are_forgotten(repo: Path, hook: Hook) -> None:
+    sessions = hook.state / module.FOLDER
+    for name, days in (("old", 15), ("recent", 13)):
+        event(hook, "start", repo, session=name)
+        [made] = sessions.iterdir() if name == "old" else set(sessions.iterdir()) - {sessions / "old"}
+        began = made.rename(sessions / name).stat().st_mtime
+        os.utime(sessions / name, (began, began - 86400 * days))
+    event(hook, "start", repo)
+    assert {each.name for each in sessions.iterdir()} >= {"recent"}
+    assert not (sessions / "old").exists()
