@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, is_within, topmost, words_of
-from m3agent.tools.runners.path_rules import CI
+from m3agent.tools.runners.path_rules import RULES
 from m3agent.tools.runners.programs import (
     Program,
     ProgramRunner,
@@ -202,7 +202,7 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
         and not _SPECIAL_BUILD.search(name)
     }
     said: dict[str, set[str]] = {}
-    for path in sorted(path for path in tree.paths if re.search(CI, path)):
+    for path in sorted(path for path in tree.paths if RULES["ci"].is_surrounding(path)):
         text = tree.text(path)
         plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
         for match in _ANY_VALUE.finditer(text):

@@ -22,7 +22,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.driver import reporter
 from m3agent.tools.runners.file_runner import FileRunner
-from m3agent.tools.runners.path_rules import JAVA_TEST_FOLDER
+from m3agent.tools.runners.path_rules import RULES
 
 _SOURCE = re.compile(r"(^|/)src/test/(java|kotlin|groovy)/(.+)\.(java|kt|groovy)$")
 _TEST_CLASS = re.compile(r"(^Test\w*|\w*(Test|Tests|TestCase|Spec))\.(java|kt|groovy)$")
@@ -48,7 +48,7 @@ class _Java(FileRunner):
         return topmost(
             folder
             for folder in folders
-            if not re.search(JAVA_TEST_FOLDER, f"{folder}/") and _tool(tree, folder) == self.name
+            if not RULES["java-folder"].is_test(f"{folder}/") and _tool(tree, folder) == self.name
         )
 
     def files(self, tree: Tree, root: str) -> list[str]:

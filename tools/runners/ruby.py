@@ -24,7 +24,6 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.driver import reporter
 from m3agent.tools.runners.file_runner import FileRunner, no_lock_file
-from m3agent.tools.runners.path_rules import RUBY_TEST
 
 TEST_FOLDERS = frozenset({"spec", "test", "tests", "features"})
 BUNDLE = {"BUNDLE_PATH": "vendor/bundle", "BUNDLE_DISABLE_SHARED_GEMS": "true"}
@@ -32,6 +31,7 @@ MOST_READ = 40
 """Most test files whose text decides which library they use."""
 _MANIFEST = re.compile(r"(Gemfile|Rakefile|\.rspec|[^/]+\.gemspec)$")
 _MINITEST = re.compile(r"(?i)minitest|ActiveSupport::TestCase|rails/test_help")
+_TEST = r"(_test|_spec)\.rb$|(^|/)test_[^/]*\.rb$"
 _RSPEC = re.compile(r"\bRSpec\b|\brspec\b")
 
 
@@ -105,7 +105,7 @@ class Minitest(_Ruby):
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the test files, if they or the manifests name minitest and not only rspec."""
-        found = self.named(tree, root, RUBY_TEST)
+        found = self.named(tree, root, _TEST)
         specs = [path for path in found if path.endswith("_spec.rb")]
         if specs and _RSPEC.search(_texts(tree, root, specs)):
             found = [path for path in found if not path.endswith("_spec.rb")]

@@ -31,7 +31,7 @@ from m3agent.tools.runners.javascript.detect import find_suites
 from m3agent.tools.runners.javascript.manifest import restored_manifest
 from m3agent.tools.runners.javascript.packages import preparation
 from m3agent.tools.runners.javascript.set_up import set_up_files
-from m3agent.tools.runners.path_rules import JS, JS_NAMES, is_code
+from m3agent.tools.runners.path_rules import JS, RULES, is_code
 from m3agent.tools.runners.records import read_records
 
 Dropped = Mapping[str, bool]
@@ -104,8 +104,8 @@ class JavaScriptRunner(Runner):
 
     def is_target(self, path: str) -> bool:
         """Return whether the runner can run a file by itself."""
-        named = re.search(rf"(^|/)__tests__/|{JS_NAMES}", path)
-        return is_code(path) and bool(named if self.needs_names else JS.is_test(path))
+        named = "/__tests__/" in f"/{path}" or RULES["js-names"].is_test(path)
+        return is_code(path) and (named if self.needs_names else JS.is_test(path))
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return the one command that runs the targets."""
