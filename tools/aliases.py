@@ -40,9 +40,7 @@ class Meaning:
     """How a call is read."""
 
     tool: str
-    """Name of the tool that runs it."""
     arguments: dict[str, Any]
-    """The tool's arguments."""
     note: str = ""
     """Tells the model which tool was called; empty if the call was right."""
 

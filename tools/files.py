@@ -226,10 +226,7 @@ async def store(context: CallContext, path: str, file: TextFile | None, text: st
     """Write a file's new text as the file stores text; return the result with notes that matter for the work.
 
     Args:
-        context: The surroundings of the call.
-        path: The file's path.
         file: The file as it was; None if it is new or held no text.
-        text: The new text, with its line ends.
         done: What was done. `{size}` stands for the number of bytes.
     """
     try:

@@ -15,12 +15,7 @@ ALIKE = 0.6  # least similarity of two names, from 0 to 1
 
 
 def near_paths(path: str, files: Collection[str]) -> list[str]:
-    """Return test files, and folders with such files, whose names are like a path; best first.
-
-    Args:
-        path: The path that was asked for.
-        files: All files of the repository.
-    """
+    """Return test files, and folders with such files, whose names are like a path; best first."""
     tests = [file for file in files if file.endswith(".py") and "test" in file.lower()]
     folders = {str(folder) for file in tests for folder in PurePosixPath(file).parents} - {"."}
     candidates = tests if path.endswith(".py") else [*folders, *tests]

@@ -37,7 +37,6 @@ class Replaced:
     """A text in which a passage was replaced."""
 
     text: str
-    """The whole new text."""
     how: str = ""
     """How the passage was read, if it was not in the text as it was given."""
 
@@ -51,8 +50,6 @@ def replace(content: str, old: str, new: str, *, every: bool = False) -> Replace
 
     Args:
         content: The text, with any line ends.
-        old: The passage to replace.
-        new: The text in its place.
         every: Replace the passage wherever it occurs as it is.
 
     Returns:

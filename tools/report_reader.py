@@ -29,7 +29,6 @@ class Reading:
     errors: dict[str, str] = field(default_factory=dict)
     """Error texts of the tests that failed or could not run, by id."""
     running: str | None = None
-    """Id of the test that began and did not end."""
     status: str | None = None
     """Exit status of the run; None if it did not come to its end."""
     stopped: bool = False
@@ -37,9 +36,7 @@ class Reading:
     executed: ExecutionMap | None = None
     """Which functions each test executed, if that was recorded."""
     signs: Signs = NO_SIGNS
-    """Signs of tampering."""
     arguments: tuple[str, ...] = ()
-    """What pytest was started with."""
 
     @property
     def ended(self) -> bool:

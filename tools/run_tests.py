@@ -85,13 +85,9 @@ async def run_program(
     """Run a test program and read its report.
 
     Args:
-        sandbox: The sandbox.
         program: The program's last module.
         request: What the module's `main` gets.
-        timeout: Time limit, in seconds.
         interpreter: Python and its options.
-        env: More environment variables.
-        log: File for the complete output.
         most: Most bytes of the report that are read.
         bytecode, keep_bytecode: As for `run_in_sandbox`; only the runner of pytest and unittest uses them.
 
@@ -145,12 +141,8 @@ async def run_variants(
     """Run tests with each variant of their files, and return what each report says. For pytest only.
 
     Args:
-        sandbox: The sandbox.
         variants: The variants, in the order in which they run.
-        only: Ids of the tests.
-        per_test: Time limit of one test, in seconds.
         seconds: Time after which no further test starts.
-        interpreter, env, log, bytecode: As for `run_program`.
         options: More options of pytest.
 
     Raises:
@@ -217,12 +209,9 @@ async def run_in_sandbox(
     """Run tests and read the runner's report.
 
     Args:
-        sandbox: The sandbox.
         targets: Files, node ids or folders. Missing ones are left out if others exist. No target, or ".", means those
             that the repository's settings name.
         framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
-        timeout: Time limit of the run, in seconds.
-        log: File for the complete output.
         only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
             for all. Unknown ids are ignored. For pytest only.
         ignore: Paths of files whose tests do not run. For pytest only.

@@ -14,13 +14,11 @@ class Selection:
     """The tests of one run; by default all tests."""
 
     targets: Sequence[str] = (".",)
-    """Files or folders."""
     only: Collection[str] = ()
     """Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for
     all.
     """
     ignore: Collection[str] = ()
-    """Paths of files whose tests do not run."""
     skip: Collection[str] = ()
     """Ids of tests, functions, classes or files that do not run."""
     seconds: float | None = None

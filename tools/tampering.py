@@ -12,9 +12,8 @@ class Reached:
     """A place in the work tree whose code read something inside of the interpreter."""
 
     path: str
-    """Path of the file."""
     line: int
-    """Line number, from 1."""
+    """From 1."""
     name: str
     """What it read, such as `tb_frame` or `gc.get_objects`."""
 
@@ -24,7 +23,6 @@ class Hook:
     """A function of the work tree that pytest calls as a hook."""
 
     path: str
-    """Path of its file."""
     name: str
     """Name of the hook, such as `pytest_runtest_makereport`."""
     place: str
@@ -36,7 +34,6 @@ class Signs:
     """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`)."""
 
     forged: tuple[str, ...] = ()
-    """What it found."""
     hooks: tuple[Hook, ...] = ()
     """Functions of the work tree that pytest calls as hooks."""
     canaries: tuple[int, int] | None = None

@@ -46,7 +46,6 @@ def runs_tests(program: str, language: str = "") -> bool:
     """Return whether a program starts a known test runner.
 
     Args:
-        program: The source of the program.
         language: `python` or `bash`; empty if the call does not name it.
     """
     program = program[:MOST_READ]

@@ -41,7 +41,6 @@ class TestReport:
     seconds: float
     exit: int
     output: str
-    """Text that the test process printed."""
     truncated: bool
     """Whether the sandbox dropped a part of that text."""
     stopped: bool = False

@@ -37,18 +37,13 @@ async def run_tests(
     """Run tests of several suites, one suite after the other, and return one report.
 
     Args:
-        sandbox: The sandbox.
         suites: The suites that the repository has. Those without a selected test do not run.
-        tree: The files in the sandbox.
-        selection: The tests.
         timeout: Time limit of each suite, in seconds.
         per_test: Time limit of one test, in seconds; None for a share of `timeout`.
         log: File for the complete output; each further suite has one with its number.
         record: When to begin to record which functions each test executes, for Python's tests.
-        guarded: As for `run_in_sandbox`.
         among: All suites of the repository, which decide how ids start; empty if they are `suites`.
         env: Further variables of the tests of other languages than Python.
-        bytecode, keep_bytecode: As for `run_in_sandbox`.
 
     Raises:
         SandboxError: The sandbox itself failed. A failing or hanging test does not raise.

@@ -39,9 +39,7 @@ def meant_path(path: str, root: str, files: Collection[str]) -> str:
     path, the longest end that names a file of the work tree counts; it must name a folder, too.
 
     Args:
-        path: The path as the model wrote it.
         root: Absolute path of the work tree.
-        files: The files of the work tree.
 
     Raises:
         PathEscapes: The path is in git's own folder, or outside the work tree.

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import ctypes
 import glob
-import importlib
 import json
 import os
 import signal
@@ -39,13 +38,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from m3agent.tools.in_sandbox.record_writer import RecordWriter
-else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
-    RecordWriter = importlib.import_module("record_writer").RecordWriter
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
+
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
 
 KEEP = 256 << 10  # bytes kept of the head, and of the tail, of a program's output
 MOST_FILE = 8 << 20  # bytes of a file that is returned

@@ -80,7 +80,6 @@ class McpServers:
 
         Args:
             name: The tool's name for the model.
-            arguments: Arguments of the call.
             log: File for the whole answer, if it is too long to show.
 
         Raises:

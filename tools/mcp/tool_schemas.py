@@ -45,10 +45,7 @@ def offered(
     """Return the tools to offer, and a sentence for each tool that is left out.
 
     Args:
-        server: Name of the server.
-        tools: The tools that it listed.
         only: Names of the tools that may be offered; None for all.
-        clean: Function that every text passes through.
 
     Returns:
         By public name, in the order of the tools' own names: the tool's own name and its entry for a

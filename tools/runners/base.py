@@ -127,7 +127,6 @@ class Suite:
     """Tests that one command runs."""
 
     runner: str
-    """Name of the runner."""
     root: str = ""
     """Folder in which the command runs; empty for the repository's root."""
     evidence: str = ""
@@ -165,9 +164,7 @@ class Limits:
     """Time limits of a run, in seconds."""
 
     total: float = 300.0
-    """The whole run, build included."""
     per_test: float = 10.0
-    """One test."""
 
 
 @dataclass(frozen=True)
@@ -188,9 +185,7 @@ class Command:
     """A command in the sandbox."""
 
     argv: tuple[str, ...]
-    """Program and arguments."""
     cwd: str = "."
-    """Working directory."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the sandbox and `CI=1`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -238,7 +233,6 @@ class Unit:
     itself is a red test with this id.
     """
     built: bool = True
-    """Whether it could be built."""
     text: str = ""
     """The compiler's first errors if it could not."""
     program: str = ""
@@ -256,7 +250,6 @@ class Result:
     ident: str
     """`file::name`, with a path of the repository; without the suite's name."""
     outcome: Outcome
-    """The outcome."""
     text: str = ""
     """Error text of a test that failed or could not run."""
 
@@ -268,7 +261,6 @@ class Reading:
     results: list[Result] = field(default_factory=list)
     """The results in the order of the report. If an id occurs more than once, the worst outcome counts."""
     started: list[str] = field(default_factory=list)
-    """Ids of the tests that began."""
     planned: set[str] = field(default_factory=set)
     """Names of the units that must report, as the runner itself listed them."""
     reported: set[str] = field(default_factory=set)
@@ -287,7 +279,6 @@ class Ecosystem(ABC):
     name: ClassVar[str]
     """Its name, the start of suite names: letters, digits and hyphens."""
     language: ClassVar[str]
-    """Language of the tests, for people: `Go`."""
 
     @abstractmethod
     def detect(self, tree: Tree) -> list[Suite]:
@@ -309,7 +300,6 @@ class Ecosystem(ABC):
         """Return whether a file decides how tests run. Verification undoes a patch's changes to it.
 
         Args:
-            path: The file.
             base: All paths of the tree without the patch.
         """
         return RULES[self.name].is_surrounding(path)
@@ -318,7 +308,6 @@ class Ecosystem(ABC):
         """Return the content of a file that decides how tests run, for a test run with the patch.
 
         Args:
-            path: The file.
             base, patched: Its content without and with the patch; None where it is missing.
 
         Returns:
@@ -331,7 +320,6 @@ class Ecosystem(ABC):
 
         Args:
             path: The file. It does not belong to the tests as a whole.
-            code, tests: The two versions.
 
         Returns:
             None if neither version has tests.
@@ -349,8 +337,6 @@ class Runner(Ecosystem):
         """Return the smallest targets that contain the wanted tests; empty for the whole suite.
 
         Args:
-            suite: The suite.
-            tree: The files.
             wanted: Ids, files or folders, without the suite's name.
         """
         return ()

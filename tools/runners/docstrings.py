@@ -15,7 +15,6 @@ def with_docstrings(code: bytes, tests: bytes) -> bytes:
     """Return a Python file with the docstrings of another version, where one of both has examples.
 
     Args:
-        code: The file.
         tests: The version whose docstrings count.
 
     Raises:

@@ -15,9 +15,11 @@ from m3agent.util.portable_source import portable_file
 
 
 def sandbox_file(name: str) -> bytes:
-    """Return a file that is made for the inside of a sandbox."""
+    """Return a file that is made for the inside of a sandbox, where the files that it imports lie beside it."""
     path = Path(in_sandbox.__path__[0], name)
-    return portable_file(path).encode() if path.suffix == ".py" else path.read_bytes()
+    if path.suffix != ".py":
+        return path.read_bytes()
+    return portable_file(path).replace("from m3agent.tools.in_sandbox.", "from ").encode()
 
 
 def reporter(*names: str) -> bytes:

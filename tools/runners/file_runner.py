@@ -25,7 +25,6 @@ class FileRunner(Runner):
     """A runner that finds its tests by the names of their files. m3agent's reporter writes records, unless `read` is another."""
 
     evidence: ClassVar[str] = "{count} test files such as {first}"
-    """Why a suite exists, for people."""
     canaries: ClassVar[bool] = True
     """Whether the reporter runs tests that cannot pass."""
 
@@ -79,10 +78,7 @@ class FileRunner(Runner):
         """Return the command whose reporter writes records.
 
         Args:
-            job: The run.
-            argv: Program and arguments.
             files: Contents of the files that it needs, by their ends; of a list, each item is one line.
-            env: Variables.
         """
         contents = {
             self.path(job, end): "\n".join(content).encode() if isinstance(content, list) else content

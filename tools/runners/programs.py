@@ -133,7 +133,6 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
     """Return the command that executes steps (`m3agent.tools.in_sandbox.steps`).
 
     Args:
-        steps: The steps.
         work: Folder for the files that it needs.
         name: Name of its files in this folder.
     """
@@ -231,7 +230,6 @@ class ProgramRunner(Runner):
 
     language = "C/C++"
     manifest: ClassVar[str]
-    """Name of the manifest at a suite's root."""
     no_tests: ClassVar[str]
     """What is wrong with a build that succeeds and lists no tests."""
 
@@ -627,7 +625,6 @@ def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
     """Return the source file that a program's tests belong to; empty if it has none.
 
     Args:
-        sources: Its source files.
         names: Names of the program and of its test.
     """
     tests = [path for path in sources if C.is_test(path) and not path.endswith((".h", ".hpp"))]

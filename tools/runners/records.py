@@ -53,8 +53,6 @@ def read_records(suite: Suite, outputs: Sequence[Output], *, canaries: bool = Fa
     """Read the records of all commands of a run; it ended if each of them did.
 
     Args:
-        suite: The suite.
-        outputs: What the commands left behind.
         canaries: Whether the reporter runs canaries. If no record counts them, that is a sign of tampering.
     """
     reading = Reading(ended=bool(outputs))

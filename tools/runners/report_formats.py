@@ -30,7 +30,6 @@ class Element:
     text: str
     children: list[Element]
     ended: bool = False
-    """Whether its end tag arrived."""
 
     def get(self, name: str) -> str:
         """Return an attribute; empty if it is missing."""
@@ -110,13 +109,10 @@ class Case:
     """A test in a report."""
 
     group: str
-    """Its class, or the name of its suite."""
     name: str
-    """Its name."""
     file: str
     """The file that the report names; may be empty."""
     outcome: Outcome
-    """Its outcome."""
     text: str
     """Its error text, or why it was skipped."""
 
@@ -168,7 +164,6 @@ class Point:
     """A test in a report."""
 
     number: int
-    """Its number."""
     name: str
     """Its description without directive; may be empty."""
     outcome: Outcome
@@ -182,7 +177,6 @@ class Tap:
     """What a report says."""
 
     points: list[Point] = field(default_factory=list)
-    """The tests."""
     planned: int | None = None
     """Number of tests that the plan names; None if there is no plan."""
     reason: str = ""
@@ -190,7 +184,6 @@ class Tap:
     disorder: list[str] = field(default_factory=list)
     """What contradicts itself in the report, as sentences."""
     bail_out: str = ""
-    """Why the program gave up."""
 
     @property
     def complete(self) -> bool:

@@ -63,12 +63,7 @@ async def run_suite(
     """Run a suite, or a part of it.
 
     Args:
-        sandbox: The sandbox.
-        runner: The suite's runner.
-        suite: The suite.
-        tree: The files in the sandbox.
         wanted: Ids, files or folders, without the suite's name; empty for all tests. Others may run as well.
-        limits: Time limits.
         log: File for the complete output of the last command.
         env: Variables of every command, unless the command itself sets them.
 
@@ -171,11 +166,8 @@ def report_of(
     """Return the report of a run.
 
     Args:
-        reading: What the reports say.
-        units: The units of the build.
         outputs: What the commands left behind, the build first.
         whole: Whether all commands ran.
-        seconds: Duration of the run.
     """
     outcomes: dict[str, str] = {}
     errors: dict[str, str] = {}

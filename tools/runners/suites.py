@@ -216,7 +216,6 @@ class Collected:
     examples: set[str] = field(default_factory=set)
     """Paths of Python files with code and with examples in docstrings, which ran as tests."""
     files: dict[str, TestFiles] = field(default_factory=dict)
-    """The files of tests, by git tree id."""
 
 
 class TestFiles:

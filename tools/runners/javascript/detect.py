@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import posixpath
 import re
@@ -178,20 +179,13 @@ _WITH_VALUE = words_of("-r --require --import --loader --experimental-loader -C 
 
 def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return node's own options and the files among the arguments of `node --test`."""
-    options: list[str] = []
-    files: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        if word in _WITH_VALUE and at + 1 < len(words):
-            options += words[at : at + 2]
-            at += 1
-        elif not word.startswith("-"):
-            files.append(word)
-        elif not word.startswith(("--test", "--watch", "--experimental-test-coverage")):
-            options.append(word)
-        at += 1
-    return tuple(options), tuple(files)
+    ours = ("--test", "--watch", "--experimental-test-coverage")
+    is_value = [before in _WITH_VALUE for before in ("", *words)]
+    files = [not (value or word.startswith("-")) for word, value in zip(words, is_value, strict=False)]
+    options = (
+        word for word, file in zip(words, files, strict=True) if not file and not word.startswith(ours)
+    )
+    return tuple(options), tuple(itertools.compress(words, files))
 
 
 def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:

@@ -28,9 +28,7 @@ from m3agent.tools.runners.base import (
     place_of,
 )
 from m3agent.tools.runners.javascript.detect import find_suites
-from m3agent.tools.runners.javascript.manifest import restored_manifest
-from m3agent.tools.runners.javascript.packages import preparation
-from m3agent.tools.runners.javascript.set_up import set_up_files
+from m3agent.tools.runners.javascript.packages import preparation, restored_manifest, set_up_files
 from m3agent.tools.runners.path_rules import JS, RULES, is_code
 from m3agent.tools.runners.records import read_records
 
@@ -58,7 +56,6 @@ class JavaScriptRunner(Runner):
     needs_names: ClassVar[bool] = False
     """Whether only files with the name of a test are tests."""
     before_files: ClassVar[tuple[str, ...]] = ()
-    """Options before files that are to run."""
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suites whose scripts, dependencies or configuration name this runner."""
