@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import (
@@ -21,9 +21,9 @@ from m3agent.tools.runners.base import (
     Outcome,
     Preparation,
     Reading,
-    Result,
     Suite,
     Tree,
+    ident_of,
     topmost,
 )
 from m3agent.tools.runners.ctest import CtestRunner
@@ -35,14 +35,11 @@ from m3agent.tools.runners.programs import (
     ProgramRunner,
     file_of,
     first_errors,
-    registered_in,
     steps_command,
     text_of,
     witness_step,
 )
-from m3agent.tools.runners.records import ident_of
 
-_TESTS = re.compile(r"^[ \t]*TESTS[ \t]*\+?=", re.MULTILINE)
 _RESULT = re.compile(r"^:test-result: (PASS|FAIL|XFAIL|XPASS|SKIP|ERROR)(?: (.*))?$", re.MULTILINE)
 OUTCOMES: Mapping[str, Outcome] = {
     "PASS": "passed",
@@ -79,22 +76,14 @@ class AutomakeRunner(ProgramRunner):
     """`make check` of automake."""
 
     name = "make-check"
-    manifest = "configure.ac"
+    manifest, registering = "configure.ac", "Makefile.am"
+    registers = re.compile(r"^[ \t]*TESTS[ \t]*\+?=", re.MULTILINE)
     no_tests = "automake lists no tests"
+    before = (CtestRunner, MesonRunner)
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each topmost folder with a `configure.ac` whose Makefiles list tests.
-
-        Where CMake or Meson registers tests too, they are the same tests.
-        """
-        others = {suite.root for runner in (CtestRunner(), MesonRunner()) for suite in runner.detect(tree)}
-        roots = topmost(
-            {posixpath.dirname(path) for path in tree.named("configure.ac", "configure.in")} - others
-        )
-        found = {root: registered_in(tree, root, tree.named("Makefile.am"), _TESTS) for root in roots}
-        return [
-            Suite(self.name, root, f"TESTS in {makefile}") for root, makefile in found.items() if makefile
-        ]
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the topmost folders with a `configure.ac`."""
+        return topmost(set(map(posixpath.dirname, tree.named(self.manifest, "configure.in"))) - set(others))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain."""
@@ -197,7 +186,7 @@ def _read(program: Program, step: Mapping[str, Any], reading: Reading) -> Outcom
     """Add the results of a test; return the worst one."""
 
     def whole(outcome: Outcome, text: str = "") -> Outcome:
-        reading.results.append(Result(program.name, outcome, text))
+        reading.add(program.name, [], outcome, text)
         return outcome
 
     output = text_of(step)
@@ -212,9 +201,7 @@ def _read(program: Program, step: Mapping[str, Any], reading: Reading) -> Outcom
         return whole(OUTCOMES[found[0][0]], output[-4000:])
     for word, name in found:
         part = re.sub(r"^\d+ (?:- )?|\s*# (?:SKIP|TODO).*$", "", name)
-        reading.results.append(
-            Result(ident_of(program.file, [program.title, part]), OUTCOMES[word], output[-2000:])
-        )
+        reading.add(program.file, [program.title, part], OUTCOMES[word], output[-2000:])
     red = any(OUTCOMES[word] in ("failed", "error") for word, _ in found)
     if step.get("exit") != 0 and not red:
         return whole("failed", output[-2000:])

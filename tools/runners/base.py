@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,12 @@ def words_of(text: str) -> frozenset[str]:
 
 SKIPPED_FOLDERS = words_of("node_modules vendor target build dist third_party third-party fixtures testdata")
 """Manifests in these folders belong to other projects, to build outputs or to the data of tests."""
+
+NAMES = " > "
+"""Between the names of a test's groups and its own name in an id."""
+MOST_NAME = 500
+"""Most characters of an id's part behind the file."""
+_UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 """`error`: the test could not run. A test that is expected to fail and does so is `skipped`; if it passes, `failed`."""
@@ -115,6 +122,17 @@ def topmost(folders: Iterable[str]) -> list[str]:
     """Return the sorted folders that lie in none of the others."""
     every = set(folders)
     return sorted(folder for folder in every if every.isdisjoint(above(folder)))
+
+
+def ident_of(file: str, names: Sequence[str]) -> str:
+    """Return a test's id from its file and its names; one line, without texts that differ in every run.
+
+    Without names, the id is that of the file itself, such as one that cannot be loaded.
+    """
+    if not names:
+        return file
+    name = NAMES.join(" ".join(str(part).split()) for part in names)
+    return f"{file}::{_UNSTABLE.sub('*', name)[:MOST_NAME]}"
 
 
 def place_of(ident: str) -> str:
@@ -271,6 +289,15 @@ class Reading:
     """Why the results cannot be used, in one sentence; empty if nothing is wrong."""
     tampering: list[str] = field(default_factory=list)
     """Signs that the code under test tampered with the run, as sentences."""
+
+    @property
+    def is_red(self) -> bool:
+        """Whether a test failed or could not run."""
+        return any(result.outcome in ("failed", "error") for result in self.results)
+
+    def add(self, file: str, names: Sequence[str], outcome: Outcome, text: str = "") -> None:
+        """Add the result of a test; see `ident_of`."""
+        self.results.append(Result(ident_of(file, names), outcome, text))
 
 
 class Ecosystem(ABC):

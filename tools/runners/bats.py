@@ -16,25 +16,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Suite, Tree, Unit, words_of
 from m3agent.tools.runners.file_runner import FileRunner
-from m3agent.tools.runners.programs import PATIENCE, StepRunner, steps_command, text_of
-from m3agent.tools.runners.records import ident_of
-from m3agent.tools.runners.report_formats import Tap, read_tap
+from m3agent.tools.runners.programs import PATIENCE, StepRunner, add_end, steps_command, text_of
+from m3agent.tools.runners.report_formats import read_tap
 
 _LATE = re.compile(r" # timeout after \d+s$")
-_FOREIGN = frozenset(
-    {
-        "bats",
-        "bats-core",
-        "bats-support",
-        "bats-assert",
-        "bats-file",
-        "bats-mock",
-        "node_modules",
-        "vendor",
-        "fixtures",
-    }
+_FOREIGN = words_of(
+    "bats bats-core bats-support bats-assert bats-file bats-mock node_modules vendor fixtures"
 )
 """Folders with copies of bats and its libraries, which have tests of their own, and with data of others."""
 CANARIES = {
@@ -68,8 +57,7 @@ class BatsRunner(StepRunner, FileRunner):
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that runs the files, one after the other, and then the canaries."""
-        tests: list[Mapping[str, Any]] = []
-        canaries: list[Mapping[str, Any]] = []
+        tests, canaries = list[Mapping[str, Any]](), list[Mapping[str, Any]]()
         per_test, folder = job.limits.per_test, job.suite.work_tree
         base = {"cwd": folder, "env": {"BATS_TEST_TIMEOUT": str(max(1, round(per_test)))}}
         bats = ["bats", "--formatter", "tap"]
@@ -78,16 +66,10 @@ class BatsRunner(StepRunner, FileRunner):
             seconds = per_test * min(max(1, len(_names(text))) + 1, 20 * PATIENCE)
             tests.append({**base, "name": path, "argv": [*bats, path], "seconds": seconds})
             for kind, content in _with_canaries(text).items():
-                copy = posixpath.join(
-                    folder, posixpath.dirname(path), f"m3agent-{kind}-{posixpath.basename(path)}"
-                )
-                step = {
-                    **base,
-                    "name": f"canary\t{kind}\t{path}",
-                    "argv": [*bats, copy],
-                    "write": {copy: content},
-                }
-                canaries.append({**step, "seconds": per_test * PATIENCE})
+                inner, name = posixpath.split(path)
+                copy = posixpath.join(folder, inner, f"m3agent-{kind}-{name}")
+                step = {"name": f"canary\t{kind}\t{path}", "argv": [*bats, copy], "write": {copy: content}}
+                canaries.append({**base, **step, "seconds": per_test * PATIENCE})
         return [steps_command([*tests, *canaries], job.work, "run")]
 
     def read_done(self, job: Job, done: Mapping[str, Mapping[str, Any]], reading: Reading) -> None:
@@ -142,29 +124,19 @@ def _with_canaries(text: str) -> dict[str, str]:
 
 
 def _read(tree: Tree, path: str, step: Mapping[str, Any], reading: Reading) -> None:
-    tap = read_tap(text_of(step))
+    tap, names = read_tap(text_of(step)), _names(tree.text(path))
     reading.planned.add(path)
+    reading.reported.add(path)
     for point in tap.points:
-        ident = ident_of(path, [_LATE.sub("", point.name)])
-        reading.results.append(
-            Result(ident, point.outcome, "timed out" if _LATE.search(point.name) else point.text)
-        )
+        late = _LATE.search(point.name)
+        reading.add(path, [_LATE.sub("", point.name)], point.outcome, "timed out" if late else point.text)
     reading.tampering += [f"{path}: {what} in its report" for what in tap.disorder]
-    names = _names(tree.text(path))
     if tap.planned is not None and tap.planned != len(names):
         reading.tampering.append(f"{path}: its report has {tap.planned} tests, the file has {len(names)}")
     elif tap.planned is not None:
         numbers = {point.number for point in tap.points}
-        lost = [name for number, name in enumerate(names, 1) if number not in numbers]
-        reading.results += [Result(ident_of(path, [name]), "failed", "it has no result") for name in lost]
-    reading.reported.add(path)
-    if not tap.complete or step.get("timed_out") or (step.get("exit") != 0 and not tap.red):
-        reading.results.append(Result(path, "error", _why(tap, step)))
-    elif step.get("exit") == 0 and tap.red:
-        reading.tampering.append(f"{path}: bats ended with 0 although a test failed")
-
-
-def _why(tap: Tap, step: Mapping[str, Any]) -> str:
-    if step.get("timed_out"):
-        return "timed out"
-    return f"{len(tap.points)} of {tap.planned or 'an unknown number of'} tests have a result\n{text_of(step)[-2000:]}"
+        for name in (name for number, name in enumerate(names, 1) if number not in numbers):
+            reading.add(path, [name], "failed", "it has no result")
+    count = f"{len(tap.points)} of {tap.planned or 'an unknown number of'} tests have a result"
+    text = f"{count}\n{text_of(step)[-2000:]}"
+    add_end(reading, path, step, red=tap.red, complete=tap.complete, text=text)

@@ -9,11 +9,21 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, is_within, topmost, words_of
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Preparation,
+    Suite,
+    Tree,
+    ident_of,
+    is_within,
+    topmost,
+    words_of,
+)
 from m3agent.tools.runners.path_rules import RULES
 from m3agent.tools.runners.programs import (
     Program,
@@ -25,13 +35,7 @@ from m3agent.tools.runners.programs import (
     seconds_of,
     text_of,
 )
-from m3agent.tools.runners.records import ident_of
 
-_REGISTERS = re.compile(
-    r"^[ \t]*(?:enable_testing|add_test|gtest_discover_tests|gtest_add_tests|catch_discover_tests|"
-    r"doctest_discover_tests|include\s*\(\s*CTest\b)",
-    re.IGNORECASE | re.MULTILINE,
-)
 _OPTION = re.compile(
     r"^[ \t]*option\s*\(\s*(\w{1,80})[^)]{0,500}?\b(\w{1,80})\s*\)", re.IGNORECASE | re.MULTILINE
 )
@@ -75,21 +79,25 @@ class CtestRunner(ProgramRunner):
     """CMake's ctest."""
 
     name = "ctest"
-    manifest = "CMakeLists.txt"
+    manifest = registering = "CMakeLists.txt"
+    registers = re.compile(
+        r"^[ \t]*(?:enable_testing|add_test|gtest_discover_tests|gtest_add_tests|catch_discover_tests|"
+        r"doctest_discover_tests|include\s*\(\s*CTest\b)",
+        re.IGNORECASE | re.MULTILINE,
+    )
     no_tests = "ctest lists no tests"
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each topmost folder with a CMake project that registers tests."""
-        manifests = tree.named(self.manifest)
-        suites = []
-        for root in topmost(map(posixpath.dirname, manifests)):
-            inner = [path for path in manifests if is_within(path, root)]
-            found = next((path for path in inner if _REGISTERS.search(_code(tree.text(path)))), None)
-            if found:
-                suites.append(
-                    Suite(self.name, root, f"tests are registered in {found}", _options(tree, inner))
-                )
-        return suites
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the topmost folders with a CMake project."""
+        return topmost(map(posixpath.dirname, tree.named(self.manifest)))
+
+    def code(self, text: str) -> str:
+        """Return a CMake file without comments."""
+        return _code(text)
+
+    def options(self, tree: Tree, files: Sequence[str]) -> Mapping[str, str]:
+        """Return the options to build with."""
+        return _options(tree, files)
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain, and the test frameworks that the build names."""

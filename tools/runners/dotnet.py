@@ -20,7 +20,6 @@ from m3agent.tools.runners.base import (
     Outcome,
     Preparation,
     Reading,
-    Result,
     Suite,
     Tree,
     Unit,
@@ -29,8 +28,7 @@ from m3agent.tools.runners.base import (
     topmost,
 )
 from m3agent.tools.runners.file_runner import FileRunner
-from m3agent.tools.runners.programs import StepRunner, files_in, first_errors, steps_command, text_of
-from m3agent.tools.runners.records import ident_of
+from m3agent.tools.runners.programs import StepRunner, add_end, files_in, first_errors, steps_command, text_of
 from m3agent.tools.runners.report_formats import Element, parse_xml
 
 PROJECT = (".csproj", ".fsproj", ".vbproj")
@@ -159,34 +157,30 @@ def _read_project(
     reading.planned.add(project)
     root = parse_xml(reports[0].encode()) if len(reports) == 1 else None
     if root is None:
-        said = text_of(step)
         reading.reported.add(project)
-        reading.results.append(Result(project, "error", first_errors(said) or "it wrote no report"))
+        reading.add(project, [], "error", first_errors(text_of(step)) or "it wrote no report")
         return
-    results = _results(tree, project, root)
-    reading.results += results
+    before = len(reading.results)
+    _add_results(tree, project, root, reading)
+    results = reading.results[before:]
     summary = next(iter(root.all("ResultSummary")), None)
     counters = summary.all("Counters") if summary else []
     by = Counter(result.outcome for result in results)
     whole = root.ended and bool(counters) and counters[0].get("total") == str(len(results))
     if whole and not step.get("timed_out"):
         reading.reported.add(project)
-    red = by["failed"] + by["error"]
+    red = bool(by["failed"] + by["error"])
     if whole and counters[0].get("passed") != str(by["passed"]):
         reading.tampering.append(f"{project}: the counters of its report contradict its results")
-    if not red and step.get("exit") != 0:
-        reading.results.append(Result(project, "error", text_of(step)[-2000:] or "it did not end with 0"))
-    elif red and step.get("exit") == 0:
-        reading.tampering.append(f"{project}: it ended with 0 although a test failed")
+    add_end(reading, project, step, red=red, text=text_of(step)[-2000:] or "it did not end with 0")
 
 
-def _results(tree: Tree, project: str, root: Element) -> list[Result]:
+def _add_results(tree: Tree, project: str, root: Element, reading: Reading) -> None:
     classes = {
         test.get("id"): next((method.get("className") for method in test.all("TestMethod")), "")
         for test in root.all("UnitTest")
     }
     listed = (child for results in root.children if results.tag == "Results" for child in results.children)
-    found = []
     for element in listed:
         if element.tag != "UnitTestResult":
             continue
@@ -195,16 +189,12 @@ def _results(tree: Tree, project: str, root: Element) -> list[Result]:
         names = [group, name.removeprefix(f"{group}.")] if group else [name]
         outcome = OUTCOMES.get(element.get("outcome"), "error")
         text = "\n".join(part.text.strip() for part in element.all("Message", "StackTrace"))
-        found.append(Result(ident_of(file, names), outcome, text))
-    return found
+        reading.add(file, names, outcome, text)
 
 
 def _file(tree: Tree, folder: str, group: str) -> str:
     """Return the file in a folder with the name of a class; empty unless there is exactly one."""
     name = re.split(r"[+`/]", group)[0].rpartition(".")[2]
-    found = [
-        path
-        for path in tree.paths
-        if is_within(path, folder) and path.endswith(SOURCE) and posixpath.basename(path)[:-3] == name
-    ]
-    return found[0] if name and len(found) == 1 else ""
+    named = {f"{name}{end}" for end in SOURCE if name}
+    files = [path for path in tree.paths if posixpath.basename(path) in named and is_within(path, folder)]
+    return files[0] if len(files) == 1 else ""

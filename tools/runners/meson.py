@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from m3agent.tools.runners.base import Job, Preparation, Suite, Tree
+from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, ident_of
 from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.programs import (
     SKIP,
@@ -21,14 +21,11 @@ from m3agent.tools.runners.programs import (
     file_of,
     files_in,
     ninja,
-    registered_in,
     seconds_of,
     text_of,
 )
-from m3agent.tools.runners.records import ident_of
 
 _PROJECT = re.compile(r"^[ \t]*project\s*\(", re.MULTILINE)
-_TEST = re.compile(r"^[ \t]*(?:test|foreach\b[^\n]*\n[^\n]*\btest)\s*\(", re.MULTILINE)
 _SHOULD_FAIL = re.compile(
     r"\btest\s*\(\s*'((?:[^'\\\n]|\\.)*)'(?:[^()']|'[^'\n]*'|\([^()]*\))*?\bshould_fail\s*:\s*true"
 )
@@ -47,24 +44,16 @@ class MesonRunner(ProgramRunner):
     """Meson."""
 
     name = "meson"
-    manifest = "meson.build"
+    manifest = registering = "meson.build"
+    registers = re.compile(r"^[ \t]*(?:test|foreach\b[^\n]*\n[^\n]*\btest)\s*\(", re.MULTILINE)
     no_tests = "Meson lists no tests"
+    before = (CtestRunner,)
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each Meson project that registers tests.
-
-        Subprojects are others' projects. Where CMake registers tests too, they are the same tests.
-        """
-        others = {suite.root for suite in CtestRunner().detect(tree)}
-        manifests = tree.named(self.manifest)
-        suites = []
-        for path in manifests:
-            root = posixpath.dirname(path)
-            if "subprojects" in root.split("/") or root in others or not _PROJECT.search(tree.text(path)):
-                continue
-            if found := registered_in(tree, root, manifests, _TEST):
-                suites.append(Suite(self.name, root, f"tests are registered in {found}"))
-        return suites
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the folders of projects. Subprojects are others' projects."""
+        projects = [path for path in tree.named(self.manifest) if _PROJECT.search(tree.text(path))]
+        own = (root for root in map(posixpath.dirname, projects) if "subprojects" not in root.split("/"))
+        return sorted(set(own) - set(others))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain, and the test frameworks that the build names."""

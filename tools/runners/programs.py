@@ -24,7 +24,7 @@ import posixpath
 import re
 import signal
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -34,16 +34,16 @@ from m3agent.tools.runners.base import (
     Outcome,
     Output,
     Reading,
-    Result,
     Runner,
     Suite,
     Tree,
     Unit,
+    ident_of,
     is_within,
 )
 from m3agent.tools.runners.driver import sandbox_file
 from m3agent.tools.runners.path_rules import C
-from m3agent.tools.runners.records import ident_of, valid_records
+from m3agent.tools.runners.records import valid_records
 from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap
 
 PATIENCE = 6
@@ -196,6 +196,24 @@ def ninja(program: str, folder: str) -> tuple[str, ...]:
     return ("ninja", "-C", folder, posixpath.relpath(program, folder)) if inside else ()
 
 
+def add_end(
+    reading: Reading, file: str, step: Mapping[str, Any], *, red: bool, complete: bool = True, text: str = ""
+) -> None:
+    """Add how the program of a file ended, as far as its results do not say so.
+
+    Args:
+        red: Whether one of its results is red.
+        complete: Whether its report is complete.
+        text: Why it could not run; empty for the end of its output.
+    """
+    if step.get("timed_out"):
+        reading.add(file, [], "error", "timed out")
+    elif not complete or (step.get("exit") != 0 and not red):
+        reading.add(file, [], "error", text or text_of(step)[-2000:])
+    elif step.get("exit") == 0 and red:
+        reading.tampering.append(f"{file}: it ended with 0 although a test failed")
+
+
 class StepRunner(Runner):
     """A runner whose command executes steps, and which reads what each left behind."""
 
@@ -219,19 +237,42 @@ def first_errors(text: str) -> str:
     return text[found.start() if found else 0 :].strip()[:MOST_REASON]
 
 
-def registered_in(tree: Tree, root: str, manifests: Sequence[str], test: re.Pattern[str]) -> str:
-    """Return the first manifest below a folder that registers a test; empty if none does."""
-    inner = (path for path in manifests if is_within(path, root))
-    return next((path for path in inner if test.search(tree.text(path))), "")
-
-
 class ProgramRunner(Runner):
     """A build system of C and C++ that knows which programs are tests."""
 
     language = "C/C++"
     manifest: ClassVar[str]
+    registering: ClassVar[str]
+    """Name of the files that register tests."""
+    registers: ClassVar[re.Pattern[str]]
+    """What registers a test in such a file."""
     no_tests: ClassVar[str]
     """What is wrong with a build that succeeds and lists no tests."""
+    before: ClassVar[Sequence[type[ProgramRunner]]] = ()
+    """Build systems that come first: if they register tests in the same folder, they are the same tests."""
+
+    @abstractmethod
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the sorted folders of projects, without those of the build systems that come first."""
+
+    def code(self, text: str) -> str:
+        """Return a file that registers tests without what must not be read."""
+        return text
+
+    def options(self, tree: Tree, files: Sequence[str]) -> Mapping[str, str]:
+        """Return the options of a suite, given the files that may register its tests."""
+        return {}
+
+    def detect(self, tree: Tree) -> list[Suite]:
+        """Return a suite for each project that registers tests."""
+        others = {suite.root for runner in self.before for suite in runner().detect(tree)}
+        files, suites = tree.named(self.registering), list[Suite]()
+        for root in self.roots(tree, others):
+            inner = [path for path in files if is_within(path, root)]
+            if first := next((p for p in inner if self.registers.search(self.code(tree.text(p)))), ""):
+                evidence = f"tests are registered in {first}"
+                suites.append(Suite(self.name, root, evidence, self.options(tree, inner)))
+        return suites
 
     @abstractmethod
     def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
@@ -319,7 +360,7 @@ class ProgramRunner(Runner):
                     reading.started.append(program.name)
         for program in programs:
             if program.disabled:
-                reading.results.append(Result(program.name, "skipped", "it is disabled"))
+                reading.add(program.name, [], "skipped", "it is disabled")
             if program.name not in reading.planned:
                 reading.reported.add(program.name)  # nobody asked for it
         return reading
@@ -372,7 +413,7 @@ class ProgramReader:
 
     def _whole(self, outcome: Outcome, text: str = "") -> None:
         """Add the result of the program itself."""
-        self.reading.results.append(Result(self.program.name, outcome, text[-MOST_REASON:]))
+        self.reading.add(self.program.name, [], outcome, text[-MOST_REASON:])
 
     def _sign(self, text: str) -> None:
         self.reading.tampering.append(f"{self.program.name}: {text}")
@@ -490,8 +531,7 @@ class ProgramReader:
             if outcome == "open":
                 outcome, text = "failed", self._why()
             outcomes.add(outcome)
-            ident = ident_of(self._file(place), [name])
-            self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))
+            self.reading.add(self._file(place), [name], outcome, text[:MOST_REASON])
         red = bool(outcomes & {"failed", "error"})
         status = 0 if mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED else self.exit
         for name in sorted(found.keys() - set(planned)):

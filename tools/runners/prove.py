@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit, topmost
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Suite, Tree, Unit, topmost
 from m3agent.tools.runners.driver import sandbox_file
 from m3agent.tools.runners.file_runner import FileRunner
 from m3agent.tools.runners.path_rules import RULES
-from m3agent.tools.runners.programs import PATIENCE, StepRunner, steps_command, text_of
-from m3agent.tools.runners.records import ident_of
+from m3agent.tools.runners.programs import PATIENCE, StepRunner, add_end, steps_command, text_of
 from m3agent.tools.runners.report_formats import read_tap
 
 _PERL = re.compile(r"^#!.*\bperl\b|^[ \t]*use[ \t]+(?:strict|warnings|Test|v?5)", re.MULTILINE)
@@ -64,16 +64,9 @@ class ProveRunner(StepRunner, FileRunner):
         for number, path in enumerate(job.targets or self.files(job.tree, job.suite.root)):
             inner, events = job.suite.within(path), f"{job.work}/events-{number}"
             env = {"PERL5OPT": f"-I{job.work} -MM3Witness", "M3AGENT_TEST": inner, "M3AGENT_EVENTS": events}
-            steps.append(
-                {
-                    "name": path,
-                    "argv": ["perl", *_switches(job.tree.text(path)), "-Ilib", inner],
-                    "cwd": job.suite.folder,
-                    "env": env,
-                    "seconds": job.limits.per_test * PATIENCE,
-                    "report": events,
-                }
-            )
+            argv = ["perl", *_switches(job.tree.text(path)), "-Ilib", inner]
+            step = {"name": path, "argv": argv, "cwd": job.suite.folder, "env": env, "report": events}
+            steps.append({**step, "seconds": job.limits.per_test * PATIENCE})
         witness = {f"{job.work}/M3Witness.pm": sandbox_file("M3Witness.pm")}
         command = steps_command(steps, job.work, "run")
         return [replace(command, files={**command.files, **witness})]
@@ -94,20 +87,16 @@ def _read(suite: Suite, path: str, step: Mapping[str, Any], reading: Reading) ->
     reading.planned.add(path)
     reading.reported.add(path)
     tap = read_tap(text_of(step))
-    names: dict[str, int] = {}
+    names = Counter[str]()
     for point in tap.points:
         name = point.name or f"test {point.number}"
-        names[name] = names.get(name, 0) + 1
+        names[name] += 1
         part = f"{name} #{names[name]}" if names[name] > 1 else name
-        reading.results.append(Result(ident_of(path, [part]), point.outcome, point.text))
-    if step.get("timed_out"):
-        reading.results.append(Result(path, "error", "timed out"))
-    elif tap.planned == 0 and step.get("exit") == 0:
-        reading.results.append(Result(path, "skipped", tap.reason))
-    elif not tap.complete or (step.get("exit") != 0 and not tap.red):
-        reading.results.append(Result(path, "error", text_of(step)[-2000:]))
-    elif step.get("exit") == 0 and tap.red:
-        reading.tampering.append(f"{path}: it ended with 0 although a test failed")
+        reading.add(path, [part], point.outcome, point.text)
+    if tap.planned == 0 and step.get("exit") == 0 and not step.get("timed_out"):
+        reading.add(path, [], "skipped", tap.reason)
+    else:
+        add_end(reading, path, step, red=tap.red, complete=tap.complete)
     reading.tampering += [f"{path}: {what} in its report" for what in tap.disorder]
     if tap.red or step.get("exit") != 0:
         return

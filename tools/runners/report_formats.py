@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from m3agent.tools.runners.base import Outcome, Result
-from m3agent.tools.runners.records import ident_of
+from m3agent.tools.runners.base import Outcome, Result, ident_of
 
 MOST_EVENTS = 200_000
 MOST_DEPTH = 100

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Result, Suite, Tree, Unit, ident_of
 from m3agent.tools.runners.programs import StepRunner, files_in, first_errors, steps_command, text_of
-from m3agent.tools.runners.records import OUTCOMES, ident_of
+from m3agent.tools.runners.records import OUTCOMES
 from m3agent.tools.runners.report_formats import read_junit
 
 MANIFEST = "Package.swift"
@@ -74,12 +74,11 @@ class SwiftPackage(StepRunner):
             if path.endswith("-swift-testing.xml"):
                 whole &= _read_swift_testing(job.suite, job.tree, text, reading)
         reading.ended &= whole and not step.get("timed_out")
-        red = any(result.outcome in ("failed", "error") for result in reading.results)
         if not reading.results:
             reading.problem = f"the tests did not run\n{first_errors(log or text_of(step))}"
-        elif step.get("exit") != 0 and not red:
+        elif step.get("exit") != 0 and not reading.is_red:
             reading.problem = f"no test failed, but `swift test` ended with {step.get('exit')}"
-        elif step.get("exit") == 0 and red:
+        elif step.get("exit") == 0 and reading.is_red:
             reading.tampering.append("it ended with 0 although a test failed")
 
 
@@ -107,8 +106,7 @@ def _read_xctest(suite: Suite, tree: Tree, log: str, reading: Reading) -> bool:
 def _read_swift_testing(suite: Suite, tree: Tree, report: str, reading: Reading) -> bool:
     cases, ended = read_junit(report.encode())
     for case in cases:
-        ident = ident_of(_file(suite, tree, case.group), [case.group, case.name])
-        reading.results.append(Result(ident, case.outcome, case.text))
+        reading.add(_file(suite, tree, case.group), [case.group, case.name], case.outcome, case.text)
     return ended
 
 
