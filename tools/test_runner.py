@@ -23,18 +23,25 @@ from m3agent.tools.base import (
     visible,
 )
 from m3agent.tools.execution_map import encodable
-from m3agent.tools.failure_reason import error_line
 from m3agent.tools.files import files_of, path_of
-from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths, path_of_dotted
 from m3agent.tools.report_reader import ADDRESS
-from m3agent.tools.run_tests import Framework, run_in_sandbox
+from m3agent.tools.run_tests import Framework, Selection, run_in_sandbox, run_tests
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, file_of, suites_of, tree_files, without_suite
-from m3agent.tools.selection import Selection
-from m3agent.tools.test_report import NO_TESTS, TestReport
-from m3agent.tools.test_runs import run_tests
-from m3agent.tools.test_targets import EVERYTHING, BadTargets, Targets, has_title, targets_in
+from m3agent.tools.test_report import NO_TESTS, TestReport, error_line
+from m3agent.tools.test_targets import (
+    EVERYTHING,
+    MOST,
+    BadTargets,
+    Targets,
+    has_title,
+    names_of_tests,
+    near_names,
+    near_paths,
+    path_of_dotted,
+    targets_in,
+)
 from m3agent.util.counted import first_of
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import inside_git
 from m3agent.tools.base import visible
-from m3agent.tools.near_tests import best_names
+from m3agent.tools.test_targets import best_names
 
 OTHER_ROOTS = ("/workspace", "/testbed", "/repo", "/app", "/project", "/mnt/repo")
 """Where other sandboxes have the work tree."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths
+from m3agent.tools.test_targets import MOST, names_of_tests, near_names, near_paths
 
 FILES = [
     "pack/more.py",

@@ -20,8 +20,7 @@ from m3agent.tools.runners.base import (
     Unit,
     is_skipped,
 )
-from m3agent.tools.runners.driver import reporter
-from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.file_runner import FileRunner, reporter
 
 _CANARY = """\
 defmodule Case{number}Test do

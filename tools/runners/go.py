@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, above, is_within
-from m3agent.tools.runners.driver import DrivenRunner
+from m3agent.tools.runners.file_runner import DrivenRunner
 
 MODULES = "/opt/m3agent-go/modules"
 """Folder of the downloaded modules in an environment."""

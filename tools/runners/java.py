@@ -20,8 +20,7 @@ from m3agent.tools.runners.base import (
     is_within,
     topmost,
 )
-from m3agent.tools.runners.driver import reporter
-from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.file_runner import FileRunner, reporter
 from m3agent.tools.runners.path_rules import RULES
 
 _SOURCE = re.compile(r"(^|/)src/test/(java|kotlin|groovy)/(.+)\.(java|kt|groovy)$")

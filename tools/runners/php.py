@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, Unit, is_skipped
-from m3agent.tools.runners.driver import reporter
-from m3agent.tools.runners.file_runner import FileRunner, no_lock_file
+from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
 
 TEST_FOLDERS = frozenset({"test", "tests", "Test", "Tests"})
 CONFIGURATIONS = ("phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml")

@@ -41,7 +41,7 @@ from m3agent.tools.runners.base import (
     ident_of,
     is_within,
 )
-from m3agent.tools.runners.driver import sandbox_file
+from m3agent.tools.runners.file_runner import sandbox_file
 from m3agent.tools.runners.path_rules import C
 from m3agent.tools.runners.records import valid_records
 from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap

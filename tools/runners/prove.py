@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from m3agent.tools.runners.base import Command, Job, Preparation, Reading, Suite, Tree, Unit, topmost
-from m3agent.tools.runners.driver import sandbox_file
-from m3agent.tools.runners.file_runner import FileRunner
+from m3agent.tools.runners.file_runner import FileRunner, sandbox_file
 from m3agent.tools.runners.path_rules import RULES
 from m3agent.tools.runners.programs import PATIENCE, StepRunner, add_end, steps_command, text_of
 from m3agent.tools.runners.report_formats import read_tap

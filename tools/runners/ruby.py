@@ -22,8 +22,7 @@ from m3agent.tools.runners.base import (
     is_skipped,
     is_within,
 )
-from m3agent.tools.runners.driver import reporter
-from m3agent.tools.runners.file_runner import FileRunner, no_lock_file
+from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
 
 TEST_FOLDERS = frozenset({"spec", "test", "tests", "features"})
 BUNDLE = {"BUNDLE_PATH": "vendor/bundle", "BUNDLE_DISABLE_SHARED_GEMS": "true"}

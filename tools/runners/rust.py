@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
-from m3agent.tools.runners.driver import DrivenRunner
+from m3agent.tools.runners.file_runner import DrivenRunner
 from m3agent.tools.runners.rust_source import with_tests_of
 
 HOME = "/opt/m3agent-cargo"

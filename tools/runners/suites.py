@@ -21,7 +21,6 @@ from m3agent.tools.runners.base import Ecosystem, Suite, Tree, words_of
 from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
-from m3agent.tools.runners.docstrings import with_docstrings
 from m3agent.tools.runners.dotnet import Dotnet
 from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
@@ -30,7 +29,7 @@ from m3agent.tools.runners.javascript.runners import JAVASCRIPT
 from m3agent.tools.runners.meson import MesonRunner
 from m3agent.tools.runners.php import Phpunit
 from m3agent.tools.runners.prove import ProveRunner
-from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
+from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module, with_docstrings
 from m3agent.tools.runners.ruby import Minitest, Rspec
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.runners.swift import SwiftPackage
