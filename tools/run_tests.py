@@ -41,7 +41,7 @@ class Selection:
     skip: Collection[str] = ()
     """Ids of tests, functions, classes or files that do not run."""
     seconds: float | None = None
-    """Time after which no further test starts; None for no such time."""
+    """Time after which no further test starts, and the run is not complete; None for no such time."""
 
     def has(self, ident: str) -> bool:
         """Return whether a result with this id belongs to the run. The targets are not looked at."""
@@ -228,14 +228,11 @@ async def run_variants(
 
 async def run_in_sandbox(
     sandbox: Sandbox,
-    *targets: str,
+    selection: Selection = EVERYTHING,
+    *,
     framework: Framework | Literal["collect"] = "pytest",
     timeout: float = 300,
     log: Path | None = None,
-    only: Collection[str] = (),
-    ignore: Collection[str] = (),
-    skip: Collection[str] = (),
-    until: float | None = None,
     record: Recording | None = None,
     per_test: float | None = None,
     guarded: Collection[str] | None = None,
@@ -246,14 +243,9 @@ async def run_in_sandbox(
     """Run tests and read the runner's report.
 
     Args:
-        targets: Files, node ids or folders. Missing ones are left out if others exist. No target, or ".", means those
-            that the repository's settings name.
+        selection: The tests. Missing targets are left out if others exist. No target, or ".", means those that the
+            repository's settings name. unittest takes only the targets.
         framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
-        only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
-            for all. Unknown ids are ignored. For pytest only.
-        ignore: Paths of files whose tests do not run. For pytest only.
-        skip: Ids as in `only`, of tests that do not run. For pytest only.
-        until: Seconds after which no further test starts. The run is then not complete. For pytest only.
         record: When to begin to record which functions each test executes. None: never. For pytest only.
         per_test: Time limit of one test, in seconds; None for a share of `timeout`.
         guarded: Look for tampering by the code under test. Paths of the files that the patch adds. For pytest only.
@@ -270,11 +262,11 @@ async def run_in_sandbox(
     request: dict[str, Any] = {
         "framework": framework,
         "limit": per_test,
-        "targets": targets,
-        "only": sorted(only),
-        "ignore": sorted(ignore),
-        "skip": sorted(skip),
-        "until": until,
+        "targets": selection.targets,
+        "only": sorted(selection.only),
+        "ignore": sorted(selection.ignore),
+        "skip": sorted(selection.skip),
+        "until": selection.seconds,
         "unstable": ADDRESS.pattern,
         "options": ["-k", keyword] if keyword else [],
         "record": None if record is None else asdict(record),
@@ -366,14 +358,10 @@ async def run_tests(
         else:
             report = await run_in_sandbox(
                 sandbox,
-                *part.targets,
+                part,
                 timeout=timeout,
                 per_test=per_test,
                 log=own_log,
-                only=part.only,
-                ignore=part.ignore,
-                skip=part.skip,
-                until=part.seconds,
                 record=record,
                 guarded=guarded,
                 bytecode=bytecode,

@@ -202,6 +202,7 @@ async def _run(
     Of the targets' tests, only those with the ids `only` run, if there are any.
     """
     sandbox, timeout, log = context.sandbox, arguments.timeout, context.log
+    wanted = Selection(targets.paths, only)
     every = await _suites(sandbox)
     only_python = [suite.runner for suite in every] == [PYTEST]
     for framework in PYTHON_FRAMEWORKS:
@@ -209,16 +210,14 @@ async def _run(
             keyword = targets.keyword if framework == PYTEST else ""
             report = await run_in_sandbox(
                 sandbox,
-                *targets.paths,
+                wanted,
                 framework=framework,
                 timeout=timeout,
                 log=log,
                 keyword=keyword,
-                only=only,
             )
             return report if keyword else targets.selected(report)
     tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())
-    wanted = Selection(targets.paths, only)
     return targets.selected(
         await run_tests(sandbox, suites, tree, wanted, timeout=timeout, log=log, among=every)
     )

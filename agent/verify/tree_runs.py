@@ -236,7 +236,6 @@ class TreeRuns:
         async with self.sandboxes.sandbox(tree) as sandbox:
             imports = await run_in_sandbox(
                 sandbox,
-                ".",
                 framework="collect",
                 timeout=IMPORT_TIMEOUT,
                 log=self.folder / "baseline-imports.log",
