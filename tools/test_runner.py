@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
@@ -281,10 +281,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     try:
         files = await files_of(context.sandbox)
         given = targets_in(arguments.test_file, files)
-        paths = tuple(
-            [await path_of(context.sandbox, path_of_dotted(path, files)) or "." for path in given.paths]
-        )
-        targets = Targets(paths, given.keyword)
+        paths = [await path_of(context.sandbox, path_of_dotted(path, files)) or "." for path in given.paths]
+        targets = Targets(tuple(paths), given.keyword)
     except BadTargets as error:
         return refusal(f"test_file takes a path or node id, not options: {error}")
     suites = await _suites(context.sandbox)
@@ -303,34 +301,18 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         titled, notes = await _by_title(context, suites, targets, arguments)
         report = titled or report
     marks = {} if known is not None else await _marks(context, report)
-    lines = [(summary(report, arguments.timeout), "")]
-    for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
-        lines += [(f"{kind} {ident}" + _in_brackets(marks.get(ident, "")), ident) for ident in ids[:LISTED]]
-        lines += [(f"[{len(ids) - LISTED} more {kind} not listed]", "")] if len(ids) > LISTED else []
-    # Errors follow their ids as long as there is room. All listed ids are shown in any case.
-    room = MOST_CHARACTERS - sum(len(line) + 1 for line, _ in lines)
-    shown: list[str] = []
-    left_out = "::" not in "".join(targets.paths) and SAME_ERROR in marks.values()
-    for line, ident in lines:
-        shown.append(_one_line(line))
-        if ident in report.errors and not (left_out and marks.get(ident) == SAME_ERROR):
-            block = [f"    {text}" for text in first_error(report.errors[ident])]
-            size = sum(len(text) + 1 for text in block)
-            if size <= room:
-                room -= size
-                shown += block
-    shown += [LEFT_OUT] if left_out else []
-    shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
-    unnamed = (
-        []
-        if report.timed_out or len(targets.paths) == 1
-        else await _without_result(context, targets, arguments, report)
-    )
+    is_named = "::" in "".join(targets.paths)
+    shown = _red_tests(report, arguments.timeout, marks, is_named=is_named)
+    shown += [LEFT_OUT] if not is_named and SAME_ERROR in marks.values() else []
+    shown += [f"NOT RUN {name}: {reason}" for name, reason in report.not_run.items()]
+    unnamed = list[str]()
+    if not report.timed_out and len(targets.paths) > 1:
+        unnamed = await _without_result(context, targets, arguments, report)
+    shown = [*map(_one_line, shown)]
     if not report.ran:
         shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
         shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output and not unnamed else []
-    if known is not None:
-        shown.append(KNOWN)
+    shown += [KNOWN] if known is not None else []
     shown += map(_one_line, unnamed)
     is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
     if is_unclear and not unnamed and not report.timed_out:
@@ -339,20 +321,37 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     shown += [] if "Near ids:" in shown else map(_one_line, notes)
     # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
     stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
-    digest = hashlib.sha256(stable.encode()).hexdigest()
     return ToolResult(
         "\n".join(shown),
         is_error=bool(report.red) or not report.ran,
         exit_code=report.exit,
-        digest=digest,
+        digest=hashlib.sha256(stable.encode()).hexdigest(),
         truncated=report.truncated,
         full_path=str(context.log) if known is None else None,
-        data={
-            **report.sets,
-            "complete": report.complete,
-            "timed_out": report.timed_out,
-        },
+        data={**report.sets, "complete": report.complete, "timed_out": report.timed_out},
     )
+
+
+def _red_tests(report: TestReport, timeout: float, marks: Mapping[str, str], *, is_named: bool) -> list[str]:
+    """Return the summary, all listed red tests, and behind each the first lines of its error, as long as there is room.
+
+    An error that was there before the change is left out, unless the call names single tests.
+    """
+    lines = [(summary(report, timeout), "")]
+    for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
+        lines += [(f"{kind} {ident}" + _in_brackets(marks.get(ident, "")), ident) for ident in ids[:LISTED]]
+        lines += [(f"[{len(ids) - LISTED} more {kind} not listed]", "")] if len(ids) > LISTED else []
+    room = MOST_CHARACTERS - sum(len(line) + 1 for line, _ in lines)
+    shown = list[str]()
+    for line, ident in lines:
+        shown.append(line)
+        if ident in report.errors and (is_named or marks.get(ident) != SAME_ERROR):
+            block = [f"    {text}" for text in first_error(report.errors[ident])]
+            size = sum(len(text) + 1 for text in block)
+            if size <= room:
+                room -= size
+                shown += block
+    return shown
 
 
 TOOL = Tool(

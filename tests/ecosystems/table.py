@@ -11,7 +11,7 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import tree_of
+from tests.ecosystems.records import outcomes, tree_of
 
 MakeSandbox = Callable[..., Sandbox]
 
@@ -55,17 +55,6 @@ async def run_each(
             await run_suite(sandbox, runner, suites[f"p{n}"], tree, limits=Limits(60, 5))
             for n in range(len(projects))
         ]
-
-
-def outcomes(report: TestReport) -> dict[str, str]:
-    """Return each test's outcome."""
-    lists = {
-        "passed": report.passed,
-        "failed": report.failed,
-        "error": report.errored,
-        "skipped": report.skipped,
-    }
-    return {ident: outcome for outcome, idents in lists.items() for ident in idents}
 
 
 def believed(report: TestReport) -> bool:

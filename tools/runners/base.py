@@ -216,8 +216,6 @@ class Command:
     """
     seconds: float | None = None
     """Time limit of this command; None for what is left of the whole run."""
-    unit: str = ""
-    """Name of the unit that the command runs; empty if it runs several."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ _SPECIAL_BUILD = re.compile(
 """Options of builds that are not the ordinary one."""
 _EXTRA = r"^  (POST_BUILD|PRE_LINK|COMMAND) = [^:]"
 """Commands of a build.ninja that neither compile nor link: they can replace a program of tests. CMake writes `:` for none."""
-_TRUE, _FALSE = ("ON", "TRUE", "YES", "1"), ("OFF", "FALSE", "NO", "0")
+_OF_TESTS = re.compile(r"(?:^|_)(?:UNIT_?)?TESTS?(?:ING)?(?:$|_)")
+_TRUE, _FALSE = words_of("ON TRUE YES 1"), words_of("OFF FALSE NO 0")
 ORDINARY = words_of(
     "WORKING_DIRECTORY ENVIRONMENT TIMEOUT LABELS DISABLED SKIP_RETURN_CODE COST PROCESSORS "
     "PROCESSOR_AFFINITY RUN_SERIAL RESOURCE_LOCK MEASUREMENT ATTACHED_FILES ATTACHED_FILES_ON_FAIL DEF_SOURCE_LINE VS_DEBUGGER_WORKING_DIRECTORY"
@@ -197,32 +198,18 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
 
     A CI often builds variants, for example with a sanitizer. Only a value that never varies is part of the ordinary build.
     """
-    declared = {
-        name: default.upper()
-        for path in cmake_files
-        for name, default in _OPTION.findall(_code(tree.text(path)))
-    }
-    chosen = {
-        name: "ON"
-        for name, default in declared.items()
-        if re.search(r"(?:^|_)(?:UNIT_?)?TESTS?(?:ING)?(?:$|_)", name)
-        and default in _FALSE
-        and not _SPECIAL_BUILD.search(name)
-    }
-    said: dict[str, set[str]] = {}
-    for path in sorted(path for path in tree.paths if RULES["ci"].is_surrounding(path)):
+    listed = (option for path in cmake_files for option in _OPTION.findall(_code(tree.text(path))))
+    declared = {name: default.upper() for name, default in listed if not _SPECIAL_BUILD.search(name)}
+    values: dict[str, set[str]] = {name: set() for name in declared}
+    for path in filter(RULES["ci"].is_surrounding, tree.paths):
         text = tree.text(path)
         plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
         for match in _ANY_VALUE.finditer(text):
-            said.setdefault(match[1], set()).add(plain.get(match.start(), "?"))
-    for name, values in said.items():
-        if name not in declared or _SPECIAL_BUILD.search(name):
-            continue
-        if values <= set(_TRUE):
-            chosen[name] = "ON"
-        elif values <= set(_FALSE) and name not in chosen:
-            chosen[name] = "OFF"
-    return chosen
+            values.get(match[1], set()).add(plain.get(match.start(), "?"))
+    on = {name for name in declared if declared[name] in _FALSE and _OF_TESTS.search(name)}
+    on |= {name for name in declared if values[name] and values[name] <= _TRUE}
+    off = {name for name in declared if values[name] and values[name] <= _FALSE} - on
+    return {**dict.fromkeys(sorted(on), "ON"), **dict.fromkeys(sorted(off), "OFF")}
 
 
 def _build_error(build: str, title: str) -> str:

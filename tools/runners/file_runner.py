@@ -27,15 +27,18 @@ from m3agent.util.portable_source import portable_file
 
 def sandbox_file(name: str) -> bytes:
     """Return a file that is made for the inside of a sandbox, where the files that it imports lie beside it."""
-    path = Path(in_sandbox.__path__[0], name)
-    if path.suffix != ".py":
-        return path.read_bytes()
-    return portable_file(path).replace("from m3agent.tools.in_sandbox.", "from ").encode()
+    return _content(Path(in_sandbox.__path__[0], name))
 
 
 def reporter(*names: str) -> bytes:
     """Return the text of a reporter, which may consist of several files of the folder `reporters`."""
-    return b"".join(Path(__file__).with_name("reporters").joinpath(name).read_bytes() for name in names)
+    return b"".join(_content(Path(__file__).with_name("reporters").joinpath(name)) for name in names)
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix != ".py":
+        return path.read_bytes()
+    return portable_file(path).replace("from m3agent.tools.in_sandbox.", "from ").encode()
 
 
 class DrivenRunner(Runner):

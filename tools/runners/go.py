@@ -72,32 +72,27 @@ class Go(DrivenRunner):
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return packages, as `./folder`, and single tests in them, as `./folder::TestName`."""
         tested = {posixpath.dirname(path) for path in tree.paths if path.endswith("_test.go")}
-        trees, packages, tests = set[str](), set[str](), set[tuple[str, str]]()
+        trees, tests = set[str](), set[tuple[str, str]]()  # of a whole package, the name of the test is empty
         for ident in wanted:
             file, _, name = ident.partition("::")
             file = "" if file == "." else file.rstrip("/")
             if file == suite.root:
                 return ()
-            if any(f"{folder}/".startswith(f"{file}/") for folder in tested):
+            if file and any(is_within(folder, file) for folder in tested):
                 trees.add(f"./{suite.within(file)}/")
                 continue
-            folder = posixpath.dirname(file)
-            while folder not in tested:  # data of tests lies below its package
-                if folder in ("", suite.root):
-                    return ()
-                folder = posixpath.dirname(folder)
+            inner = (folder for folder in above(file) if is_within(folder, suite.root))
+            folder = next(
+                (folder for folder in inner if folder in tested), None
+            )  # data of tests lies below its package
+            if folder is None:
+                return ()
             package = f"./{suite.within(folder)}" if folder != suite.root else "."
-            if name:
-                tests.add((package, name.partition("/")[0]))
-            else:
-                packages.add(package)
-        packages = {name for name in packages if not f"{name}/".startswith(tuple(trees))}
-        single = {
-            f"{package}::{name}"
-            for package, name in tests
-            if package not in packages and not f"{package}/".startswith(tuple(trees))
-        }
-        return (*sorted(f"{path}..." for path in trees), *sorted(packages), *sorted(single))
+            tests.add((package, name.partition("/")[0]))
+        tests = {test for test in tests if not f"{test[0]}/".startswith(tuple(trees))}
+        whole = {package for package, name in tests if not name}
+        single = {f"{package}::{name}" for package, name in tests if package not in whole}
+        return (*sorted(f"{path}..." for path in trees), *sorted(whole), *sorted(single))
 
     def environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the program."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from m3agent.tools.runners.base import (
@@ -20,7 +21,7 @@ from m3agent.tools.runners.base import (
     is_within,
     topmost,
 )
-from m3agent.tools.runners.file_runner import FileRunner, reporter
+from m3agent.tools.runners.file_runner import FileRunner, reporter, sandbox_file
 from m3agent.tools.runners.path_rules import RULES
 
 _SOURCE = re.compile(r"(^|/)src/test/(java|kotlin|groovy)/(.+)\.(java|kt|groovy)$")
@@ -109,7 +110,9 @@ class Maven(_Java):
             "poms": [*map(job.suite.within, modules)],
             "tests": [*map(job.suite.within, tests)],
         }
-        return self.reporting(job, argv, files, JVM)
+        (command,) = self.reporting(job, argv, files, JVM)
+        writer = {f"{job.work}/record_writer.py": sandbox_file("record_writer.py")}
+        return [replace(command, files={**command.files, **writer})]
 
 
 class Gradle(_Java):

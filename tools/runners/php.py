@@ -44,23 +44,24 @@ class Phpunit(FileRunner):
         """Return a folder's test files, as its configuration names them."""
         inner = [path for path in self.inner_paths(tree, root) if path.endswith((".php", ".phpt"))]
         text = _COMMENT.sub("", tree.text(_configuration(tree, root)))
-        parts = [part for block in _SUITE.findall(text) for part in _PART.findall(block)]
-        found = set()
-        for kind, attributes, given in parts:
-            suffix = _SUFFIX.search(attributes)
-            place = posixpath.normpath(given)
-            if kind == "file":
-                found |= {path for path in inner if path == place}
-            elif kind == "directory":
+        named, excluded = set[str](), set[str]()
+        for kind, attributes, given in (
+            part for block in _SUITE.findall(text) for part in _PART.findall(block)
+        ):
+            place, suffix = posixpath.normpath(given), _SUFFIX.search(attributes)
+            below = {path for path in inner if _below(path, place)}
+            if kind == "directory":
                 ends = (suffix[1],) if suffix else ("Test.php", ".phpt")
-                found |= {path for path in inner if path.endswith(ends) and _below(path, place)}
-        if not found:
-            tests = (path for path in inner if path.endswith("Test.php"))
-            found = {path for path in tests if TEST_FOLDERS.intersection(path.split("/")[:-1])}
-        excluded = [posixpath.normpath(given) for kind, _, given in parts if kind == "exclude"]
-        own = (path for path in found if not is_skipped(path))
-        kept = (path for path in own if not any(path == one or _below(path, one) for one in excluded))
-        return sorted(posixpath.join(root, path) for path in kept)
+                named |= {path for path in below if path.endswith(ends)}
+            else:
+                here = {place}.intersection(inner)
+                named, excluded = (
+                    (named | here, excluded) if kind == "file" else (named, excluded | here | below)
+                )
+        if not named:
+            folders = {path: set(path.split("/")[:-1]) for path in inner if path.endswith("Test.php")}
+            named = {path for path, above in folders.items() if above & TEST_FOLDERS}
+        return sorted(posixpath.join(root, path) for path in named - excluded if not is_skipped(path))
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return Composer's commands. Without locked packages, only its autoloader is needed, which each run makes."""

@@ -510,44 +510,57 @@ class ProgramReader:
         return f" (in {self._built_from(place)})" if place else ""
 
     def _from_framework(self, mode: str) -> None:
-        gtest = mode == "gtest"
-        listing = text_of(self.done, "listed")
-        planned = list(gtest_names(listing) if gtest else catch_names(listing))
-        report = text_of(self.done, "report")
-        found, whole = (gtest_results if gtest else catch_results)(report)
-        if gtest and not whole:
-            found = gtest_text(self.output)
-        if self._ended_itself() and not found.keys() & set(planned):
+        listing, report = text_of(self.done, "listed"), text_of(self.done, "report")
+        names, results = (gtest_names, gtest_results) if mode == "gtest" else (catch_names, catch_results)
+        planned = list(names(listing))
+        known, whole = results(report)
+        if mode == "gtest" and not whole:
+            known = gtest_text(self.output)
+        if self._ended_itself() and not known.keys() & set(planned):
             what = "its report" if planned else "its list of tests"
             problem = f"error: the program {self.program.title} uses {mode}, but {what} cannot be read"
             self.reading.problem = self.reading.problem or problem
-            return
-        if not planned:
+        elif not planned:
             self._whole("error", f"it lists no tests\n{listing}"[:MOST_REASON])
+        else:
+            outcomes = {self._add_planned(name, known.get(name)) for name in planned}
+            for name in sorted(known.keys() - set(planned)):
+                self._sign(f"the program reported {name[:200]}, which its list does not contain")
+            if mode == "gtest" and whole:
+                self._compare_with_output(known)
+            skipped = mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED
+            is_green = whole and not self.timed_out and (self.exit == 0 or skipped)
+            self._compare_with_end(red=not outcomes.isdisjoint({"failed", "error"}), green=is_green)
+
+    def _add_planned(self, name: str, known: tuple[str, Outcome | Literal["open"], str] | None) -> Outcome:
+        """Add the result of a test that the program lists."""
+        place, outcome, text = known or ("", "error", f"it has no result\n{self._why()}")
+        if outcome == "open":
+            outcome, text = "failed", self._why()
+        self.reading.add(self._file(place), [name], outcome, text[:MOST_REASON])
+        return outcome
+
+    def _compare_with_output(self, known: Found) -> None:
+        """Add a sign for each test that passed by the report and failed by the program's output."""
+        for name, (_, outcome, _) in gtest_text(self.output).items():
+            if outcome == "failed" and name in known and known[name][1] == "passed":
+                what = f"the report says that {name[:200]} passed, the program's output says that it failed"
+                self._sign(what)
+
+    def _compare_with_end(self, *, red: bool, green: bool) -> None:
+        """Compare the results of tests with how the program ended.
+
+        Args:
+            red: Whether a test failed.
+            green: Whether the program ended as if none had.
+        """
+        if red:
+            if self.exit == 0:
+                self._sign("the program ended with 0 although a test of it failed")
             return
-        outcomes = set[Outcome]()
-        for name in planned:
-            place, outcome, text = found.get(name) or ("", "error", f"it has no result\n{self._why()}")
-            if outcome == "open":
-                outcome, text = "failed", self._why()
-            outcomes.add(outcome)
-            self.reading.add(self._file(place), [name], outcome, text[:MOST_REASON])
-        red = bool(outcomes & {"failed", "error"})
-        status = 0 if mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED else self.exit
-        for name in sorted(found.keys() - set(planned)):
-            self._sign(f"the program reported {name[:200]}, which its list does not contain")
-        if gtest and whole:
-            for name, (_, outcome, _) in gtest_text(self.output).items():
-                if outcome == "failed" and name in found and found[name][1] == "passed":
-                    self._sign(
-                        f"the report says that {name[:200]} passed, the program's output says that it failed"
-                    )
-        if (status != 0 or self.timed_out or not whole) and not red:
+        if not green:
             self._whole("failed", f"no test of it failed\n{self._why()}")
-        elif self.exit == 0 and red:
-            self._sign("the program ended with 0 although a test of it failed")
-        if not red:
-            self.check_end()
+        self.check_end()
 
     def _built_from(self, place: str) -> str:
         """Return a source file of the program as a path of the repository."""

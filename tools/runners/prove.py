@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -97,15 +97,19 @@ def _read(suite: Suite, path: str, step: Mapping[str, Any], reading: Reading) ->
     else:
         add_end(reading, path, step, red=tap.red, complete=tap.complete)
     reading.tampering += [f"{path}: {what} in its report" for what in tap.disorder]
-    if tap.red or step.get("exit") != 0:
-        return
-    events = text_of(step, "report").splitlines()
+    if not tap.red and step.get("exit") == 0:
+        events = text_of(step, "report").splitlines()
+        reading.tampering += [f"{path}: {sign}" for sign in _signs(suite, events, len(tap.points))]
+
+
+def _signs(suite: Suite, events: Sequence[str], printed: int) -> Iterator[str]:
+    """Yield signs of tampering in the events of a program that printed a number of results and ended with 0."""
+    if events[-1:] != ["end"]:
+        yield "the program ended before its end"
     results = [event.split(" ", 2) for event in events if event.startswith("result ")]
-    if not events or events[-1] != "end":
-        reading.tampering.append(f"{path}: the program ended before its end")
-    if len(results) != len(tap.points):
-        reading.tampering.append(f"{path}: it printed results that Test::Builder did not give")
+    if len(results) != printed:
+        yield "it printed results that Test::Builder did not give"
     for place in sorted({result[2] for result in results if len(result) == 3}):
         inner = suite.path(posixpath.normpath(suite.in_tree(place)))
         if not RULES["prove"].is_test(inner):
-            reading.tampering.append(f"{path}: results come from {inner}, which is no test")
+            yield f"results come from {inner}, which is no test"

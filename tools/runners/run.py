@@ -27,7 +27,18 @@ from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import readable
-from m3agent.tools.runners.base import Command, Job, Limits, Output, Reading, Runner, Suite, Tree, Unit
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Limits,
+    Outcome,
+    Output,
+    Reading,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+)
 from m3agent.tools.tampering import NO_SIGNS, Signs
 from m3agent.tools.test_report import TestReport, ids_by_outcome
 
@@ -169,46 +180,36 @@ def report_of(
         outputs: What the commands left behind, the build first.
         whole: Whether all commands ran.
     """
-    outcomes: dict[str, str] = {}
-    errors: dict[str, str] = {}
-
-    def add(ident: str, outcome: str, text: str) -> None:
-        known = outcomes.get(ident)
-        if known is None or RANK.index(outcome) > RANK.index(known):
-            outcomes[ident] = outcome
-            errors.pop(ident, None)
-            if outcome in ("failed", "error"):
-                errors[ident] = readable(text.encode("utf-8", "replace"))
-
-    for result in reading.results:
-        add(result.ident, result.outcome, result.text)
-    results = Counter(result.ident for result in reading.results)
-    open_tests = [ident for ident, times in Counter(reading.started).items() if times > results[ident]]
     timed_out = any(output.timed_out for output in outputs)
-    for ident in open_tests:
-        add(ident, "failed", "timed out" if timed_out else NOT_ENDED)
-    planned = reading.planned | {output.command.unit for output in outputs if output.command.unit}
+    results = [(result.ident, result.outcome, result.text) for result in reading.results]
+    ended = Counter(result.ident for result in reading.results)
+    open_tests = [ident for ident, times in Counter(reading.started).items() if times > ended[ident]]
+    results += [(ident, "failed", "timed out" if timed_out else NOT_ENDED) for ident in open_tests]
     # these did not report their end and have no red result by themselves
-    silent = sorted(name for name in planned - reading.reported if name not in outcomes)
-    for unit in units:
-        if not unit.built:
-            add(unit.name, "error", unit.text or "it could not be built")
-    for name in silent:
-        add(name, "error", NO_REPORT)
+    silent = sorted(reading.planned - reading.reported - {ident for ident, *_ in results})
+    results += [
+        (unit.name, "error", unit.text or "it could not be built") for unit in units if not unit.built
+    ]
+    results += [(name, "error", NO_REPORT) for name in silent]
+    worst: dict[str, tuple[Outcome, str]] = {}
+    for ident, outcome, text in results:
+        if ident not in worst or RANK.index(outcome) > RANK.index(worst[ident][0]):
+            worst[ident] = outcome, text
+    red = {ident: text for ident, (outcome, text) in worst.items() if outcome in ("failed", "error")}
     last = outputs[-1] if outputs else None
-    text = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
+    printed = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
     complete = (
         reading.ended and whole and not timed_out and not open_tests and not silent and not reading.problem
     )
     signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
     return TestReport(
-        **ids_by_outcome(outcomes),
-        errors=errors,
+        **ids_by_outcome({ident: outcome for ident, (outcome, _) in worst.items()}),
+        errors={ident: readable(text.encode("utf-8", "replace")) for ident, text in red.items()},
         complete=complete,
         timed_out=timed_out,
         seconds=seconds,
         exit=last.exit if last else 0,
-        output="\n".join(filter(None, (reading.problem, readable(text).strip()))),
+        output="\n".join(filter(None, (reading.problem, readable(printed).strip()))),
         truncated=False,
         signs=signs,
         commands=tuple(dict.fromkeys(output.command.argv for output in outputs)),

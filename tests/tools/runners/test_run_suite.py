@@ -126,7 +126,6 @@ class Shell(Runner):
                 report=report,
                 key_file=key,
                 seconds=job.limits.per_test,
-                unit=unit.name,
             )
             for unit in units
             if unit.built and (not job.targets or unit.name in job.targets)
@@ -136,13 +135,15 @@ class Shell(Runner):
         reading = Reading(ended=True)
         for output in outputs:
             key, *said = output.report.decode().splitlines()
+            unit = output.command.env["UNIT"]
+            reading.planned.add(unit)
             assert key == output.key.hex()
             for line in said:
                 if line == "end":
-                    reading.reported.add(output.command.unit)
+                    reading.reported.add(unit)
                 else:
                     name, outcome = line.split()
-                    reading.results.append(Result(f"{output.command.unit}::{name}", outcome))  # type: ignore[arg-type]
+                    reading.results.append(Result(f"{unit}::{name}", outcome))  # type: ignore[arg-type]
         return reading
 
 
