@@ -47,12 +47,9 @@ class Signs:
 
     def and_those_of(self, other: Signs) -> Signs:
         """Return the signs of two runs."""
-        both = self.canaries, other.canaries
-        canaries = (
-            both[0] or both[1]
-            if both[0] is None or both[1] is None
-            else (both[0][0] + both[1][0], both[0][1] + both[1][1])
-        )
+        canaries = self.canaries or other.canaries
+        if self.canaries and other.canaries:
+            canaries = (self.canaries[0] + other.canaries[0], self.canaries[1] + other.canaries[1])
         return Signs(
             self.forged + other.forged,
             self.hooks + other.hooks,
@@ -75,12 +72,7 @@ class Signs:
             for (path, name), number in sorted(self.hooks_by_name().items())
             if path in changed and number > known[path, name]
         ]
-        if (
-            usual.canaries is not None
-            and usual.canaries[1]
-            and self.canaries is not None
-            and not self.canaries[1]
-        ):
+        if usual.canaries and usual.canaries[1] and self.canaries and not self.canaries[1]:
             found.append("no test that must fail did fail")
         return found
 

@@ -210,41 +210,39 @@ def is_constant(text: str, name: str) -> bool:
         name: Name of a variable, or of an attribute of a class.
     """
 
-    def is_it(node: Any) -> bool:
-        return getattr(node, "id", getattr(node, "attr", "")) == name
+    nodes = parsed(text)
+    made = [node for node in nodes if isinstance(node, ASSIGN) and name in map(name_of, targets_of(node))]
+    for node in made:
+        value = getattr(node, "value", None)
+        if not isinstance(value, DISPLAYS) and name_of(getattr(value, "func", None)) not in MAKING:
+            return False
+    return bool(made) and not any(name in changeable(node) for node in nodes if node not in made)
 
-    made = False
-    called: Any
-    for node in parsed(text):
-        value: Any = getattr(node, "value", None)
-        if isinstance(node, ASSIGN):
-            if any(map(is_it, getattr(node, "targets", [getattr(node, "target", None)]))):
-                called = getattr(value, "func", None)
-                made = (
-                    isinstance(value, DISPLAYS)
-                    or getattr(called, "id", getattr(called, "attr", "")) in MAKING
-                )
-                if not made:
-                    return False
-            elif is_it(value):  # another name of the same value
-                return False
-        elif isinstance(node, (ast.Return, ast.Yield)) and is_it(value):
-            return False
-        elif isinstance(node, ast.AugAssign) and is_it(node.target):
-            return False
-        elif isinstance(node, (ast.Subscript, ast.Attribute)):
-            inner: Any = node
-            while isinstance(inner, (ast.Subscript, ast.Attribute)):
-                inner = inner.value
-                changes = not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in CHANGING
-                if changes and is_it(inner):
-                    return False
-        elif isinstance(node, ast.Call):
-            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            reads = called in MAKING or called.startswith("assert") or hasattr(builtins, called)
-            if not reads and any(map(is_it, node.args + [word.value for word in node.keywords])):
-                return False
-    return made
+
+def name_of(node: Any) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def targets_of(node: Any) -> list[Any]:
+    return list(getattr(node, "targets", [getattr(node, "target", None)]))
+
+
+def changeable(node: Any) -> list[str]:
+    """Return the names whose values a piece of code changes, or hands to code that may change them."""
+    if isinstance(node, (*ASSIGN, ast.Return, ast.Yield)):  # another name of the same value
+        return [name_of(node.value)]
+    if isinstance(node, ast.AugAssign):
+        return [name_of(node.target)]
+    if isinstance(node, ast.Call):
+        called = name_of(node.func)
+        reads = called in MAKING or called.startswith("assert") or hasattr(builtins, called)
+        return [] if reads else list(map(name_of, node.args + [word.value for word in node.keywords]))
+    inner, names = node, []
+    if not isinstance(getattr(node, "ctx", None), ast.Load) or name_of(node) in CHANGING:
+        while isinstance(inner, (ast.Subscript, ast.Attribute)):
+            inner = inner.value
+            names.append(name_of(inner))
+    return names
 
 
 class OfTests:
@@ -719,15 +717,8 @@ class Guard:
         folders = {os.path.dirname(os.path.realpath(file)) + os.sep for file in self.globals} - {self.root}
         beside = tuple(sorted(folders))
         for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            is_own = isinstance(file, str) and file.startswith(beside)
-            if not isinstance(module, types.ModuleType) or not (is_own or file is None):
-                continue
-            spec = None if name in sys.builtin_module_names else spec_of(name)
-            path = os.path.realpath(str(spec and spec.origin))
-            known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
-            if path.startswith(beside) and path.endswith(".py") and not known:
-                self.forged("a module took the place of " + path[len(self.root) :])
+            if isinstance(module, types.ModuleType):
+                self.check_place(name, getattr(module, "__file__", None), beside)
         for (name, path), code in list(self.watcher.loaded.items()):
             owner = sys.modules.get(name)
             file = str(getattr(owner, "__file__", ""))
@@ -738,6 +729,17 @@ class Guard:
             owner = sys.modules.get(name)
             if isinstance(owner, types.ModuleType):
                 self.check_functions(name, owner, code)
+
+    def check_place(self, name: str, file: Any, beside: tuple[str, ...]) -> None:
+        """Look for a module of a folder with tests that does not come from its file."""
+        is_own = isinstance(file, str) and file.startswith(beside)
+        if not is_own and file is not None:
+            return
+        spec = None if name in sys.builtin_module_names else spec_of(name)
+        path = os.path.realpath(str(spec and spec.origin))
+        known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
+        if path.startswith(beside) and path.endswith(".py") and not known:
+            self.forged("a module took the place of " + path[len(self.root) :])
 
     def check_functions(self, name: str, owner: Any, code: types.CodeType) -> None:
         """Compare the plain functions of a module, and the methods of its classes, with the module's code."""

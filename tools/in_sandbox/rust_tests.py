@@ -13,7 +13,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.in_sandbox.record_writer import RecordWriter
@@ -174,58 +174,34 @@ def run_of(target: Target, plan: Mapping[str, Any], writer: RecordWriter, end: f
 
 
 def built_targets(plan: Mapping[str, Any]) -> list[Target]:
-    work = plan["work"]
     try:
         usage = run_tool("cargo", "build", "--help").stdout
     except FileNotFoundError:
         raise Problem("cargo is not installed in the sandbox") from None
-    described = run_tool("cargo", "metadata", "--format-version", "1", "--no-deps", "--offline")
-    try:
-        packages = json.loads(described.stdout)["packages"]
-    except (ValueError, KeyError):
-        raise Problem("cargo metadata failed: " + described.stderr.strip()[:MOST_TEXT]) from None
-    wanted = plan["tests"]
-    chosen = [
-        package
-        for package in packages
-        if not wanted or os.path.relpath(os.path.dirname(package["manifest_path"])) in wanted
-    ]
+    packages = chosen_packages(plan["tests"])
     targets = {
         (package["id"], target["src_path"]): Target(package, target)
-        for package in chosen
+        for package in packages
         for target in package["targets"]
         if target.get("test", True) and not {"bench", "custom-build"} & set(target["kind"])
     }
-    programs = os.path.join(work, "programs")
+    programs, wrapper = os.path.join(plan["work"], "programs"), os.path.join(plan["work"], "rustc-wrapper")
     os.makedirs(programs, exist_ok=True)
-    wrapper = os.path.join(work, "rustc-wrapper")
     with open(wrapper, "w") as file:
         file.write(WRAPPER)
     os.chmod(wrapper, 0o755)
-    names = [word for package in chosen for word in ("-p", package["name"])] if wanted else ["--workspace"]
+    names = [word for package in packages for word in ("-p", package["name"])]
     built = run_tool(
         *("cargo", "build", "--tests", "--offline", "--message-format=json"),
         *(["--keep-going"] if "--keep-going" in usage else []),
-        *names,
+        *(names if plan["tests"] else ["--workspace"]),
         env={
             "RUSTC_WORKSPACE_WRAPPER": wrapper,
-            "M3AGENT_HARNESS": harness(work),
+            "M3AGENT_HARNESS": harness(plan["work"]),
             "M3AGENT_PROGRAMS": programs,
         },
     )
-    others: list[str] = []
-    for line in built.stdout.splitlines():
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        target = targets.get((message.get("package_id"), (message.get("target") or {}).get("src_path")))
-        if message.get("reason") == "compiler-artifact":
-            if target and message["profile"]["test"] and message.get("executable"):
-                target.program = message["executable"]
-        elif message.get("reason") == "compiler-message" and message["message"]["level"] == "error":
-            text = message["message"].get("rendered") or message["message"]["message"]
-            (target.errors if target else others).append(text)
+    others = [text for line in built.stdout.splitlines() for text in unplaced_errors(line, targets)]
     if not any(target.program or target.errors for target in targets.values()) and built.returncode:
         raise Problem("cargo build failed: " + ("".join(others) or built.stderr).strip()[:MOST_TEXT])
     everything = [text for target in targets.values() for text in target.errors] + others
@@ -234,6 +210,35 @@ def built_targets(plan: Mapping[str, Any]) -> list[Target]:
         errors = dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]])
         target.error = "".join(errors)[:MOST_TEXT]
     return sorted(targets.values(), key=lambda target: target.source)
+
+
+def chosen_packages(wanted: Collection[str]) -> list[Any]:
+    """Return the packages of the workspace with these folders; all if none is wanted."""
+    described = run_tool("cargo", "metadata", "--format-version", "1", "--no-deps", "--offline")
+    try:
+        packages = json.loads(described.stdout)["packages"]
+    except (ValueError, KeyError):
+        raise Problem("cargo metadata failed: " + described.stderr.strip()[:MOST_TEXT]) from None
+    folder_of = {id(each): os.path.relpath(os.path.dirname(each["manifest_path"])) for each in packages}
+    return [package for package in packages if not wanted or folder_of[id(package)] in wanted]
+
+
+def unplaced_errors(line: str, targets: Mapping[Any, Target]) -> list[str]:
+    """Note the program or the error of a target that a line of cargo tells; return an error that is of none."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return []
+    target = targets.get((message.get("package_id"), (message.get("target") or {}).get("src_path")))
+    kind = message.get("reason")
+    if kind == "compiler-artifact" and target and message["profile"]["test"]:
+        target.program = message.get("executable") or target.program
+    elif kind == "compiler-message" and message["message"]["level"] == "error":
+        text = message["message"].get("rendered") or message["message"]["message"]
+        if target is None:
+            return [text]
+        target.errors.append(text)
+    return []
 
 
 def sources() -> dict[str, bytes]:

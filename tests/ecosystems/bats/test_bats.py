@@ -14,6 +14,7 @@ from m3agent.tools.test_report import TestReport
 from tests.ecosystems.bats import project
 from tests.ecosystems.records import WORK, job_of, report_from, tree_of
 from tests.ecosystems.sandbox_run import RealRuns, run_files
+from tests.ecosystems.table import needs
 
 RUNNER = BatsRunner()
 FILE = "@test \"one\" {\n  true\n}\n@test 'two' { # why\n  true\n}\n"
@@ -80,6 +81,7 @@ def test_canaries_need_tests_that_end_with_a_line_of_their_own() -> None:
         assert command.files[f"{WORK}/run.json"].count(b"canary") == kinds
 
 
+@needs("bats")
 class TestBats(RealRuns):
     runner = RUNNER
     every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "test/"
