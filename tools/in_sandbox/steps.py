@@ -27,6 +27,7 @@ The key stays in this process, which other processes of the same user cannot rea
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import json
@@ -38,7 +39,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
 
@@ -54,14 +55,14 @@ SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init")
 NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
-def head_and_tail(path: str) -> str:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(KEEP)
-        if size <= KEEP:
-            return head.decode("utf-8", "replace")
-        file.seek(max(KEEP, size - KEEP))
-        return (head + b"\n[...]\n" + file.read(KEEP)).decode("utf-8", "replace")
+def head_and_tail(file: BinaryIO) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(KEEP)
+    if size <= KEEP:
+        return head.decode("utf-8", "replace")
+    file.seek(max(KEEP, size - KEEP))
+    return (head + b"\n[...]\n" + file.read(KEEP)).decode("utf-8", "replace")
 
 
 def content_of(path: str) -> str:
@@ -101,19 +102,14 @@ def run(
 ) -> dict[str, Any]:
     """Run a program to its end, or kill it and its process group after its time."""
     if report:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(report)
-        except OSError:
-            pass
-    env = dict(os.environ)
-    env.update(step.get("env", {}))
+    env = {**os.environ, **step.get("env", {})}
     done = {"exit": 127, "timed_out": False, "seconds": 0.0, "output": "", "report": "", "watched": None}
-    handle, path = tempfile.mkstemp(prefix="output-")
-    ours, theirs = socket.socketpair() if watch else (None, None)
-    token = ""
-    try:
-        if watch and ours is not None and theirs is not None:
-            token = os.urandom(16).hex()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryFile() as output:
+        token = os.urandom(16).hex()
+        if watch:
             ours.sendall(token.encode() + b"\n")
             env["LD_PRELOAD"] = " ".join(filter(None, (watch, env.get("LD_PRELOAD"))))
             env["M3AGENT_WITNESS"] = str(theirs.fileno())
@@ -124,10 +120,10 @@ def run(
                 cwd=step.get("cwd") or None,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=handle,
-                stderr=handle,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
-                pass_fds=(theirs.fileno(),) if theirs is not None else (),
+                pass_fds=(theirs.fileno(),) if watch else (),
             )
         except (OSError, ValueError) as error:
             done["output"] = str(error)
@@ -136,23 +132,15 @@ def run(
             process.wait(step.get("seconds"))
         except subprocess.TimeoutExpired:
             done["timed_out"] = True
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        except OSError:
-            pass
         done["exit"] = process.wait()
         done["seconds"] = time.monotonic() - started
-        done["output"] = head_and_tail(path)
+        done["output"] = head_and_tail(output)
         if report:
             done["report"] = content_of(report)
-        if ours is not None:
+        if watch:
             done["watched"] = testimony(ours, token, step.get("program", ""))
-    finally:
-        os.close(handle)
-        os.unlink(path)
-        for end in (ours, theirs):
-            if end is not None:
-                end.close()
     return done
 
 
