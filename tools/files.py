@@ -248,12 +248,7 @@ def _first_changes_tests(workspace: Workspace, path: str, file: TextFile | None)
 
 
 READ = Tool(
-    "file_read",
-    "Read lines of a file of the repository.",
-    FileReadArguments,
-    read,
-    kind="read",
-    verb="read",
+    "file_read", "Read lines of a file of the repository.", FileReadArguments, read, kind="read", verb="read"
 )
 WRITE = Tool(
     "file_write",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,12 +19,10 @@ from m3agent.tools.execution_map import Recording
 from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner, variants
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
 from m3agent.tools.runners.base import Limits, Runner, Suite, Tree
-from m3agent.tools.runners.run import NO_VARIABLES, run_suite
+from m3agent.tools.runners.run import MOST_REPORT, NO_VARIABLES, run_suite, taken
 from m3agent.tools.runners.suites import RUNNERS, prefix_of, suite_of, with_prefix, without_suite
 from m3agent.tools.test_report import EMPTY, TestReport, first_reason, ids_by_outcome, joined
 from m3agent.util.portable_source import portable_text
-
-_BORDER = re.compile("::|/")
 
 
 @dataclass(frozen=True)
@@ -45,8 +42,7 @@ class Selection:
 
     def has(self, ident: str) -> bool:
         """Return whether a result with this id belongs to the run. The targets are not looked at."""
-        names = {ident, ident.partition("[")[0], "."}
-        names.update(ident[: border.start()] for border in _BORDER.finditer(ident))
+        names = runner.names_around(ident)
         return (
             names.isdisjoint(self.skip)
             and names.isdisjoint(self.ignore)
@@ -59,7 +55,6 @@ EVERYTHING = Selection()
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
-MOST_REPORT = 64 << 20  # most bytes of the report that are read
 MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
 PARTS = (channel, bytecode, guard, recorder, variants)
 """What each test program imports."""
@@ -149,17 +144,11 @@ async def run_program(
         env={**(env or {}), "PYTHONPATH": ""},
     )
     if bytecode is not None and kept is not None:
-        bytecode.content = await _taken(sandbox, kept, MOST_BYTECODE)
-    raw = await _taken(sandbox, report, most)
+        bytecode.content = await taken(sandbox, kept, MOST_BYTECODE)
+    raw = await taken(sandbox, report, most)
     if len(raw) < 1 << 20:
         return read_report(raw, key), result
     return await asyncio.to_thread(read_report, raw, key), result  # reading takes seconds
-
-
-async def _taken(sandbox: Sandbox, path: str, most: int) -> bytes:
-    """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
-    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
-    return raw.stdout
 
 
 async def run_variants(

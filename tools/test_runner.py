@@ -209,12 +209,7 @@ async def _run(
         if (arguments.framework or (PYTEST if only_python else "")) == framework:
             keyword = targets.keyword if framework == PYTEST else ""
             report = await run_in_sandbox(
-                sandbox,
-                wanted,
-                framework=framework,
-                timeout=timeout,
-                log=log,
-                keyword=keyword,
+                sandbox, wanted, framework=framework, timeout=timeout, log=log, keyword=keyword
             )
             return report if keyword else targets.selected(report)
     tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())

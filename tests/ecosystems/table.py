@@ -39,11 +39,7 @@ async def run(
 
 
 async def run_each(
-    sandbox_of: MakeSandbox,
-    runner: Runner,
-    projects: Sequence[Mapping[str, str]],
-    *,
-    memory: int = 1 << 30,
+    sandbox_of: MakeSandbox, runner: Runner, projects: Sequence[Mapping[str, str]], *, memory: int = 1 << 30
 ) -> list[TestReport]:
     """Run projects in one sandbox, each in a folder of its own with a manifest: `p0/`, `p1/`."""
     files = {f"p{n}/{path}": text for n, project in enumerate(projects) for path, text in project.items()}

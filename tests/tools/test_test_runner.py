@@ -183,10 +183,7 @@ async def test_a_wrong_path_or_id_gets_near_ones(bench: Bench) -> None:
     await bench.put({"pytest.ini": "[pytest]\naddopts = -v\n", "tests/test_more.py": case, "more.py": ""})
     for target, near in (
         ("tests/test_more.py::More", "Near ids:\n- tests/test_more.py::MoreTests\n"),
-        (
-            "tests/test_more.py::MoreTests::test_on",
-            "Near ids:\n- tests/test_more.py::MoreTests::test_one\n",
-        ),
+        ("tests/test_more.py::MoreTests::test_on", "Near ids:\n- tests/test_more.py::MoreTests::test_one\n"),
         ("tests/test_more.py::zzz", "tests/test_more.py defines 2 classes and tests, such as:\n"),
         ("test/test_mor.py::MoreTests", "Near files:\n- tests/test_more.py\n"),
         ("more.py", "more.py defines no tests. Near files:\n- tests/test_more.py\n"),

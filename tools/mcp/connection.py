@@ -68,10 +68,7 @@ class ServerProcess:
         self._process = process
         heard, self._incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self._outgoing, to_say = anyio.create_memory_object_stream[SessionMessage](0)
-        self._readers = [
-            asyncio.create_task(_hear(process, heard)),
-            asyncio.create_task(_keep(process, log)),
-        ]
+        self._readers = [asyncio.create_task(_hear(process, heard)), asyncio.create_task(_keep(process, log))]
         self._writer = asyncio.create_task(_say(process, to_say, heard))
 
     @classmethod
@@ -286,10 +283,7 @@ class Connection:
     async def _live(self, ready: asyncio.Future[None]) -> None:
         name = Implementation(name="m3agent", version=__version__)
         async with Client(
-            self._transport(),
-            client_info=name,
-            cache=None,
-            read_timeout_seconds=PROBE_SECONDS,
+            self._transport(), client_info=name, cache=None, read_timeout_seconds=PROBE_SECONDS
         ) as client:
             self.tools = await _tools(client)
             self._client = client

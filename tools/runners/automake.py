@@ -87,9 +87,7 @@ class AutomakeRunner(ProgramRunner):
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain."""
-        return Preparation(
-            system_packages=("autoconf", "automake", "libtool", "make", "g++", "pkg-config"),
-        )
+        return Preparation(system_packages=("autoconf", "automake", "libtool", "make", "g++", "pkg-config"))
 
     def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
         """Return the steps that build a copy of everything in a folder."""

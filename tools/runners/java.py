@@ -29,9 +29,7 @@ _TEST_CLASS = re.compile(r"(^Test\w*|\w*(Test|Tests|TestCase|Spec))\.(java|kt|gr
 """Names of files that hold tests, as Surefire expects them; Gradle looks at the classes instead."""
 GRADLE_HOME = ".gradle-home"
 """Folder for what Gradle fetches, in the suite's root."""
-JVM = {
-    "JAVA_TOOL_OPTIONS": "-Xmx1g -XX:CompressedClassSpaceSize=128m -XX:ReservedCodeCacheSize=128m",
-}
+JVM = {"JAVA_TOOL_OPTIONS": "-Xmx1g -XX:CompressedClassSpaceSize=128m -XX:ReservedCodeCacheSize=128m"}
 """A virtual machine reserves more address space than a sandbox without a control group has."""
 
 

@@ -59,7 +59,7 @@ MODES: Sequence[Mapping[str, Any]] = (
         "name": "gtest",
         "markers": ["gtest_list_tests", "libgtest."],
         "list": ["--gtest_list_tests"],
-        "run": ["--gtest_output=json:{report}", "--gtest_color=no"],
+        "run": ["--gtest_output=xml:{report}", "--gtest_color=no"],
     },
     {
         "name": "catch2",
@@ -601,22 +601,14 @@ def catch_names(text: str) -> Iterator[str]:
 
 
 def gtest_results(text: str) -> tuple[Found, bool]:
-    """Return the results in GoogleTest's JSON report, and whether it is complete."""
-    found: Found = {}
-    try:
-        suites = json.loads(text)["testsuites"]
-        for test in (test for group in suites for test in group["testsuite"]):
-            name = f"{test['classname']}.{test['name']}"
-            failures = [str(failure["failure"]) for failure in test.get("failures", ())]
-            outcome: Outcome = (
-                "failed" if failures else "passed" if test["result"] == "COMPLETED" else "skipped"
-            )
-            if name in found and found[name][1] == "failed":
-                continue
-            found[name] = (str(test.get("file", "")), outcome, "\n".join(failures))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return found, False
-    return found, True
+    """Return the results in GoogleTest's XML report, and whether it is complete."""
+    cases, whole = read_junit(text.encode())
+    known: Found = {}
+    for case in cases:
+        name = f"{case.group}.{case.name}"
+        if name not in known or known[name][1] != "failed":
+            known[name] = (case.file, case.outcome, case.text)
+    return known, whole
 
 
 _GTEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+)(?: \(\d+ ms\)|, where .*|\s*)$")

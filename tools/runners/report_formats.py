@@ -100,6 +100,11 @@ def parse_xml(content: bytes) -> Element | None:
     return root
 
 
+_STATUS: dict[str, Outcome] = {
+    **dict.fromkeys(("fail", "failed", "error"), "failed"),
+    **dict.fromkeys(("notrun", "skipped", "suppressed"), "skipped"),
+}
+"""What the attributes of a test say that has no element for it. GoogleTest does not run disabled tests."""
 _RED: dict[str, Outcome] = {"failure": "failed", "error": "error", "rerunFailure": "failed"}
 
 
@@ -134,14 +139,15 @@ def _case(suite: Element, element: Element) -> Case:
     for child in element.children:
         if child.tag in _RED:
             outcome = "error" if "error" in (_RED[child.tag], outcome) else "failed"
-            text = "\n".join(filter(None, (text, child.get("message"), child.text.strip())))
+            message, more = child.get("message"), child.text.strip()
+            text = "\n".join(filter(None, (text, "" if message in more else message, more)))
         elif child.tag == "skipped" and outcome == "passed":
             outcome, text = "skipped", child.get("message") or child.text.strip()
     if outcome == "passed" and not element.ended:
         outcome, text = "failed", "the report ends in this test"
-    status = element.get("status").lower()
-    if outcome == "passed" and status in ("fail", "failed", "error"):
-        outcome = "failed"
+    words = (element.get(name).lower() for name in ("status", "result"))
+    if outcome == "passed":
+        outcome = next((_STATUS[word] for word in words if word in _STATUS), outcome)
     return Case(
         element.get("classname") or suite.get("name"),
         element.get("name"),

@@ -151,10 +151,7 @@ async def _execute(
     )
     report = result.stdout
     if command.report is not None:
-        raw = await sandbox.exec(
-            ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", command.report], keep=MOST_REPORT
-        )
-        report = raw.stdout
+        report = await taken(sandbox, command.report)
     return Output(
         command,
         result.exit,
@@ -164,6 +161,12 @@ async def _execute(
         timed_out=result.timed_out,
         key=key,
     )
+
+
+async def taken(sandbox: Sandbox, path: str, most: int = MOST_REPORT) -> bytes:
+    """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
+    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
+    return raw.stdout
 
 
 def report_of(

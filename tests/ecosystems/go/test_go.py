@@ -279,10 +279,7 @@ FILES = {
 
 
 async def run(
-    sandbox_of: Callable[..., Sandbox],
-    files: dict[str, str],
-    wanted: tuple[str, ...] = (),
-    root: str = "",
+    sandbox_of: Callable[..., Sandbox], files: dict[str, str], wanted: tuple[str, ...] = (), root: str = ""
 ) -> TestReport:
     tree = Tree(files, lambda path: files[path].encode())
     (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]

@@ -68,13 +68,7 @@ def test_results_of_a_selection() -> None:
     chosen = Selection(only=["a.js::group", "b.js"], skip=["a.js::group > slow"], ignore=["c.js"])
     assert [
         chosen.has(ident) for ident in ("a.js::group", "a.js::group[1]", "b.js::x", "a.js::other", "c.js::x")
-    ] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    ] == [True, True, True, False, False]
     assert EVERYTHING.has("c.js::x")
     assert not Selection(skip=["a.js::group"]).has("a.js::group")
 

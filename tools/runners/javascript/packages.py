@@ -196,12 +196,11 @@ def restored_manifest(base_text: str, patched_text: str) -> str:
     base, patched = _object(base_text), _object(patched_text)
     if base is None or patched is None:
         return patched_text
+    settings = {key: base[key] for key in RESTORED if key in base}
     restored = {
-        key: base[key] if key in RESTORED else value
-        for key, value in patched.items()
-        if key in base or key not in RESTORED
+        **{key: value for key, value in patched.items() if key not in RESTORED or key in base},
+        **settings,
     }
-    restored |= {key: base[key] for key in RESTORED if key in base and key not in patched}
     developed = _names(base.get("devDependencies"))
     for kind in _DEPENDENCIES:
         before, after = _names(base.get(kind)), restored.get(kind)

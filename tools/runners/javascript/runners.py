@@ -177,8 +177,7 @@ class Mocha(JavaScriptRunner):
     name = "mocha"
     time_limit = "--timeout={}"
     dropped = _dropped(
-        "-p --parallel -c --color --colors",
-        "-O --reporter-option --reporter-options -j --jobs -t --timeout",
+        "-p --parallel -c --color --colors", "-O --reporter-option --reporter-options -j --jobs -t --timeout"
     )
 
 
@@ -230,15 +229,7 @@ _NODE_DEFAULT = re.compile(r"(^|/)(test/.*|test-[^/]*|test|[^/]*[._-]test)\.[cm]
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a pattern of a shell: `*`, `?`, `**`, `[a-z]`, `{a,b}`."""
-    pieces = {
-        "**/": "(?:.*/)?",
-        "**": ".*",
-        "*": "[^/]*",
-        "?": "[^/]",
-        "{": "(?:",
-        "}": ")",
-        ",": "|",
-    }
+    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
     parts = re.findall(r"\*\*/|\[[^]]+\]|\*\*|[*?{},]|[^*?{},[]+|\[", pattern)
     depth = 0
     text = ""
