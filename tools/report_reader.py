@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
 from m3agent.tools.runners.records import authentic_lines
-from m3agent.tools.tampering import NO_SIGNS, Hook, Reached, Signs
+from m3agent.tools.test_report import NO_SIGNS, Hook, Reached, Signs
 
 CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
 BAD = frozenset({"failed", "error"})

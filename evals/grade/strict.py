@@ -31,8 +31,7 @@ from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
 from m3agent.tools.run_tests import Bytecode, Selection, Variant, run_program, run_tests, run_variants
 from m3agent.tools.runners.suites import tree_files
-from m3agent.tools.tampering import NO_SIGNS, Signs
-from m3agent.tools.test_report import TestReport, exception_line
+from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, exception_line
 from m3agent.util.sanitize import last_line, printable_line
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0

@@ -11,8 +11,7 @@ from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox.guard import FEW_EVENTS, NO_HOOKS, REPLACED
 from m3agent.tools.run_tests import Selection, run_in_sandbox
-from m3agent.tools.tampering import Reached
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import Reached, TestReport
 from tests.agent.scripted import BUGGY
 from tests.command_line import run
 from tests.conftest import others_later

@@ -39,8 +39,7 @@ from m3agent.tools.runners.base import (
     Tree,
     Unit,
 )
-from m3agent.tools.tampering import NO_SIGNS, Signs
-from m3agent.tools.test_report import TestReport, ids_by_outcome
+from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, ids_by_outcome
 
 WORK = "m3agent-tests"
 """Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""

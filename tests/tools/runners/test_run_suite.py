@@ -25,8 +25,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.run import NO_REPORT, NOT_ENDED, report_of, run_suite
 from m3agent.tools.runners.suites import tree_files
-from m3agent.tools.tampering import Signs
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import Signs, TestReport
 
 COMMAND = Command(("run",), report="/tmp/report")
 DONE = Output(COMMAND, 0, b"")
