@@ -55,7 +55,6 @@ class Package(Unit):
     """A package with tests: its folder, the files of its tests and of its external tests."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
-        """Take an object that `go list` printed."""
         self.folder: str = entry["Dir"]
         self.unit = os.path.relpath(self.folder)
         self.name = entry["ImportPath"]
@@ -94,7 +93,6 @@ class Package(Unit):
 
 
 def build(plan: Mapping[str, Any], _: RecordWriter) -> list[Package]:
-    """Build the programs; return the packages with tests."""
     work, wanted = plan["work"], plan["tests"]
     patterns = sorted(wanted) or ["./..."]
     try:
@@ -148,7 +146,6 @@ def fill_cache(prepared: str, cache: str) -> None:
 
 
 def listed(patterns: Sequence[str]) -> list[Package]:
-    """Return the packages with tests, as `go list` finds them."""
     done = run_tool("go", "list", "-e", "-json", "--", *patterns)
     decoder = json.JSONDecoder()
     text = done.stdout.strip()
@@ -242,7 +239,6 @@ class PackageRun(Run):
         """Names of the tests that began in the present process."""
 
     def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
-        """Start the package's program."""
         argv = [self._package.program, "-test.paniconexit0", "-test.timeout=0"]
         tests = self._selected if tests is None else tests
         if tests is not None:
@@ -276,7 +272,6 @@ class PackageRun(Run):
         return self._running(name)
 
     def ended(self, name: str) -> tuple[str, str]:
-        """Return the test that ended."""
         test = self._running(name)
         if "/" not in name:
             del self._open.get(name, [])[:1]

@@ -148,7 +148,6 @@ class Members:
             self.places.append((name, None, own))
 
     def replaced(self) -> list[str]:
-        """Return the names of the members that are missing or differ now."""
         found: list[str] = []
         for name, owner, known in self.places:
             place = sys.modules.get(name) if owner is None else owner
@@ -189,7 +188,6 @@ def parsed(text: str) -> list[ast.AST]:
 
 
 def binds(text: str, name: str) -> bool:
-    """Return whether a source may bind a name."""
     for node in parsed(text):
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
@@ -302,7 +300,6 @@ class OfTests:
         return [label for label, value, within in self.codes if not same(insides(value), within)]
 
     def changed(self) -> list[str]:
-        """Return the names that differ now."""
         now = vars(self.module)
         found = self.foreign[:]
         # without a loop in Python, because this happens twice for each test
@@ -357,7 +354,6 @@ def plain_functions(code: types.CodeType) -> set[int]:
 
 
 def sets_global(code: types.CodeType, name: str) -> bool:
-    """Return whether a function in a module sets a global name."""
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             steps = dis.get_instructions(inner) if name in inner.co_names else ()
@@ -642,12 +638,10 @@ class Guard:
 
     @staticmethod
     def test_of(item: Any) -> Any:
-        """Return the code of a test; None if it has none."""
         within = insides(getattr(item, "function", None))
         return within[0] if within else None
 
     def check_values(self, module: Any, known: dict[str, Any]) -> None:
-        """Compare global values of a module with those from before."""
         # without a loop in Python, because this happens twice for each test
         if known and not all(map(is_, map(vars(module).get, known), known.values())):
             for name, value in known.items():
@@ -674,7 +668,6 @@ class Guard:
             self.forged("a test was replaced: " + item.nodeid)
 
     def check(self, config: Any) -> None:
-        """Compare functions and hooks with those from before."""
         for name in self.members.replaced() if self.members is not None else ():
             self.forged(REPLACED + name)
         for name, hook in self.all(config):

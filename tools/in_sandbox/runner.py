@@ -189,7 +189,6 @@ class PytestPlugin:
         config.hook.pytest_deselected(items=dropped)
 
     def over(self) -> bool:
-        """Whether no further test may start."""
         until = self.selection.until
         return until is not None and self.report.now() - self.report.opened >= until
 

@@ -85,7 +85,6 @@ class TargetRun(Run):
         self.canaries = {"test_%016x" % siphash(self._key, text.encode()) for text in texts}
 
     def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
-        """Start the target's program."""
         names = sorted(self._names) if tests is None else [name for _, name in tests]
         target = self._target
         package = target.package
@@ -106,7 +105,6 @@ class TargetRun(Run):
         )
 
     def listed(self, name: str, outcome: str) -> None:
-        """Take note of a test that the program has."""
         test = self.began(name)
         if test in self.wanted or (self._names and name not in self._names):
             return
@@ -115,7 +113,6 @@ class TargetRun(Run):
             self.result(test, outcome, "")
 
     def began(self, name: str) -> tuple[str, str]:
-        """Return file and name of a test."""
         return self._target.file(name), name
 
     ended = began
@@ -130,7 +127,6 @@ class PlainRun:
         self._seconds = max(1.0, min(3 * plan["per_test"], end - time.monotonic()))
 
     def all(self) -> None:
-        """Run the program."""
         unit = self._target.unit
         self._writer.write("start", unit, ["main"])
         try:
@@ -255,7 +251,6 @@ def sources() -> dict[str, bytes]:
 
 
 def harness(work: str) -> str:
-    """Build the crate that reports; return its path."""
     path = os.path.join(work, "lib%s.rlib" % HARNESS)
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rust_harness.rs")
     if not os.path.exists(path):

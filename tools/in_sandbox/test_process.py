@@ -40,11 +40,9 @@ class Unit:
     """What has a test program of its own."""
 
     unit = ""
-    """Its name."""
     program = ""
     """Path of the program; empty if it could not be built."""
     error = ""
-    """Why it could not."""
 
 
 def run_plan(build: Callable[..., Sequence[Any]], run_of: Callable[..., Any], workers: int) -> None:
@@ -245,11 +243,9 @@ class Run:
         raise NotImplementedError
 
     def began(self, name: str) -> tuple[str, str]:
-        """Return the test that began."""
         raise NotImplementedError
 
     def ended(self, name: str) -> tuple[str, str]:
-        """Return the test that ended."""
         raise NotImplementedError
 
     def listed(self, name: str, outcome: str) -> None:
@@ -308,19 +304,16 @@ class Run:
         return child.done
 
     def start(self, test: tuple[str, str]) -> None:
-        """Note that a test began."""
         self._known.add(test)
         if test not in self._told:
             self._told.add(test)
             self.writer.write("start", test[0], [test[1]])
 
     def result(self, test: tuple[str, str], outcome: str, text: str) -> None:
-        """Write the result of a test."""
         self._finished.add(test)
         self.writer.write("result", test[0], [test[1]], outcome, text[:MOST_TEXT])
 
     def _signs(self, child: Child, canaries: Mapping[str, str]) -> Iterator[str]:
-        """Yield signs that the program tampered with its report."""
         if child.invalid:
             yield "something else than the tests wrote into their report"
         if any(outcome != "failed" for outcome in canaries.values()):

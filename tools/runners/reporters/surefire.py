@@ -163,7 +163,6 @@ def command(folder: str) -> list[str]:
 
 
 def artifact(pom: str) -> str:
-    """Return a module's artifactId."""
     try:
         root = ElementTree.parse(pom).getroot()
     except (OSError, ElementTree.ParseError):
@@ -173,7 +172,6 @@ def artifact(pom: str) -> str:
 
 
 def file_of(name: str, module: str, tests: list[str]) -> str:
-    """Return the test file of a class."""
     wanted = "/" + name.partition("$")[0].replace(".", "/") + "."
     found = [path for path in tests if wanted in "/" + path and path.startswith(module)]
     return found[0] if found else os.path.join(module, "src/test")
