@@ -301,7 +301,7 @@ class Reading:
 class Ecosystem(ABC):
     """The tests of a language: how their suites are found, and which files belong to them."""
 
-    name: ClassVar[str]
+    name: str
     """Its name, the start of suite names: letters, digits and hyphens."""
     language: ClassVar[str]
 

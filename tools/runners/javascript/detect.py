@@ -7,8 +7,10 @@ import json
 import posixpath
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
@@ -19,13 +21,10 @@ OTHER_PROJECTS = words_of(
     "example examples fixture __fixtures__ template templates demo demos playground test tests __tests__ spec"
 )
 """Manifests in these folders are examples or data of tests."""
-PROGRAMS = {"jest": "jest", "vitest": "vitest", "mocha": "mocha", "_mocha": "mocha", "ava": "ava"}
-CONFIGURATIONS = {
-    "jest": "jest.config.",
-    "vitest": "vitest.config.",
-    "mocha": ".mocharc",
-    "ava": "ava.config.",
-}
+ROWS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("runners.toml").read_text("utf-8")
+)
+PROGRAMS = {program: name for name, row in ROWS.items() for program in row["programs"].split()}
 _WRAPPERS = frozenset(
     {"nyc", "c8", "cross-env", "cross-env-shell", "dotenv", "env", "npx", "pnpx", "bunx", "exec", "x", "--"}
 )
@@ -204,10 +203,10 @@ def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
         if calls := calls_of(scripts.get(name), scripts):
             return next((call for call in calls if call.runner == runner), None), f"scripts.{name} in {path}"
     own = table_of(manifest, "devDependencies").keys() | table_of(manifest, "dependencies").keys()
-    known = [name for name in CONFIGURATIONS if name in own]
+    known = [name for name in ROWS if name in own]
     if known and not is_workspace:
         return (Call(runner) if known[0] == runner else None), f"devDependencies in {path}"
-    start = posixpath.join(folder, CONFIGURATIONS.get(runner, "\0"))
+    start = posixpath.join(folder, ROWS[runner]["configuration"]) if runner in ROWS else "\0"
     configuration = min((name for name in tree.paths if name.startswith(start)), default="")
     return (Call(runner) if configuration else None), configuration
 
