@@ -271,6 +271,17 @@ async def _by_title(
     return None, ["Near ids:", *(f"- {path}::{name}" for name in near)] if near else []
 
 
+async def _results(
+    context: CallContext, suites: Sequence[Suite], targets: Targets, arguments: TestRunnerArguments
+) -> tuple[TestReport, list[str]]:
+    """Run the tests; return their report and notes about it."""
+    report = await _run(context, suites, targets, arguments)
+    if report.ran or report.timed_out:
+        return report, []
+    titled, notes = await _by_title(context, suites, targets, arguments)
+    return titled or report, notes
+
+
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
     """Run the tests. Failing tests are a normal result of the tool."""
     try:
@@ -290,30 +301,24 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             )
         suites = [suite for suite in suites if suite.runner == arguments.framework]
     known = await _known(context, targets, arguments)
-    report = known or await _run(context, suites, targets, arguments)
-    notes = list[str]()
-    if not report.ran and not report.timed_out:
-        titled, notes = await _by_title(context, suites, targets, arguments)
-        report = titled or report
-    marks = {} if known is not None else await _marks(context, report)
-    is_named = "::" in "".join(targets.paths)
-    shown = _red_tests(report, arguments.timeout, marks, is_named=is_named)
-    shown += [LEFT_OUT] if not is_named and SAME_ERROR in marks.values() else []
-    shown += [f"NOT RUN {name}: {reason}" for name, reason in report.not_run.items()]
-    unnamed = list[str]()
+    if known is not None:
+        shown = [*_red_tests(known, arguments, {}, targets), *_silence(known, known.output), KNOWN]
+        return _result(known, shown, None)
+    report, notes = await _results(context, suites, targets, arguments)
+    unnamed, near = list[str](), list[str]()
     if not report.timed_out and len(targets.paths) > 1:
         unnamed = await _without_result(context, targets, arguments, report)
-    shown = [*map(_one_line, shown)]
-    if not report.ran:
-        shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
-        shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output and not unnamed else []
-    shown += [KNOWN] if known is not None else []
-    shown += map(_one_line, unnamed)
     is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
     if is_unclear and not unnamed and not report.timed_out:
-        for path in targets.paths:
-            shown += map(_one_line, await suggest(context.sandbox, path))
+        near = [line for path in targets.paths for line in await suggest(context.sandbox, path)]
+    shown = _red_tests(report, arguments, await _marks(context, report), targets)
+    shown += _silence(report, "" if unnamed else report.output)
+    shown += map(_one_line, unnamed + near)
     shown += [] if "Near ids:" in shown else map(_one_line, notes)
+    return _result(report, shown, str(context.log))
+
+
+def _result(report: TestReport, shown: Sequence[str], log: str | None) -> ToolResult:
     # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
     stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
     return ToolResult(
@@ -322,17 +327,28 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
         exit_code=report.exit,
         digest=hashlib.sha256(stable.encode()).hexdigest(),
         truncated=report.truncated,
-        full_path=str(context.log) if known is None else None,
+        full_path=log,
         data={**report.sets, "complete": report.complete, "timed_out": report.timed_out},
     )
 
 
-def _red_tests(report: TestReport, timeout: float, marks: Mapping[str, str], *, is_named: bool) -> list[str]:
+def _silence(report: TestReport, output: str) -> list[str]:
+    """Return why no tests ran, and what the runner printed; nothing if some ran."""
+    if report.ran:
+        return []
+    said = [f"The runner said:\n{cut(output, 4000)}"] if output else []
+    return [f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.", *said]
+
+
+def _red_tests(
+    report: TestReport, arguments: TestRunnerArguments, marks: Mapping[str, str], targets: Targets
+) -> list[str]:
     """Return the summary, all listed red tests, and behind each the first lines of its error, as long as there is room.
 
     An error that was there before the change is left out, unless the call names single tests.
     """
-    lines = [(summary(report, timeout), "")]
+    is_named = "::" in "".join(targets.paths)
+    lines = [(summary(report, arguments.timeout), "")]
     for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
         lines += [(f"{kind} {ident}" + _in_brackets(marks.get(ident, "")), ident) for ident in ids[:LISTED]]
         lines += [(f"[{len(ids) - LISTED} more {kind} not listed]", "")] if len(ids) > LISTED else []
@@ -346,7 +362,9 @@ def _red_tests(report: TestReport, timeout: float, marks: Mapping[str, str], *, 
             if size <= room:
                 room -= size
                 shown += block
-    return shown
+    shown += [LEFT_OUT] if not is_named and SAME_ERROR in marks.values() else []
+    shown += [f"NOT RUN {name}: {reason}" for name, reason in report.not_run.items()]
+    return [*map(_one_line, shown)]
 
 
 TOOL = Tool(

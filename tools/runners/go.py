@@ -81,12 +81,11 @@ class Go(DrivenRunner):
             if file and any(is_within(folder, file) for folder in tested):
                 trees.add(f"./{suite.within(file)}/")
                 continue
-            inner = (folder for folder in above(file) if is_within(folder, suite.root))
-            folder = next(
-                (folder for folder in inner if folder in tested), None
-            )  # data of tests lies below its package
-            if folder is None:
-                return ()
+            folder = posixpath.dirname(file)
+            while folder not in tested:  # data of tests lies below its package
+                if folder in ("", suite.root):
+                    return ()
+                folder = posixpath.dirname(folder)
             package = f"./{suite.within(folder)}" if folder != suite.root else "."
             tests.add((package, name.partition("/")[0]))
         tests = {test for test in tests if not f"{test[0]}/".startswith(tuple(trees))}

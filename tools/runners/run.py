@@ -31,9 +31,9 @@ from m3agent.tools.runners.base import (
     Command,
     Job,
     Limits,
-    Outcome,
     Output,
     Reading,
+    Result,
     Runner,
     Suite,
     Tree,
@@ -183,34 +183,20 @@ def report_of(
         whole: Whether all commands ran.
     """
     timed_out = any(output.timed_out for output in outputs)
-    results = [(result.ident, result.outcome, result.text) for result in reading.results]
-    ended = Counter(result.ident for result in reading.results)
-    open_tests = [ident for ident, times in Counter(reading.started).items() if times > ended[ident]]
-    results += [(ident, "failed", "timed out" if timed_out else NOT_ENDED) for ident in open_tests]
-    # these did not report their end and have no red result by themselves
-    silent = sorted(reading.planned - reading.reported - {ident for ident, *_ in results})
-    results += [
-        (unit.name, "error", unit.text or "it could not be built") for unit in units if not unit.built
-    ]
-    results += [(name, "error", NO_REPORT) for name in silent]
-    worst: dict[str, tuple[Outcome, str]] = {}
-    for ident, outcome, text in results:
-        if ident not in worst or RANK.index(outcome) > RANK.index(worst[ident][0]):
-            worst[ident] = outcome, text
-    red = {ident: text for ident, (outcome, text) in worst.items() if outcome in ("failed", "error")}
-    last = outputs[-1] if outputs else None
+    results, each_ended = _results(reading, units, timed_out)
+    worst: dict[str, Result] = {}
+    for result in sorted(results, key=lambda result: RANK.index(result.outcome), reverse=True):
+        worst.setdefault(result.ident, result)
+    red = [result for result in worst.values() if result.outcome in ("failed", "error")]
     printed = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
-    complete = (
-        reading.ended and whole and not timed_out and not open_tests and not silent and not reading.problem
-    )
     signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
     return TestReport(
-        **ids_by_outcome({ident: outcome for ident, (outcome, _) in worst.items()}),
-        errors={ident: readable(text.encode("utf-8", "replace")) for ident, text in red.items()},
-        complete=complete,
+        **ids_by_outcome({ident: result.outcome for ident, result in worst.items()}),
+        errors={result.ident: readable(result.text.encode("utf-8", "replace")) for result in red},
+        complete=reading.ended and whole and each_ended and not timed_out and not reading.problem,
         timed_out=timed_out,
         seconds=seconds,
-        exit=last.exit if last else 0,
+        exit=outputs[-1].exit if outputs else 0,
         output="\n".join(filter(None, (reading.problem, readable(printed).strip()))),
         truncated=False,
         signs=signs,
@@ -219,3 +205,17 @@ def report_of(
             unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
         },
     )
+
+
+def _results(reading: Reading, units: Sequence[Unit], timed_out: bool) -> tuple[list[Result], bool]:
+    """Return all results, and whether each test that began and each planned unit came to its end."""
+    results = list(reading.results)
+    ended = Counter(result.ident for result in results)
+    open_tests = [ident for ident, times in Counter(reading.started).items() if times > ended[ident]]
+    results += [Result(ident, "failed", "timed out" if timed_out else NOT_ENDED) for ident in open_tests]
+    # these did not report their end and have no red result by themselves
+    silent = sorted(reading.planned - reading.reported - {result.ident for result in results})
+    unbuilt = (unit for unit in units if not unit.built)
+    results += [Result(unit.name, "error", unit.text or "it could not be built") for unit in unbuilt]
+    results += [Result(name, "error", NO_REPORT) for name in silent]
+    return results, not open_tests and not silent
