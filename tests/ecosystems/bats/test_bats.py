@@ -9,7 +9,7 @@ import pytest
 
 from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.runners.base import Suite
-from m3agent.tools.runners.bats import BatsRunner
+from m3agent.tools.runners.tap_files import BatsRunner
 from m3agent.tools.test_report import TestReport
 from tests.ecosystems.bats import project
 from tests.ecosystems.records import WORK, job_of, report_from, tree_of

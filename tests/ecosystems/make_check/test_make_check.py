@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.runners.automake import AutomakeRunner
 from m3agent.tools.runners.base import Unit
+from m3agent.tools.runners.other_builds import AutomakeRunner
 from m3agent.tools.test_report import TestReport
 from tests.ecosystems.ctest.project import PLAIN_FORGERIES
 from tests.ecosystems.make_check import project

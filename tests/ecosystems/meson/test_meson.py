@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from m3agent.tools.runners.meson import MesonRunner
+from m3agent.tools.runners.other_builds import MesonRunner
 from tests.ecosystems.ctest.project import GTEST_FORGERIES, PLAIN_FORGERIES
 from tests.ecosystems.meson import project
 from tests.ecosystems.records import WORK, job_of, output_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.runners.prove import ProveRunner
+from m3agent.tools.runners.tap_files import ProveRunner
 from m3agent.tools.test_report import TestReport
 from tests.ecosystems.prove import project
 from tests.ecosystems.records import WORK, job_of, report_from, tree_of
