@@ -93,12 +93,26 @@ class Tree:
         except ValueError:
             return {}
 
+    def below(self, folder: str, *ends: str) -> list[str]:
+        """Return the sorted paths of the files in a folder with one of these ends."""
+        return sorted(path for path in self.paths if path.endswith(ends) and is_within(path, folder))
+
+    def present(self, *paths: str) -> tuple[str, ...]:
+        """Return those of some paths that have a file."""
+        return tuple(path for path in paths if path in self.paths)
+
     def named(self, *names: str) -> list[str]:
         """Return the sorted paths of the files with one of these names, outside of `SKIPPED_FOLDERS`."""
         wanted = set(names)
         return sorted(
             path for path in self.paths if path.rpartition("/")[2] in wanted and not is_skipped(path)
         )
+
+
+def own_folders(paths: Iterable[str], others: Collection[str]) -> list[str]:
+    """Return the sorted folders of files, without those that lie in one of these folders, given by their names."""
+    folders = set(map(posixpath.dirname, paths))
+    return sorted(folder for folder in folders if not {*others} & {*folder.split("/")})
 
 
 def is_skipped(path: str) -> bool:
@@ -203,7 +217,8 @@ class Command:
     """A command in the sandbox."""
 
     argv: tuple[str, ...]
-    cwd: str = "."
+    cwd: str = ""
+    """Working directory; empty for the work tree."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the sandbox and `CI=1`."""
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -68,7 +68,7 @@ class DrivenRunner(Runner):
         return [
             Command(
                 ("python3", f"{work}/{self.programs[0]}", f"{work}/plan.json"),
-                cwd=job.suite.root or ".",
+                cwd=job.suite.root,
                 env={"PYTHONPATH": "", **self.environment(job)},
                 files={**files, f"{work}/plan.json": json.dumps(plan).encode()},
                 report=report,
@@ -145,7 +145,7 @@ class FileRunner(Runner):
             for end, content in files.items()
         }
         report, key = self.path(job, "report"), self.path(job, "key")
-        folder = job.suite.root or "."
+        folder = job.suite.root
         return [Command(tuple(argv), cwd=folder, env=env, files=contents, report=report, key_file=key)]
 
     def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:

@@ -40,7 +40,7 @@ class Go(DrivenRunner):
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each module with test files."""
         modules = {posixpath.dirname(path): path for path in tree.named("go.mod")}
-        tests = {_module_of(path, modules) for path in tree.paths if path.endswith("_test.go")}
+        tests = {_module_of(path, modules) for path in tree.below("", "_test.go")}
         return [Suite(self.name, root, evidence=path) for root, path in modules.items() if root in tests]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
@@ -58,7 +58,7 @@ class Go(DrivenRunner):
             system_packages=("golang-go",),
             commands=() if vendored else (("go", "mod", "download"),),
             offline_commands=(("env", f"GOCACHE={CACHE}", "go", "build", "std"),),
-            inputs=tuple(sorted({path for path in inputs if path in tree.paths})),
+            inputs=tuple(sorted({*tree.present(*inputs)})),
             keep=(CACHE,) if vendored else (MODULES, CACHE),
             warm=() if vendored else _compiled(suite, tree),
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
@@ -66,12 +66,12 @@ class Go(DrivenRunner):
 
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files whose functions take a test, such as `*testing.T`: what they check, only tests can call."""
-        paths = [path for path in tree.paths if path.endswith(".go") and not self.is_test(path)]
+        paths = [path for path in tree.below("", ".go") if not self.is_test(path)]
         return [path for path, content in tree.contents(paths) if _TAKES_TEST.search(content)]
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return packages, as `./folder`, and single tests in them, as `./folder::TestName`."""
-        tested = {posixpath.dirname(path) for path in tree.paths if path.endswith("_test.go")}
+        tested = set(map(posixpath.dirname, tree.below("", "_test.go")))
         trees, tests = set[str](), set[tuple[str, str]]()  # of a whole package, the name of the test is empty
         for ident in wanted:
             file, _, name = ident.partition("::")
@@ -117,7 +117,7 @@ def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
 def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
     """Return the command that compiles the packages of other modules that a module imports."""
     modules = tuple(f"{name}/" for name in _REQUIRED.findall(tree.text(suite.path("go.mod"))))
-    inner = [path for path in tree.paths if path.endswith(".go") and is_within(path, suite.root)]
+    inner = tree.below(suite.root, ".go")
     found = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
     packages = sorted(name for name in found if f"{name}/".startswith(modules))
     script = f'GOCACHE={CACHE} go list -e -export -deps -f "{{{{.Error}}}}" -- "$@" || true'
@@ -127,7 +127,7 @@ def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
 def _work_file(suite: Suite, tree: Tree) -> str | None:
     """Return the path of the go.work file that Go finds above a module."""
     paths = (posixpath.join(folder, "go.work") for folder in (suite.root, *above(suite.root)))
-    return next((path for path in paths if path in tree.paths), None)
+    return next(iter(tree.present(*paths)), None)
 
 
 def _workspace(suite: Suite, tree: Tree) -> str | None:

@@ -27,6 +27,7 @@ from m3agent.tools.runners.base import (
     Unit,
     is_skipped,
     is_within,
+    own_folders,
 )
 from m3agent.tools.runners.file_runner import FileRunner, no_lock_file, reporter
 
@@ -51,10 +52,7 @@ class _Ruby(FileRunner):
     def roots(self, tree: Tree) -> Iterable[str]:
         """Return the folders with manifests, except those below folders of tests; the repository's root in any case."""
         manifests = (path for path in tree.paths if _MANIFEST.fullmatch(posixpath.basename(path)))
-        folders = {"", *map(posixpath.dirname, manifests)}
-        return sorted(
-            path for path in folders if (SKIPPED_FOLDERS | RUBY_FOLDERS).isdisjoint(path.split("/"))
-        )
+        return own_folders(["Rakefile", *manifests], SKIPPED_FOLDERS | RUBY_FOLDERS)
 
     def named(self, tree: Tree, root: str, pattern: str) -> list[str]:
         """Return the sorted paths below a root with such names in folders of tests."""
@@ -160,13 +158,11 @@ class Phpunit(FileRunner):
 
     def roots(self, tree: Tree) -> Iterable[str]:
         """Return the folders with a configuration of PHPUnit, or with a composer.json that needs it; none in folders of tests."""
-        found = set()
-        for path in tree.named("composer.json", *CONFIGURATIONS):
-            folder, _, name = path.rpartition("/")
-            is_own = PHP_FOLDERS.isdisjoint(folder.split("/"))
-            if is_own and (name != "composer.json" or "phpunit" in tree.text(path)):
-                found.add(folder)
-        return sorted(found)
+        manifests = tree.named("composer.json", *CONFIGURATIONS)
+        own = (
+            path for path in manifests if not path.endswith("composer.json") or "phpunit" in tree.text(path)
+        )
+        return own_folders(own, PHP_FOLDERS)
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return a folder's test files, as its configuration names them."""
@@ -210,7 +206,7 @@ class Phpunit(FileRunner):
         return Preparation(
             system_packages=(*system, "unzip"),
             commands=(command,),
-            inputs=tuple(path for path in (manifest, lock) if path in tree.paths),
+            inputs=tree.present(manifest, lock),
             keep=("vendor",),
             env={"COMPOSER_ALLOW_SUPERUSER": "1", "COMPOSER_NO_INTERACTION": "1"},
             notices=no_lock_file(tree, manifest, lock),
@@ -226,7 +222,7 @@ class Phpunit(FileRunner):
         )
         return Command(
             ("sh", "-c", script),
-            cwd=job.suite.root or ".",
+            cwd=job.suite.root,
             env={
                 "COMPOSER_VENDOR_DIR": f"{job.work}/vendor",
                 "COMPOSER_HOME": f"{job.work}/composer",
@@ -250,8 +246,7 @@ class Phpunit(FileRunner):
 
 def _configuration(tree: Tree, root: str) -> str:
     """Return the path of the configuration that PHPUnit uses in a folder; empty if it has none."""
-    prefix = f"{root}/" if root else ""
-    return next((prefix + name for name in CONFIGURATIONS if prefix + name in tree.paths), "")
+    return next(iter(tree.present(*(posixpath.join(root, name) for name in CONFIGURATIONS))), "")
 
 
 def _below(path: str, folder: str) -> bool:
@@ -281,14 +276,12 @@ class Exunit(FileRunner):
 
     def roots(self, tree: Tree) -> Iterable[str]:
         """Return the folders with a mix.exs, except those in folders of tests."""
-        folders = (path.rpartition("/")[0] for path in tree.named("mix.exs"))
-        return (folder for folder in folders if "test" not in folder.split("/"))
+        return own_folders(tree.named("mix.exs"), ("test",))
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the test files in the folder `test` of a root."""
-        start = f"{root}/test/" if root else "test/"
-        found = (path for path in tree.paths if path.startswith(start) and path.endswith("_test.exs"))
-        return sorted(path for path in found if "\n" not in path and not is_skipped(path))
+        tests = tree.below(posixpath.join(root, "test"), "_test.exs")
+        return [path for path in tests if "\n" not in path and not is_skipped(path)]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return Mix's commands; without dependencies there is nothing to fetch."""

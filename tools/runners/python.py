@@ -127,12 +127,12 @@ class Pytest(Ecosystem):
 
         Other Python files in a folder of tests are often scripts of another language's tests.
         """
-        modules = [path for path in tree.paths if path.endswith(".py")]
+        modules = tree.below("", ".py")
         if not modules:
             return []
         if tests := list(filter(is_test_module, modules)):
             return [Suite(PYTEST, evidence=min(tests))]
-        manifests = [name for name in _MANIFESTS if name in tree.paths]
+        manifests = [*tree.present(*_MANIFESTS)]
         if not manifests and any(table in tree.toml("pyproject.toml") for table in _TABLES):
             manifests = ["pyproject.toml"]
         return [Suite(PYTEST, evidence=manifests[0])] if manifests else []

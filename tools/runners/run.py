@@ -142,7 +142,7 @@ async def _execute(
         await _checked(sandbox, ["sh", "-c", WRITE, "sh", path], path, content)
     result = await sandbox.exec(
         list(command.argv),
-        cwd=command.cwd,
+        cwd=command.cwd or ".",
         env={**ENVIRONMENT, **env, **command.env},
         timeout=left if command.seconds is None else min(left, command.seconds),
         log=log,

@@ -37,7 +37,7 @@ class Cargo(DrivenRunner):
             if not any(is_within(folder, root) and _is_member(tree, root, folder) for root in roots):
                 roots.append(folder)
         files: dict[str, list[str]] = {root: [] for root in roots}
-        for path in sorted(path for path in tree.paths if path.endswith(".rs")):
+        for path in tree.below("", ".rs"):
             if around := [root for root in roots if is_within(path, root)]:
                 files[max(around, key=len)].append(path)
         tested = (
@@ -65,7 +65,7 @@ class Cargo(DrivenRunner):
 
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files of modules that are compiled only for tests: `#[cfg(test)] mod util;`, and what lies below them."""
-        paths = [path for path in tree.paths if path.endswith(".rs")]
+        paths = tree.below("", ".rs")
         files, folders = set[str](), list[str]()
         for path, content in tree.contents(paths):
             stem = posixpath.basename(path).removesuffix(".rs")

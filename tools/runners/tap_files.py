@@ -65,8 +65,7 @@ class BatsRunner(StepRunner, FileRunner):
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return all test files that are the repository's own."""
-        found = (path for path in tree.paths if path.endswith(".bats"))
-        return sorted(path for path in found if _FOREIGN.isdisjoint(path.split("/")))
+        return [path for path in tree.below("", ".bats") if _FOREIGN.isdisjoint(path.split("/"))]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return bats, and the libraries that tests name."""
@@ -181,21 +180,18 @@ class ProveRunner(StepRunner, FileRunner):
 
     def roots(self, tree: Tree) -> Iterable[str]:
         """Return the topmost folders that have a folder `t` with tests."""
-        tests = (f"/{path}" for path in tree.paths if path.endswith(".t"))
+        tests = (f"/{path}" for path in tree.below("", ".t"))
         return topmost(path.rpartition("/t/")[0].removeprefix("/") for path in tests if "/t/" in path)
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the test files in the folder `t` of a root."""
-        start = f"{root}/t/" if root else "t/"
-        return sorted(path for path in tree.paths if path.startswith(start) and path.endswith(".t"))
+        return tree.below(posixpath.join(root, "t"), ".t")
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return Perl; modules of CPAN must come from the system's packages."""
-        code = any(path.endswith(".xs") for path in tree.paths)
-        return Preparation(
-            system_packages=("perl",),
-            notices=("the distribution has XS code, which is not built",) if code else (),
-        )
+        code = tree.below("", ".xs")
+        notices = ("the distribution has XS code, which is not built",) if code else ()
+        return Preparation(system_packages=("perl",), notices=notices)
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that runs the files, one after the other."""

@@ -66,7 +66,7 @@ class SwiftPackage(StepRunner):
         return Preparation(
             system_packages=("swiftlang", "git"),
             commands=(("swift", "package", "resolve"),),
-            inputs=tuple(path for path in (manifest, lock) if path in tree.paths),
+            inputs=tree.present(manifest, lock),
             keep=(".build",),
         )
 
@@ -132,9 +132,8 @@ def _read_swift_testing(suite: Suite, tree: Tree, report: str, reading: Reading)
 def _swift_file(suite: Suite, tree: Tree, group: str) -> str:
     """Return the test file with the name of a class or of a suite in it; the manifest unless there is exactly one."""
     names = {f"{part}.swift" for part in group.split(".")}
-    inside = [path for path in tree.paths if path.startswith(suite.path("Tests/"))]
-    found = [path for path in inside if posixpath.basename(path) in names]
-    return found[0] if len(found) == 1 else suite.path(MANIFEST)
+    files = [path for path in tree.below(suite.path("Tests"), ".swift") if posixpath.basename(path) in names]
+    return files[0] if len(files) == 1 else suite.path(MANIFEST)
 
 
 PROJECT = (".csproj", ".fsproj", ".vbproj")
@@ -176,7 +175,7 @@ class Dotnet(StepRunner, FileRunner):
 
     def roots(self, tree: Tree) -> Iterable[str]:
         """Return each topmost folder with a solution, and that of each test project outside of them."""
-        solutions = {posixpath.dirname(path) for path in tree.paths if path.endswith((".sln", ".slnx"))}
+        solutions = set(map(posixpath.dirname, tree.below("", ".sln", ".slnx")))
         return topmost(
             min((folder for folder in solutions if is_within(path, folder)), default=posixpath.dirname(path))
             for path in self.files(tree, "")
@@ -184,9 +183,8 @@ class Dotnet(StepRunner, FileRunner):
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the test projects below a folder."""
-        projects = (path for path in tree.paths if path.endswith(PROJECT) and is_within(path, root))
-        sources = (path for path in projects if not {"bin", "obj"} & set(path.split("/")))
-        return sorted(path for path in sources if _TESTS.search(tree.text(path)))
+        sources = (path for path in tree.below(root, *PROJECT) if not {"bin", "obj"} & {*path.split("/")})
+        return [path for path in sources if _TESTS.search(tree.text(path))]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the commands that restore the packages of the test projects. Debian has no SDK."""
@@ -302,5 +300,5 @@ def _dotnet_file(tree: Tree, folder: str, group: str) -> str:
     """Return the file in a folder with the name of a class; empty unless there is exactly one."""
     name = re.split(r"[+`/]", group)[0].rpartition(".")[2]
     named = {f"{name}{end}" for end in SOURCE if name}
-    files = [path for path in tree.paths if posixpath.basename(path) in named and is_within(path, folder)]
+    files = [path for path in tree.below(folder, *SOURCE) if posixpath.basename(path) in named]
     return files[0] if len(files) == 1 else ""

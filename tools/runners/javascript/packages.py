@@ -116,13 +116,13 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
         named = {_in(folder, MANIFEST) for folder in _linked(tree, path)}
         members += sorted((named & tree.paths).difference(members))
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
-    inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
+    inputs = tree.present(*dict.fromkeys([*members, *others]))
     keep = [posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), root or ".") for path in members]
     return Preparation(
         root=root,
         system_packages=("nodejs", "npm"),
         commands=(command,),
-        inputs=tuple(inputs),
+        inputs=inputs,
         keep=tuple(dict.fromkeys(keep)),
         env={"CI": "1", "npm_config_update_notifier": "false"},
         notices=tuple(notices),

@@ -115,7 +115,7 @@ class JavaScriptRunner(Runner):
         return [
             Command(
                 ("node", *node, f"{folder}/run.cjs", json.dumps(settings), *arguments),
-                cwd=suite.root or ".",
+                cwd=suite.root,
                 env=_table(suite, "env"),
                 files={f"{folder}/{name}": content for name, content in _programs().items()},
                 report=report,
