@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
 
 import pytest
 
@@ -14,12 +16,19 @@ from m3agent.tools.test_report import TestReport
 from tests.ecosystems.records import outcomes, tree_of
 
 MakeSandbox = Callable[..., Sandbox]
+Test = TypeVar("Test", bound=Callable[..., object])
 
 
-def needs(*programs: str) -> pytest.MarkDecorator:
+def needs(*programs: str, path: str | None = None) -> pytest.MarkDecorator:
     """Skip a test where a toolchain is missing."""
-    missing = [program for program in programs if shutil.which(program) is None]
+    missing = [program for program in programs if shutil.which(program, path=path) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def real(program: str) -> Callable[[Test], Test]:
+    """Mark a test that needs a real toolchain of the system."""
+    marks = (needs(program, path="/usr/bin"), pytest.mark.languages, pytest.mark.timeout(600))
+    return lambda test: reduce(lambda marked, mark: mark(marked), marks, test)
 
 
 async def run(
@@ -30,10 +39,11 @@ async def run(
     *,
     limits: Limits | None = None,
     memory: int = 1 << 30,
+    root: str | None = None,
 ) -> TestReport:
-    """Run the only suite of these files, or a part of it."""
+    """Run the only suite of these files, or the one with this root, or a part of it."""
     tree = tree_of(files)
-    (suite,) = runner.detect(tree)
+    (suite,) = (suite for suite in runner.detect(tree) if root in (None, suite.root))
     async with sandbox_of(dict(files), SandboxLimits(memory=memory)) as sandbox:
         return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
 
