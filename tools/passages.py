@@ -86,11 +86,11 @@ def _replace_once(content: str, old: str, new: str) -> Replaced | list[int]:
     if starts:
         return [content.count("\n", 0, start) + 1 for start in starts[: LISTED + 1]]
     for normal in (_trimmed, _dedented):
-        found = _find_lines(content, old, normal)
-        if len(found) > 1:
-            return [line + 1 for line in found]
-        if found:
-            return Replaced(_replace_lines(content, old, new, found[0]))
+        starts_of_lines = _find_lines(content, old, normal)
+        if len(starts_of_lines) > 1:
+            return [line + 1 for line in starts_of_lines]
+        if starts_of_lines:
+            return Replaced(_replace_lines(content, old, new, starts_of_lines[0]))
     return _replace_blanks(content, old, new)
 
 

@@ -386,12 +386,12 @@ def part_of(selection: Selection, suite: Suite, suites: Sequence[Suite]) -> Sele
     alone = len(suites) == 1
 
     def mine(given: Collection[str]) -> list[str]:
-        found = []
+        idents = []
         for ident in given:
             name, rest = suite_of(ident), without_suite(ident)
             if name == suite.name or (not name and (alone or _may_have(suite, _plain(rest)))):
-                found.append(rest)
-        return found
+                idents.append(rest)
+        return idents
 
     targets, only = mine(selection.targets), mine(selection.only)
     if not targets or (selection.only and not only):

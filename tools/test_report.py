@@ -69,16 +69,16 @@ class Signs:
             usual: The signs of a run without the patch. Some repositories' own tests have some.
             changed: Paths that the patch changes.
         """
-        found = [what for what in self.forged if what not in usual.forged]
+        signs = [what for what in self.forged if what not in usual.forged]
         known = usual.hooks_by_name()
-        found += [
+        signs += [
             f"pytest called a further function of {path} as the hook {name}"
             for (path, name), number in sorted(self.hooks_by_name().items())
             if path in changed and number > known[path, name]
         ]
         if usual.canaries and usual.canaries[1] and self.canaries and not self.canaries[1]:
-            found.append("no test that must fail did fail")
-        return found
+            signs.append("no test that must fail did fail")
+        return signs
 
     def hooks_by_name(self) -> Counter[tuple[str, str]]:
         """Return how many functions of a file pytest calls as a hook, by the path and the name of the hook."""

@@ -336,8 +336,8 @@ def _silence(report: TestReport, output: str) -> list[str]:
     """Return why no tests ran, and what the runner printed; nothing if some ran."""
     if report.ran:
         return []
-    said = [f"The runner said:\n{cut(output, 4000)}"] if output else []
-    return [f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.", *said]
+    printed = [f"The runner said:\n{cut(output, 4000)}"] if output else []
+    return [f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.", *printed]
 
 
 def _red_tests(

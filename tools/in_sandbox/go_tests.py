@@ -75,21 +75,23 @@ class Package(Unit):
             text = file.read()
         named = {kind: self._functions(kind) for kind in self.files}
         for section in ("tests", "fuzzTargets", "examples"):
-            found = re.search(r"^var %s = [^\n]*\{\n(.*?)^\}" % section, text, re.DOTALL | re.MULTILINE)
+            section_text = re.search(
+                r"^var %s = [^\n]*\{\n(.*?)^\}" % section, text, re.DOTALL | re.MULTILINE
+            )
             for name, kind in re.findall(
-                r'^\t\{"([^"]+)", (_x?test)\.', found[1] if found else "", re.MULTILINE
+                r'^\t\{"([^"]+)", (_x?test)\.', section_text[1] if section_text else "", re.MULTILINE
             ):
                 self.tests.append((named[kind].get(name, self.unit), name))
 
     def _functions(self, kind: str) -> dict[str, str]:
-        found = {}
+        functions = {}
         for name in self.files[kind]:
             path = os.path.join(self.folder, name)
             with open(path, encoding="utf-8", errors="replace") as file:
                 code = NOT_CODE.sub("", file.read())
             for function in re.findall(r"^func\s+(\w+)\s*\(", code, re.MULTILINE):
-                found[function] = os.path.relpath(path)
-        return found
+                functions[function] = os.path.relpath(path)
+        return functions
 
 
 def build(plan: Mapping[str, Any], _: RecordWriter) -> list[Package]:
@@ -149,7 +151,7 @@ def listed(patterns: Sequence[str]) -> list[Package]:
     done = run_tool("go", "list", "-e", "-json", "--", *patterns)
     decoder = json.JSONDecoder()
     text = done.stdout.strip()
-    found = []
+    packages = []
     while text:
         try:
             entry, at = decoder.raw_decode(text)
@@ -158,10 +160,10 @@ def listed(patterns: Sequence[str]) -> list[Package]:
         text = text[at:].lstrip()
         files = [name for key in ("Test", "XTest", "Invalid") for name in entry.get(key + "GoFiles") or []]
         if entry.get("Dir") and any(name.endswith("_test.go") for name in files):
-            found.append(Package(entry))
-    if not found and done.returncode:
+            packages.append(Package(entry))
+    if not packages and done.returncode:
         raise Problem("go list failed: " + done.stderr.strip()[:MOST_TEXT])
-    return found
+    return packages
 
 
 def reporter_name(work: str) -> str:
@@ -202,22 +204,22 @@ def replaced(source: str, version: str, work: str, prefix: str) -> dict[str, str
     texts[path] = texts[path].replace("\nimport (\n", "\nimport (\n" + "".join(missing), 1) + reporter
     folder = os.path.join(work, "testing")
     os.makedirs(folder, exist_ok=True)
-    found = {}
+    replacements = {}
     for path, text in texts.items():
-        found[path] = os.path.join(folder, os.path.basename(path))
-        with open(found[path], "w", encoding="utf-8") as file:
+        replacements[path] = os.path.join(folder, os.path.basename(path))
+        with open(replacements[path], "w", encoding="utf-8") as file:
             file.write(re.sub(r"\bm3agent(?=[A-Z])", prefix, text))
-    return found
+    return replacements
 
 
 def sections(text: str) -> dict[str, str]:
     """Return the go command's errors by package, from the lines behind each line `# package [package.test]`."""
     parts = re.split(r"^# (\S+)[^\n]*\n", text, flags=re.MULTILINE)
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name, part in zip(parts[1::2], parts[2::2]):
-        if part not in found.get(name, ""):
-            found[name] = found.get(name, "") + part
-    return found
+        if part not in errors.get(name, ""):
+            errors[name] = errors.get(name, "") + part
+    return errors
 
 
 class PackageRun(Run):

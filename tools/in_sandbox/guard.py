@@ -98,15 +98,15 @@ def insides(value: Any) -> tuple[Any, ...]:
     closure, defaults = value.__closure__, value.__defaults__
     if not closure and not defaults:
         return (value.__code__,)
-    found: list[Any] = [value.__code__]
+    parts: list[Any] = [value.__code__]
     for cell in closure or ():
         try:
             content = cell.cell_contents
         except ValueError:  # the cell is empty
             continue
-        found.append(content if callable(content) else None)
-    found += [default if callable(default) else None for default in defaults or ()]
-    return tuple(found)
+        parts.append(content if callable(content) else None)
+    parts += [default if callable(default) else None for default in defaults or ()]
+    return tuple(parts)
 
 
 def same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -148,7 +148,7 @@ class Members:
             self.places.append((name, None, own))
 
     def replaced(self) -> list[str]:
-        found: list[str] = []
+        names: list[str] = []
         for name, owner, known in self.places:
             place = sys.modules.get(name) if owner is None else owner
             if place is None and not is_watched(name):
@@ -156,8 +156,8 @@ class Members:
             now = vars(place) if isinstance(place, (types.ModuleType, type)) else {}
             for attribute, value, within in known:
                 if now.get(attribute) is not value or (within and not same(insides(value), within)):
-                    found.append(name + "." + attribute)
-        return sorted(found)
+                    names.append(name + "." + attribute)
+        return sorted(names)
 
 
 def text_of(file: str) -> str:
@@ -301,20 +301,20 @@ class OfTests:
 
     def changed(self) -> list[str]:
         now = vars(self.module)
-        found = self.foreign[:]
+        names = self.foreign[:]
         # without a loop in Python, because this happens twice for each test
         if not all(map(is_, map(now.get, self.values), self.values.values())):
-            found += [name for name, value in self.values.items() if now.get(name) is not value]
+            names += [name for name, value in self.values.items() if now.get(name) is not value]
         if len(now) != len(self.names) or not self.names.issuperset(now):
-            found += [name for name in now.keys() - self.names if self.is_foreign(name, now[name])]
+            names += [name for name in now.keys() - self.names if self.is_foreign(name, now[name])]
         for owner, name, data in self.data:
             value = vars(owner).get(name)
-            if packed(value) != data and name not in found and is_constant(self.text, name):
-                found.append(name)
+            if packed(value) != data and name not in names and is_constant(self.text, name):
+                names.append(name)
         for owner, name, method in self.methods:
             if vars(owner).get(name) is not method:
-                found.append(owner.__name__ + "." + name)
-        return found
+                names.append(owner.__name__ + "." + name)
+        return names
 
     def is_foreign(self, name: str, value: Any) -> bool:
         """Return whether nothing in the module can have made a new name."""
@@ -345,12 +345,12 @@ def plain_functions(code: types.CodeType) -> set[int]:
     for number, step in enumerate(steps):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"):
             places.setdefault(step.argval, []).append(number)
-    found: set[int] = set()
+    plain: set[int] = set()
     for name, (first, *others) in places.items():
         if not others and steps[first - 1].opname == "MAKE_FUNCTION":
             before = [step.argval for step in steps[max(0, first - 3) : first - 1]]
-            found.update(id(one) for one in before if getattr(one, "co_name", None) == name)
-    return found
+            plain.update(id(one) for one in before if getattr(one, "co_name", None) == name)
+    return plain
 
 
 def sets_global(code: types.CodeType, name: str) -> bool:

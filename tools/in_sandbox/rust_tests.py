@@ -239,15 +239,15 @@ def unplaced_errors(line: str, targets: Mapping[Any, Target]) -> list[str]:
 
 def sources() -> dict[str, bytes]:
     """Return a digest of each source file: macros and build scripts run before the tests are compiled."""
-    found = {}
+    digests = {}
     for folder, folders, names in os.walk("."):
         folders[:] = [name for name in folders if name not in (".git", "target")]
         for name in names:
             path = os.path.join(folder, name)
             if name.endswith(".rs") and os.path.isfile(path):
                 with open(path, "rb") as file:
-                    found[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
-    return found
+                    digests[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
+    return digests
 
 
 def harness(work: str) -> str:

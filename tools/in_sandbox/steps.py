@@ -147,17 +147,17 @@ def run(
 def testimony(ours: socket.socket, token: str, program: str) -> list[list[Any]]:
     """Return what the witness said: lists of event, status, stage and place."""
     ours.setblocking(False)
-    said = b""
-    while len(said) < MOST_FILE:
+    testified = b""
+    while len(testified) < MOST_FILE:
         try:
             part = ours.recv(1 << 16)
         except OSError:
             break
         if not part:
             break
-        said += part
+        testified += part
     events = []
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in testified.decode("utf-8", "replace").splitlines():
         words = line.split(" ", 6)
         if len(words) == 7 and words[0] == token:
             module = words[6] if os.path.isabs(words[6]) else program
@@ -198,8 +198,8 @@ def mode_of(path: str, modes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str,
     except OSError:
         return None, False
     linked = content[:4] == b"\x7fELF"
-    found = [m for m in modes if linked and any(marker.encode() in content for marker in m["markers"])]
-    return (found[0] if found else None), any(name in content for name in SANITIZERS)
+    present = [m for m in modes if linked and any(marker.encode() in content for marker in m["markers"])]
+    return (present[0] if present else None), any(name in content for name in SANITIZERS)
 
 
 def execute(step: Mapping[str, Any], witness: str) -> dict[str, Any]:

@@ -356,16 +356,16 @@ class _Limited(httpx2.AsyncByteStream):
 
 
 async def _tools(client: Client) -> tuple[Tool, ...]:
-    found: list[Tool] = []
+    tools: list[Tool] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
         asked = ListToolsRequest(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
         page = await client.session.send_request(
             asked, ListToolsResult, request_read_timeout_seconds=START_SECONDS
         )
-        found += page.tools
+        tools += page.tools
         if not (cursor := page.next_cursor):
-            return tuple(found)
+            return tuple(tools)
     raise McpFailed(f"its list of tools has more than {MOST_PAGES} pages")
 
 

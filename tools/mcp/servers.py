@@ -58,17 +58,17 @@ def offered(
         By public name, in the order of the tools' own names: the tool's own name and its entry for a
             request's `tools`. Second, the sentences.
     """
-    found: dict[str, tuple[str, Schema]] = {}
+    kept: dict[str, tuple[str, Schema]] = {}
     left_out: list[str] = []
     for tool in sorted(tools, key=lambda tool: tool.name):
         if only is not None and tool.name not in only:
             continue
         name = public_name(server, tool.name)
-        if name in found:
+        if name in kept:
             left_out.append(f"{tool.name!r}: listed twice")
         elif fault := _fault(tool):
             left_out.append(f"{tool.name[:80]!r}: {fault}")
-        elif len(found) == MOST_TOOLS:
+        elif len(kept) == MOST_TOOLS:
             left_out.append(f"{tool.name[:80]!r} and all later tools: more than {MOST_TOOLS} tools")
             break
         else:
@@ -76,8 +76,8 @@ def offered(
             words = words if len(words) <= MOST_WORDS else words[:MOST_WORDS] + "…"
             parameters = _cleaned({"type": "object", "properties": {}, **tool.input_schema}, clean)
             function = {"name": name, "description": words, "parameters": parameters}
-            found[name] = (tool.name, {"type": "function", "function": function})
-    return found, left_out
+            kept[name] = (tool.name, {"type": "function", "function": function})
+    return kept, left_out
 
 
 def _fault(tool: Tool) -> str:

@@ -81,10 +81,10 @@ class Tree:
     def json(self, path: str) -> dict[str, Any]:
         """Return the object in a JSON file; empty if it is missing or invalid."""
         try:
-            found = json.loads(self.text(path) or "{}")
+            value = json.loads(self.text(path) or "{}")
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     def toml(self, path: str) -> dict[str, Any]:
         """Return the tables of a TOML file; empty if it is missing or invalid."""

@@ -133,8 +133,8 @@ def _place(job: Job, file: str, group: str) -> tuple[str, str]:
         return group, ""
     inner = group.replace(".", "/").replace("::", "/")
     paths = job.tree.paths if inner else ()
-    found = sorted(p for p in paths if f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
-    return (found[0], "") if len(found) == 1 else (job.suite.options["configuration"], group)
+    files = sorted(p for p in paths if f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
+    return (files[0], "") if len(files) == 1 else (job.suite.options["configuration"], group)
 
 
 def _read_tap(job: Job, report: str, reading: Reading) -> bool:

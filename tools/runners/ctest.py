@@ -224,25 +224,25 @@ def _commands(files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
     ctest's own list leaves the command out if the program does not exist.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    commands: dict[str, tuple[str, ...]] = {}
     for text in files.values():
         for match in _ADD_TEST.finditer(text):
             words = tuple(re.sub(r"\\(.)", r"\1", word) for word in _QUOTED.findall(match["command"]))
-            found.setdefault(match["bracket"] or match["plain"], words)
-    return found
+            commands.setdefault(match["bracket"] or match["plain"], words)
+    return commands
 
 
 def _targets(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
     """Return the target of each program, from the replies of CMake's file API: absolute path to target."""
-    found = {}
+    targets = {}
     for text in replies.values():
         try:
             target = json.loads(text)
             for artifact in target.get("artifacts", ()) if target["type"] == "EXECUTABLE" else ():
-                found[posixpath.join(folder, artifact["path"])] = target
+                targets[posixpath.join(folder, artifact["path"])] = target
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-    return found
+    return targets
 
 
 def _program(

@@ -98,23 +98,23 @@ class FileRunner(Runner):
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each folder with test files."""
-        found = ((root, self.files(tree, root)) for root in self.roots(tree))
+        candidates = ((root, self.files(tree, root)) for root in self.roots(tree))
         return [
             Suite(self.name, root, self.evidence.format(count=len(files), first=files[0]))
-            for root, files in found
+            for root, files in candidates
             if files
         ]
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the files of the wanted tests; empty if one of them is in no test file."""
         mine = self.files(tree, suite.root)
-        found: set[str] = set()
+        chosen: set[str] = set()
         for place in map(place_of, wanted):
             hits = [file for file in mine if place == "." or is_within(file, place)]
             if not hits:
                 return ()
-            found.update(hits)
-        return tuple(sorted(found)) if len(found) < len(mine) else ()
+            chosen.update(hits)
+        return tuple(sorted(chosen)) if len(chosen) < len(mine) else ()
 
     def inner_paths(self, tree: Tree, root: str) -> Iterator[str]:
         """Yield the paths below a root, relative to it, without those of deeper roots and those that are no single line."""

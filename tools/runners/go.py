@@ -95,31 +95,31 @@ class Go(DrivenRunner):
 
     def environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the program."""
-        found = {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work}
+        variables = {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work}
         if (
             _workspace(job.suite, job.tree) is not None
         ):  # the image may have these of a module outside of the workspace
-            found |= {"GOFLAGS": "", "GOWORK": "auto"}
-        return {**found, **_environment(job.suite, job.tree)}
+            variables |= {"GOFLAGS": "", "GOWORK": "auto"}
+        return {**variables, **_environment(job.suite, job.tree)}
 
 
 def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
     """Return variables that keep Go from downloading modules or another version of itself."""
-    found = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+    variables = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
     # with `mod`, an incomplete go.sum is no error; vendor folders and workspaces do not allow it
     if suite.path("vendor/modules.txt") not in tree.paths and _workspace(suite, tree) is None:
-        found["GOFLAGS"] = "-mod=mod"
+        variables["GOFLAGS"] = "-mod=mod"
     if _work_file(suite, tree) is not None and _workspace(suite, tree) is None:
-        found["GOWORK"] = "off"
-    return found
+        variables["GOWORK"] = "off"
+    return variables
 
 
 def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
     """Return the command that compiles the packages of other modules that a module imports."""
     modules = tuple(f"{name}/" for name in _REQUIRED.findall(tree.text(suite.path("go.mod"))))
     inner = tree.below(suite.root, ".go")
-    found = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
-    packages = sorted(name for name in found if f"{name}/".startswith(modules))
+    imported = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
+    packages = sorted(name for name in imported if f"{name}/".startswith(modules))
     script = f'GOCACHE={CACHE} go list -e -export -deps -f "{{{{.Error}}}}" -- "$@" || true'
     return (("sh", "-c", script, "sh", *packages),) if modules and packages else ()
 

@@ -56,10 +56,10 @@ class _Ruby(FileRunner):
 
     def named(self, tree: Tree, root: str, pattern: str) -> list[str]:
         """Return the sorted paths below a root with such names in folders of tests."""
-        found = (
+        named = (
             path for path in self.inner_paths(tree, root) if re.search(pattern, path) and not is_skipped(path)
         )
-        tests = (path for path in found if RUBY_FOLDERS.intersection(path.split("/")[:-1]))
+        tests = (path for path in named if RUBY_FOLDERS.intersection(path.split("/")[:-1]))
         return sorted(posixpath.join(root, path) for path in tests)
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
@@ -108,11 +108,11 @@ class Minitest(_Ruby):
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the test files, if they or the manifests name minitest and not only rspec."""
-        found = self.named(tree, root, _TEST)
-        specs = [path for path in found if path.endswith("_spec.rb")]
+        tests = self.named(tree, root, _TEST)
+        specs = [path for path in tests if path.endswith("_spec.rb")]
         if specs and _RSPEC.search(_texts(tree, root, specs)):
-            found = [path for path in found if not path.endswith("_spec.rb")]
-        return found if found and _MINITEST.search(_texts(tree, root, found)) else []
+            tests = [path for path in tests if not path.endswith("_spec.rb")]
+        return tests if tests and _MINITEST.search(_texts(tree, root, tests)) else []
 
 
 class Rspec(_Ruby):
@@ -124,8 +124,8 @@ class Rspec(_Ruby):
 
     def files(self, tree: Tree, root: str) -> list[str]:
         """Return the specs, if they or the manifests name rspec."""
-        found = self.named(tree, root, r"_spec\.rb$")
-        return found if found and _RSPEC.search(_texts(tree, root, found)) else []
+        specs = self.named(tree, root, r"_spec\.rb$")
+        return specs if specs and _RSPEC.search(_texts(tree, root, specs)) else []
 
 
 def _texts(tree: Tree, root: str, found: Sequence[str]) -> str:

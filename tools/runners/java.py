@@ -160,5 +160,5 @@ def _tool(tree: Tree, folder: str) -> str:
 
 def _class(path: str) -> str:
     """Return the name of the class in a test file."""
-    found = _SOURCE.search(path)
-    return found[3].replace("/", ".") if found else ""
+    match = _SOURCE.search(path)
+    return match[3].replace("/", ".") if match else ""

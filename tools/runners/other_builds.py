@@ -297,19 +297,19 @@ def _read_driver(program: Program, step: Mapping[str, Any], reading: Reading) ->
         return outcome
 
     output = text_of(step)
-    found = _RESULT.findall(text_of(step, "report"))
+    lines = _RESULT.findall(text_of(step, "report"))
     if step.get("missing"):
         return whole("error", first_errors(output) or "its program could not be built")
     if step.get("timed_out"):
         return whole("failed", "timed out")
-    if not found:
+    if not lines:
         return whole("error", f"automake wrote no result of it\n{output[-2000:]}")
-    if len(found) == 1 and not found[0][1]:
-        return whole(OUTCOMES[found[0][0]], output[-4000:])
-    for word, name in found:
+    if len(lines) == 1 and not lines[0][1]:
+        return whole(OUTCOMES[lines[0][0]], output[-4000:])
+    for word, name in lines:
         part = re.sub(r"^\d+ (?:- )?|\s*# (?:SKIP|TODO).*$", "", name)
         reading.add(program.file, [program.title, part], OUTCOMES[word], output[-2000:])
-    red = any(OUTCOMES[word] in ("failed", "error") for word, _ in found)
+    red = any(OUTCOMES[word] in ("failed", "error") for word, _ in lines)
     if step.get("exit") != 0 and not red:
         return whole("failed", output[-2000:])
     return "failed" if red else "passed"

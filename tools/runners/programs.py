@@ -233,8 +233,8 @@ class StepRunner(Runner):
 
 def first_errors(text: str) -> str:
     """Return a build's output from its first error on, cut."""
-    found = _COMPILER_ERROR.search(text)
-    return text[found.start() if found else 0 :].strip()[:MOST_REASON]
+    error = _COMPILER_ERROR.search(text)
+    return text[error.start() if error else 0 :].strip()[:MOST_REASON]
 
 
 class ProgramRunner(Runner):
@@ -616,7 +616,7 @@ _GTEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+)(?: \(\d+ m
 
 def gtest_text(text: str) -> Found:
     """Return the results in GoogleTest's output: a result counts only for the test that is running."""
-    found: Found = {}
+    results: Found = {}
     running = ""
     lines: list[str] = []
     for line in text.splitlines():
@@ -628,20 +628,20 @@ def gtest_text(text: str) -> Found:
         if word == "RUN":
             running = name
             lines = []
-            found.setdefault(name, ("", "open", ""))
-        elif word == "FAILED" and name in found:
-            found[name] = ("", "failed", "\n".join(lines) if name == running else found[name][2])
-        elif name == running and found[name][1] == "open":
-            found[name] = ("", "passed" if word == "OK" else "skipped", "")
-    return found
+            results.setdefault(name, ("", "open", ""))
+        elif word == "FAILED" and name in results:
+            results[name] = ("", "failed", "\n".join(lines) if name == running else results[name][2])
+        elif name == running and results[name][1] == "open":
+            results[name] = ("", "passed" if word == "OK" else "skipped", "")
+    return results
 
 
 def catch_results(text: str) -> tuple[Found, bool]:
     """Return the results in Catch2's XML report, and whether it is complete."""
     root = parse_xml(text.encode())
-    found: Found = {}
+    results: Found = {}
     if root is None:
-        return found, False
+        return results, False
     for case in root.all("TestCase"):
         broken = [
             element
@@ -655,10 +655,10 @@ def catch_results(text: str) -> tuple[Found, bool]:
             skipped = passed and (bool(broken) or result.get("skips") not in ("", "0"))
             outcome = "skipped" if skipped else "passed" if passed else "failed"
         name = case.get("name").strip()
-        if name in found and found[name][1] in ("failed", "open"):
+        if name in results and results[name][1] in ("failed", "open"):
             continue
-        found[name] = (case.get("filename"), outcome, "\n".join(_catch_text(e.tag, e) for e in broken))
-    return found, root.ended
+        results[name] = (case.get("filename"), outcome, "\n".join(_catch_text(e.tag, e) for e in broken))
+    return results, root.ended
 
 
 def _catch_text(tag: str, element: Any) -> str:

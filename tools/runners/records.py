@@ -62,8 +62,8 @@ def explain_silence(outputs: Sequence[Output]) -> str:
     silent = next((output for output in outputs if not output.report and not output.timed_out), None)
     if silent is None:
         return ""
-    said = readable(silent.stderr or silent.stdout).strip().splitlines()
-    return f"the test runner wrote no report: {said[-1] if said else 'it said nothing'}"
+    lines = readable(silent.stderr or silent.stdout).strip().splitlines()
+    return f"the test runner wrote no report: {lines[-1] if lines else 'it said nothing'}"
 
 
 def authentic_lines(report: bytes, key: bytes) -> Iterator[bytes]:

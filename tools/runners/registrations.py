@@ -59,12 +59,12 @@ def registration_changes(before: Mapping[str, str], after: Mapping[str, str]) ->
         before, after: `TestReport.registrations` of the tree without the patch and with it. Programs that are only added
             do not count.
     """
-    found = {}
+    changed = {}
     for name, text in sorted(before.items()):
         changes = _changes(json.loads(text), json.loads(after[name])) if name in after else [GONE]
         if changes:
-            found[name] = ", ".join(changes)
-    return found
+            changed[name] = ", ".join(changes)
+    return changed
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -92,7 +92,7 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
     Returns:
         Path, number and text of each line, and what it does.
     """
-    found = []
+    lines = []
     for path, text in sorted(after.items()):
         old = {line.strip() for line in before.get(path, "").splitlines()}
         new = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() not in old)
@@ -104,5 +104,5 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
             else:
                 what = f"redefines the macro {match[1]}" if (match := _REDEFINES.match(line)) else ""
             if what:
-                found.append((path, number, line.strip()[:200], what))
-    return found
+                lines.append((path, number, line.strip()[:200], what))
+    return lines

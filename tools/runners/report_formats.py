@@ -36,14 +36,14 @@ class Element:
 
     def all(self, *tags: str) -> list[Element]:
         """Return all elements with one of these tags below this one, in the document's order."""
-        found: list[Element] = []
+        elements: list[Element] = []
         waiting = list(reversed(self.children))
         while waiting:
             element = waiting.pop()
             if element.tag in tags:
-                found.append(element)
+                elements.append(element)
             waiting += reversed(element.children)
-        return found
+        return elements
 
 
 class _Refused(Exception):
@@ -215,7 +215,7 @@ class Tap:
 def read_tap(text: str) -> Tap:
     """Return what a report says; other lines are text of the test before them."""
     tap = Tap()
-    said: list[list[str]] = []
+    printed: list[list[str]] = []
     seen: set[int] = set()
     for line in text.splitlines():
         plan, test = _PLAN.match(line), _TEST.match(line)
@@ -231,14 +231,14 @@ def read_tap(text: str) -> Tap:
                 tap.disorder.append(f"test {number} is out of order")
             seen.add(number)
             tap.points.append(_point(number, test[1] is None, test[3]))
-            said.append([])
+            printed.append([])
         elif line.startswith("Bail out!"):
             tap.bail_out = line.removeprefix("Bail out!").strip() or "without a reason"
-        elif said and sum(map(len, said[-1])) < MOST_TEXT_OF_TEST:
-            said[-1].append(line.removeprefix("# "))
+        elif printed and sum(map(len, printed[-1])) < MOST_TEXT_OF_TEST:
+            printed[-1].append(line.removeprefix("# "))
     tap.points = [
         Point(p.number, p.name, p.outcome, p.text or "\n".join(lines).strip()[:MOST_TEXT_OF_TEST])
-        for p, lines in zip(tap.points, said, strict=True)
+        for p, lines in zip(tap.points, printed, strict=True)
     ]
     return tap
 

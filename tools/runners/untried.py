@@ -203,14 +203,14 @@ class Dotnet(StepRunner, FileRunner):
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return the projects of the wanted tests; empty if one of them is in no test project."""
         mine = self.files(tree, suite.root)
-        found: set[str] = set()
+        chosen: set[str] = set()
         for path in map(place_of, wanted):
             owners = [project for project in mine if is_within(path, posixpath.dirname(project))]
             below = [project for project in mine if path == "." or is_within(project, path)]
             if not owners and not below:
                 return ()
-            found.update(owners[-1:] or below)
-        return tuple(sorted(found)) if len(found) < len(mine) else ()
+            chosen.update(owners[-1:] or below)
+        return tuple(sorted(chosen)) if len(chosen) < len(mine) else ()
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return one command that builds and runs the projects, one after the other."""
@@ -249,8 +249,8 @@ def _framework(project: str) -> list[str]:
 
     Several runs would write several reports with the same tests.
     """
-    found = _FRAMEWORKS.search(project)
-    names = [name.strip() for name in found[1].split(";")] if found else []
+    named = _FRAMEWORKS.search(project)
+    names = [name.strip() for name in named[1].split(";")] if named else []
     modern = [(int(match[1]), int(match[2]), name) for name in names if (match := _MODERN.match(name))]
     return ["--framework", max(modern)[2]] if modern else []
 

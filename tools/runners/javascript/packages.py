@@ -65,10 +65,12 @@ _LINK = re.compile(r"(?:file|link|portal):((?!/).*)")
 
 def member_patterns(tree: Tree, root: str) -> list[str]:
     """Return the patterns of a workspace's packages, relative to its root; empty if it is no workspace."""
-    found = tree.json(posixpath.join(root, MANIFEST)).get("workspaces")
-    if isinstance(found, dict):
-        found = found.get("packages")
-    patterns = [entry for entry in found if isinstance(entry, str)] if isinstance(found, list) else []
+    workspaces = tree.json(posixpath.join(root, MANIFEST)).get("workspaces")
+    if isinstance(workspaces, dict):
+        workspaces = workspaces.get("packages")
+    patterns = (
+        [entry for entry in workspaces if isinstance(entry, str)] if isinstance(workspaces, list) else []
+    )
     # The list of packages in pnpm-workspace.yaml: lines that begin with a hyphen, below `packages:`.
     text = tree.text(posixpath.join(root, "pnpm-workspace.yaml"))
     block = re.search(r"^packages:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)*)", text + "\n", re.MULTILINE)
@@ -179,8 +181,8 @@ def _linked(tree: Tree, manifest: str) -> set[str]:
 
 def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a table of a package.json; empty if the file has no such table."""
-    found = manifest.get(key)
-    return found if isinstance(found, dict) else {}
+    table = manifest.get(key)
+    return table if isinstance(table, dict) else {}
 
 
 def _in(folder: str, name: str) -> str:
@@ -217,10 +219,10 @@ def restored_manifest(base_text: str, patched_text: str) -> str:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text.removeprefix("\ufeff"))
+        value = json.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _names(given: object) -> set[str]:

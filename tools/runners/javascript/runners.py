@@ -85,13 +85,13 @@ class JavaScriptRunner(Runner):
             if not is_within(path, suite.root):
                 continue  # another suite's
             if self.is_target(path):
-                found = [path] if path in tree.paths else []
+                files = [path] if path in tree.paths else []
             else:
                 inside = (name for name in tree.paths if name.startswith(f"{path}/"))
-                found = sorted(filter(self.is_target, inside))
-                if not found:
+                files = sorted(filter(self.is_target, inside))
+                if not files:
                     return ()
-            targets += found
+            targets += files
         return tuple(dict.fromkeys(map(suite.within, targets)))
 
     def is_target(self, path: str) -> bool:
@@ -165,15 +165,15 @@ class NodeTest(JavaScriptRunner):
         patterns = _list(suite, "args")
         if not patterns:
             return [path for path in inner if _NODE_DEFAULT.search(path)]
-        found: list[str] = []
+        files: list[str] = []
         for pattern in patterns:
             name = pattern.removeprefix("./").rstrip("/")
             if any(path.startswith(f"{name}/") for path in inner):
-                found += [path for path in inner if path.startswith(f"{name}/") and is_code(path)]
+                files += [path for path in inner if path.startswith(f"{name}/") and is_code(path)]
             else:
                 matches = glob_pattern(name)
-                found += [path for path in inner if matches.fullmatch(path)]
-        return list(dict.fromkeys(found))
+                files += [path for path in inner if matches.fullmatch(path)]
+        return list(dict.fromkeys(files))
 
 
 _NODE_DEFAULT = re.compile(r"(^|/)(test/.*|test-[^/]*|test|[^/]*[._-]test)\.[cm]?[jt]s$")
@@ -202,7 +202,7 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
 
 def kept(words: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
     """Return the arguments of a script without some options, and their values where one follows."""
-    found: list[str] = []
+    words_left: list[str] = []
     skip = False
     for word in words:
         name, equals, _ = word.partition("=")
@@ -212,20 +212,20 @@ def kept(words: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
             skip = dropped.get(name, False) and not equals
         else:
             skip = False
-            found.append(word)
-    return found
+            words_left.append(word)
+    return words_left
 
 
 def options_of(words: Sequence[str]) -> list[str]:
     """Return the options of an argument list with their values, without files and patterns."""
-    found: list[str] = []
+    options: list[str] = []
     option = ""  # the word before, if it may have a value
     for word in words:
         is_value = option in _WITH_FILE or (bool(option) and not _FILE_LIKE.search(word))
         if word.startswith("-") or is_value:
-            found.append(word)
+            options.append(word)
         option = word if word.startswith("-") and "=" not in word else ""
-    return found
+    return options
 
 
 _FILE_LIKE = re.compile(r"[*{]|\.[cm]?[jt]sx?$|^(test|tests|spec)/?$")

@@ -167,14 +167,14 @@ def artifact(pom: str) -> str:
         root = ElementTree.parse(pom).getroot()
     except (OSError, ElementTree.ParseError):
         return ""
-    found = [child.text for child in root if child.tag.rpartition("}")[2] == "artifactId"]
-    return (found[0] or "").strip() if found else ""
+    names = [child.text for child in root if child.tag.rpartition("}")[2] == "artifactId"]
+    return (names[0] or "").strip() if names else ""
 
 
 def file_of(name: str, module: str, tests: list[str]) -> str:
     wanted = "/" + name.partition("$")[0].replace(".", "/") + "."
-    found = [path for path in tests if wanted in "/" + path and path.startswith(module)]
-    return found[0] if found else os.path.join(module, "src/test")
+    files = [path for path in tests if wanted in "/" + path and path.startswith(module)]
+    return files[0] if files else os.path.join(module, "src/test")
 
 
 def write_results(
