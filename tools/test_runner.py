@@ -121,10 +121,8 @@ async def suggest(sandbox: Sandbox, target: str) -> list[str]:
     files = await asyncio.to_thread(sandbox.workspace.entries, await sandbox.checkpoint())
     path = posixpath.normpath(path)
     if path not in files:
-        if any(file.startswith(f"{path}/") for file in files):
-            return []
-        near = near_paths(path, files)
-        return ["Near files:", *(f"- {name}" for name in near)] if near else []
+        is_folder = any(file.startswith(f"{path}/") for file in files)
+        return [] if is_folder else _titled("Near files:", near_paths(path, files))
     try:
         source = (await sandbox.read(path)).decode("utf-8", "replace")
     except (FileProblem, PathEscapes):
@@ -135,9 +133,12 @@ async def suggest(sandbox: Sandbox, target: str) -> list[str]:
     if inner and names:
         near = near_names(inner, names)
         title = "Near ids:" if near else f"{path} defines {len(names)} classes and tests, such as:"
-        return [title, *(f"- {path}::{name}" for name in near or names[:MOST])]
-    near = [] if names else near_paths(path, files)
-    return [f"{path} defines no tests. Near files:", *(f"- {name}" for name in near)] if near else []
+        return _titled(title, [f"{path}::{name}" for name in near or names[:MOST]])
+    return [] if names else _titled(f"{path} defines no tests. Near files:", near_paths(path, files))
+
+
+def _titled(title: str, names: Sequence[str]) -> list[str]:
+    return [title, *(f"- {name}" for name in names)] if names else []
 
 
 def _one_line(text: str) -> str:
@@ -268,7 +269,7 @@ async def _by_title(
     if meant.ran:
         return meant, [f"note: '{title}' was read as {first_of(sorted(meant.ids), MOST)}"]
     near = near_names(title, sorted({ident.partition("::")[2] for ident in whole.ids} - {""}))
-    return None, ["Near ids:", *(f"- {path}::{name}" for name in near)] if near else []
+    return None, _titled("Near ids:", [f"{path}::{name}" for name in near])
 
 
 async def _results(

@@ -143,9 +143,7 @@ def targets_in(text: str, files: Collection[str]) -> Targets:
     if text and is_path(text) and "::" not in text:
         return Targets((text,))
     paths, keyword, in_keyword = list[str](), list[str](), False
-    for word in re.split(r"[\s,]+(?=\S)", _COMMAND.sub("", text, count=1)):
-        if not word:
-            continue
+    for word in filter(None, re.split(r"[\s,]+(?=\S)", _COMMAND.sub("", text, count=1))):
         if _OPTION.match(word):
             in_keyword = True
             keyword.append(word.partition("=")[2])

@@ -220,18 +220,16 @@ def execute_program(step: Mapping[str, Any], witness: str) -> dict[str, Any]:
     if "collect" in step:
         return {"files": collect(step["collect"])}
     program = os.path.join(step.get("cwd", ""), step["program"]) if step.get("program") else ""
-    if program and not os.path.isfile(program):
-        made = run(step["make"], {"seconds": BUILD_SECONDS}) if step.get("make") else {"output": ""}
-        if not os.path.isfile(program):
-            return {"missing": True, "output": made["output"], "exit": 127}
-    if not step["argv"]:
-        return {"missing": True, "output": "", "exit": 127}
-    mode, sanitized = mode_of(program, step.get("modes", [])) if program else (None, False)
-    linked = bool(program) and is_linked(program)
-    watched = (
-        step.get("watch") and linked and not sanitized
-    )  # the interpreter of a script ends in its own way
-    watch = witness if watched and os.path.isfile(witness) else None
+    made = {"output": ""}
+    if program and step.get("make") and not os.path.isfile(program):
+        made = run(step["make"], {"seconds": BUILD_SECONDS})
+    if not step["argv"] or (program and not os.path.isfile(program)):
+        return {"missing": True, "output": made["output"], "exit": 127}
+    mode, sanitized = mode_of(program, step.get("modes", []))
+    linked = is_linked(program)
+    # the interpreter of a script ends in its own way
+    watched = step.get("watch") and linked and not sanitized and os.path.isfile(witness)
+    watch = witness if watched else None
     argv, listed = list(step["argv"]), None
     if mode:
         listed = run(argv + mode["list"], step)

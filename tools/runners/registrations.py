@@ -78,7 +78,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     gone = [source for source in old["sources"] if C.is_test(source) and source not in new["sources"]]
     changes += [f"{source} is not compiled into it any more" for source in gone]
     for kind, pattern in FLAGS.items():
-        more = set(pattern.findall(new_facts.get(kind, ""))) - set(pattern.findall(facts.get(kind, "")))
+        more = {*pattern.findall(new_facts.get(kind, ""))}.difference(pattern.findall(facts.get(kind, "")))
         changes += [f"its {kind} contain {flag.strip()}" for flag in sorted(more)]
     return changes
 

@@ -134,27 +134,24 @@ def read_junit(content: bytes) -> tuple[list[Case], bool]:
 
 
 def _case(suite: Element, element: Element) -> Case:
-    outcome: Outcome = "passed"
-    text = ""
-    for child in element.children:
-        if child.tag in _RED:
-            outcome = "error" if "error" in (_RED[child.tag], outcome) else "failed"
-            message, more = child.get("message"), child.text.strip()
-            text = "\n".join(filter(None, (text, "" if message in more else message, more)))
-        elif child.tag == "skipped" and outcome == "passed":
-            outcome, text = "skipped", child.get("message") or child.text.strip()
-    if outcome == "passed" and not element.ended:
-        outcome, text = "failed", "the report ends in this test"
+    outcome, text = _outcome(element)
+    group, file = element.get("classname") or suite.get("name"), element.get("file") or suite.get("file")
+    return Case(group, element.get("name"), file, outcome, text)
+
+
+def _outcome(element: Element) -> tuple[Outcome, str]:
+    """Return the outcome of a test, and its error text or why it was skipped."""
+    if red := [child for child in element.children if child.tag in _RED]:
+        messages = ((child.get("message"), child.text.strip()) for child in red)
+        texts = (text for message, more in messages for text in ("" if message in more else message, more))
+        is_error = any(_RED[child.tag] == "error" for child in red)
+        return "error" if is_error else "failed", "\n".join(filter(None, texts))
+    if skipped := [child for child in element.children if child.tag == "skipped"]:
+        return "skipped", skipped[0].get("message") or skipped[0].text.strip()
+    if not element.ended:
+        return "failed", "the report ends in this test"
     words = (element.get(name).lower() for name in ("status", "result"))
-    if outcome == "passed":
-        outcome = next((_STATUS[word] for word in words if word in _STATUS), outcome)
-    return Case(
-        element.get("classname") or suite.get("name"),
-        element.get("name"),
-        element.get("file") or suite.get("file"),
-        outcome,
-        text,
-    )
+    return next((_STATUS[word] for word in words if word in _STATUS), "passed"), ""
 
 
 MOST_TESTS = 100_000

@@ -156,24 +156,14 @@ class NodeTest(JavaScriptRunner):
         return []
 
     def _files(self, suite: Suite, tree: Tree) -> list[str]:
-        start = f"{suite.root}/" if suite.root else ""
-        inner = sorted(
-            path.removeprefix(start)
-            for path in tree.paths
-            if path.startswith(start) and "node_modules/" not in path
-        )
-        patterns = _list(suite, "args")
-        if not patterns:
-            return [path for path in inner if _NODE_DEFAULT.search(path)]
-        files: list[str] = []
+        paths = map(suite.within, tree.below(suite.root, ""))
+        inner = [path for path in paths if "node_modules/" not in path]
+        patterns = [pattern.removeprefix("./").rstrip("/") for pattern in _list(suite, "args")]
+        files = list[str]()
         for pattern in patterns:
-            name = pattern.removeprefix("./").rstrip("/")
-            if any(path.startswith(f"{name}/") for path in inner):
-                files += [path for path in inner if path.startswith(f"{name}/") and is_code(path)]
-            else:
-                matches = glob_pattern(name)
-                files += [path for path in inner if matches.fullmatch(path)]
-        return list(dict.fromkeys(files))
+            below = [path for path in inner if path.startswith(f"{pattern}/")]
+            files += filter(is_code, below) if below else filter(glob_pattern(pattern).fullmatch, inner)
+        return list(dict.fromkeys(files)) if patterns else list(filter(_NODE_DEFAULT.search, inner))
 
 
 _NODE_DEFAULT = re.compile(r"(^|/)(test/.*|test-[^/]*|test|[^/]*[._-]test)\.[cm]?[jt]s$")
