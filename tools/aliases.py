@@ -21,7 +21,10 @@ NAMES = {
     name: (row["tool"], row.get("implied", {})) for row in _TABLES["tools"] for name in row["names"].split()
 }
 """A tool, and arguments that a name implies, by the name in lower case."""
-ARGUMENTS: dict[str, dict[str, str]] = _TABLES["arguments"]
+ARGUMENTS: dict[str, dict[str, str]] = {
+    tool: {name: others.format(**_TABLES["groups"]) for name, others in names.items()}
+    for tool, names in _TABLES["arguments"].items()
+}
 """Other names of each tool's arguments."""
 UNUSED, UNUSED_IF_FALSE = (_TABLES[key].split() for key in ("unused", "unused_if_false"))
 
