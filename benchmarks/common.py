@@ -15,7 +15,7 @@ from pathlib import Path
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.run_tests import run_in_sandbox
+from m3agent.tools.run_tests import Selection, run_in_sandbox
 from m3agent.tools.test_report import TestReport
 
 IDENTITY = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
@@ -110,6 +110,6 @@ def run_tests(
         spec = SandboxSpec()
         backend = await choose_backend(spec, lambda _: None)
         async with new_sandbox(backend, spec, workspace, lambda _: None) as sandbox:
-            return [await run_in_sandbox(sandbox, target, timeout=seconds) for target in targets]
+            return [await run_in_sandbox(sandbox, Selection([target]), timeout=seconds) for target in targets]
 
     return asyncio.run(run())

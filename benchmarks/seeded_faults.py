@@ -34,9 +34,9 @@ from m3agent.agent.settings.settings import Settings
 from m3agent.sandbox.backends.factory import SandboxSpec, choose_backend, new_sandbox
 from m3agent.sandbox.store.git import GitFailed, TreeEntry
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.run_tests import run_tests
 from m3agent.tools.runners.suites import files_of_tests, suites_of, tree_files
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runs import run_tests
 
 CODE = (".go", ".js", ".cjs", ".mjs", ".ts")
 NO_PART = re.compile(r"(^|/)(\.|bench|docs?/|examples?/|scripts?/|typings/)|\.d\.ts$|config\.\w+$")

@@ -2,6 +2,7 @@
 
 A call is read in another way only if that has one meaning. Otherwise it stays as it is, and is refused with the names that
 there are. What the model sent stays in the conversation and in the log.
+`aliases.toml` has the names.
 """
 
 from __future__ import annotations
@@ -9,60 +10,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-ROWS: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("code_exec", {}, "code_exec"),
-    (
-        "code_exec",
-        {"language": "bash"},
-        """bash shell sh terminal local_shell exec_command execute_bash execute_command run_command run_in_terminal
-        run_shell_command run_terminal_cmd run_terminal_command""",
-    ),
-    ("code_exec", {"language": "python"}, "python python3 ipython jupyter run_python execute_python"),
-    ("file_read", {}, "file_read read read_file view view_file open_file cat"),
-    ("file_read", {"path": "."}, "ls list list_dir list_directory list_files"),
-    ("file_write", {}, "file_write write write_file create_file write_to_file"),
-    ("file_edit", {}, "file_edit edit edit_file str_replace search_replace replace replace_string_in_file"),
-    ("file_edits", {}, "multiedit multi_edit file_edits"),
-    ("apply_patch", {}, "apply_patch applypatch apply_diff"),
-    ("test_runner", {}, "test_runner run_tests run_test pytest"),
-    ("grep", {}, "grep rg ripgrep grep_search search_files search_file_content"),
-    ("glob", {}, "glob find_files file_search glob_file_search"),
-    ("editor", {}, "str_replace_editor str_replace_based_edit_tool text_editor"),
-)
-"""A tool, arguments that its other names imply, and its names in lower case."""
-
-NAMES = {name: (tool, implied) for tool, implied, names in ROWS for name in names.split()}
-
-_PATH = "file_path filepath filename file_name file target_file absolute_path relative_path"
-_FOLDER = "dir_path directory folder dir search_path"
-_OLD = "old_string old_str old_text oldString oldText search find"
-_NEW = "new_string new_str new_text newString newText replace replacement"
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+NAMES = {
+    name: (row["tool"], row.get("implied", {})) for row in _TABLES["tools"] for name in row["names"].split()
+}
+"""A tool, and arguments that a name implies, by the name in lower case."""
 ARGUMENTS: dict[str, dict[str, str]] = {
-    "code_exec": {"code": "command cmd script program source commands", "cwd": "workdir working_directory work_dir"},
-    "file_read": {"path": f"{_PATH} {_FOLDER}", "start": "start_line line_start", "end": "end_line line_end"},
-    "file_write": {"path": _PATH, "content": "file_text contents text file_content"},
-    "file_edit": {"path": _PATH, "old": _OLD, "new": _NEW, "replace_all": "replaceAll all_occurrences"},
-    "file_edits": {"path": _PATH},
-    "file_insert": {"path": _PATH, "line": "insert_line", "text": "new_str insert_text"},
-    "apply_patch": {"patch": "input diff patchText patch_text"},
-    "test_runner": {"test_file": f"{_PATH} path test_path tests target test_files paths"},
-    "grep": {"pattern": "query regex regexp", "path": f"{_PATH} {_FOLDER}", "glob": "include include_pattern",
-             "ignore_case": "-i case_insensitive"},
-    "glob": {"pattern": "glob_pattern glob query", "path": _FOLDER},
-}  # fmt: skip
+    tool: {name: others.format(**_TABLES["groups"]) for name, others in names.items()}
+    for tool, names in _TABLES["arguments"].items()
+}
 """Other names of each tool's arguments."""
-
-_UNUSED = """
-    description explanation instruction reason security_risk requires_approval is_background thought type output_mode
-    head_limit multiline -n -A -B -C context case_sensitive expected_replacements
-"""
-"""Arguments that say nothing about what is to be done, or only how it is shown."""
-_UNUSED_IF_FALSE = "run_in_background is_input restart background replace_all dry_run sudo"
-UNUSED, UNUSED_IF_FALSE = _UNUSED.split(), _UNUSED_IF_FALSE.split()
+UNUSED, UNUSED_IF_FALSE = (_TABLES[key].split() for key in ("unused", "unused_if_false"))
 
 EDITOR = {"view": "file_read", "create": "file_write", "str_replace": "file_edit", "insert": "file_insert"}
 """The commands of the editor tool of other agents."""
@@ -79,9 +43,7 @@ class Meaning:
     """How a call is read."""
 
     tool: str
-    """Name of the tool that runs it."""
     arguments: dict[str, Any]
-    """The tool's arguments."""
     note: str = ""
     """Tells the model which tool was called; empty if the call was right."""
 

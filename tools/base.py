@@ -50,7 +50,6 @@ class ToolResult:
     """The result of a call. Each call has exactly one."""
 
     content: str
-    """The text for the model."""
     is_error: bool = False
     """Whether the call failed or was refused."""
     is_refused: bool = False
@@ -60,7 +59,6 @@ class ToolResult:
     digest: str = ""
     """SHA-256 of the complete output, before it is cut."""
     truncated: bool = False
-    """Whether `content` is cut."""
     full_path: str | None = None
     """File with the complete output, if one was written."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -77,9 +75,7 @@ class CallContext:
     """The surroundings of a call."""
 
     sandbox: Sandbox
-    """The session's sandbox."""
     log: Path
-    """File for the complete output."""
     baseline: Callable[[], Awaitable[TestReport | None]] | None = None
     """Waits for the complete result of all tests on the base tree; None without one."""
 
@@ -97,11 +93,9 @@ class ToolTraits:
     verb: str = ""
     """What a call does, in one word for people. Without it they see the tool's name."""
     path_argument: str = "path"
-    """The argument that names a file or folder."""
     title_argument: str = ""
     """The argument that tells what a call is about. Without it the path does."""
     content_arguments: tuple[str, ...] = ()
-    """Arguments that hold text of a file."""
 
     @property
     def may_change_tree(self) -> bool:

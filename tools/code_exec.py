@@ -69,7 +69,6 @@ def stream_text(data: bytes, omitted: int, limit: int) -> tuple[str, bool]:
     Args:
         data: The bytes that the sandbox kept.
         omitted: Number of bytes that the sandbox dropped from the middle.
-        limit: Most characters to return.
     """
     if omitted <= 0 and len(data) <= 4 * limit and len(text := readable(data)) <= limit:
         return text, False

@@ -102,10 +102,10 @@ def unpack(text: str) -> set[int]:
     if not inflater.eof or inflater.unused_data:
         raise ValueError("the numbers are cut off, too many, or followed by something else")
     numbers = _ascending(data)
-    found = set(numbers)
-    if len(found) != len(numbers) or (numbers and numbers[-1] >= MOST_FUNCTIONS):
+    distinct = set(numbers)
+    if len(distinct) != len(numbers) or (numbers and numbers[-1] >= MOST_FUNCTIONS):
         raise ValueError("a number is there twice or too large")
-    return found
+    return distinct
 
 
 def encodable(text: str) -> str:

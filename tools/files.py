@@ -7,7 +7,6 @@ import hashlib
 import posixpath
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from pydantic import Field
 
@@ -180,34 +179,29 @@ async def write(context: CallContext, arguments: FileWriteArguments) -> ToolResu
 async def edit(context: CallContext, arguments: FileEditArguments) -> ToolResult:
     """Replace one passage of a file."""
     path = await path_to_write(context.sandbox, arguments.path)
-    return await edit_all(context, path, [arguments])
+    return await edit_all(context, path, [(arguments.old, arguments.new, False)])
 
 
-class Edit(Protocol):
-    """One passage to replace."""
+async def edit_all(context: CallContext, path: str, edits: Sequence[tuple[str, str, bool]]) -> ToolResult:
+    """Replace passages of a file, one after the other: all of them or none.
 
-    old: str
-    new: str
-
-
-async def edit_all(
-    context: CallContext, path: str, edits: Sequence[Edit], *, every: bool = False
-) -> ToolResult:
-    """Replace passages of a file, one after the other: all of them or none."""
+    Args:
+        edits: Old and new text of each, and whether it is replaced wherever it occurs.
+    """
     raw = await _read_near(context.sandbox, path)
     file = await asyncio.to_thread(TextFile.of, raw)
     if file is None:
         return refusal(f"{path} is a binary file of {len(raw):,} bytes: change it with code_exec")
     text, notes = file.text, list[str]()
-    for number, item in enumerate(edits, 1):
+    for number, (old, new, every) in enumerate(edits, 1):
         which = f"edit {number}: " if len(edits) > 1 else ""
-        if not item.old:
+        if not old:
             return refusal(f"{which}old is empty: name the text to replace, or use file_write for a new file")
-        if item.old == item.new:
+        if old == new:
             return refusal(f"{which}old and new are the same: nothing would change")
-        replaced = await asyncio.to_thread(replace_passage, text, item.old, item.new, every=every)
+        replaced = await asyncio.to_thread(replace_passage, text, old, new, every=every)
         if not isinstance(replaced, Replaced):
-            problem = await asyncio.to_thread(_not_replaced, path, text, item.old, replaced)
+            problem = await asyncio.to_thread(_not_replaced, path, text, old, replaced)
             return refusal(f"{which}{problem}" + ("; none of the edits was made" if which else ""))
         text = replaced.text
         notes += [f"\nnote: {which}the old text was read {replaced.how}"] if replaced.how else []
@@ -226,10 +220,7 @@ async def store(context: CallContext, path: str, file: TextFile | None, text: st
     """Write a file's new text as the file stores text; return the result with notes that matter for the work.
 
     Args:
-        context: The surroundings of the call.
-        path: The file's path.
         file: The file as it was; None if it is new or held no text.
-        text: The new text, with its line ends.
         done: What was done. `{size}` stands for the number of bytes.
     """
     try:
@@ -257,12 +248,7 @@ def _first_changes_tests(workspace: Workspace, path: str, file: TextFile | None)
 
 
 READ = Tool(
-    "file_read",
-    "Read lines of a file of the repository.",
-    FileReadArguments,
-    read,
-    kind="read",
-    verb="read",
+    "file_read", "Read lines of a file of the repository.", FileReadArguments, read, kind="read", verb="read"
 )
 WRITE = Tool(
     "file_write",

@@ -103,7 +103,8 @@ class GlobArguments(Arguments):
 
 async def edit_several(context: CallContext, arguments: EditsArguments) -> ToolResult:
     """Make several edits of a file, or none."""
-    return await edit_all(context, await path_to_write(context.sandbox, arguments.path), arguments.edits)
+    edits = [(edit.old, edit.new, edit.replace_all) for edit in arguments.edits]
+    return await edit_all(context, await path_to_write(context.sandbox, arguments.path), edits)
 
 
 async def insert(context: CallContext, arguments: InsertArguments) -> ToolResult:

@@ -37,7 +37,6 @@ class Replaced:
     """A text in which a passage was replaced."""
 
     text: str
-    """The whole new text."""
     how: str = ""
     """How the passage was read, if it was not in the text as it was given."""
 
@@ -51,8 +50,6 @@ def replace(content: str, old: str, new: str, *, every: bool = False) -> Replace
 
     Args:
         content: The text, with any line ends.
-        old: The passage to replace.
-        new: The text in its place.
         every: Replace the passage wherever it occurs as it is.
 
     Returns:
@@ -89,11 +86,11 @@ def _replace_once(content: str, old: str, new: str) -> Replaced | list[int]:
     if starts:
         return [content.count("\n", 0, start) + 1 for start in starts[: LISTED + 1]]
     for normal in (_trimmed, _dedented):
-        found = _find_lines(content, old, normal)
-        if len(found) > 1:
-            return [line + 1 for line in found]
-        if found:
-            return Replaced(_replace_lines(content, old, new, found[0]))
+        starts_of_lines = _find_lines(content, old, normal)
+        if len(starts_of_lines) > 1:
+            return [line + 1 for line in starts_of_lines]
+        if starts_of_lines:
+            return Replaced(_replace_lines(content, old, new, starts_of_lines[0]))
     return _replace_blanks(content, old, new)
 
 

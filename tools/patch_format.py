@@ -29,9 +29,7 @@ class Hunk:
     line: int | None = None
     """Number of the old text's first line, from 1, or of the line before new ones; None if the patch has no numbers."""
     old: list[str] = field(default_factory=list)
-    """The lines that are there."""
     new: list[str] = field(default_factory=list)
-    """The lines in their place."""
 
     def add(self, line: str) -> bool:
         """Add a line of the patch; return whether it is one of a hunk."""
@@ -51,11 +49,8 @@ class FileChange:
     """What a patch does to one file."""
 
     path: str
-    """The file."""
     kind: Literal["add", "update", "delete"]
-    """Whether it is new, changed or removed."""
     target: str = ""
-    """Its new path, if it is moved."""
     hunks: list[Hunk] = field(default_factory=list)
     """The places that change; a new file has one with its lines."""
 
@@ -86,7 +81,6 @@ def patched(change: FileChange, path: str, text: str | None) -> str:
     """Return the new text of a file; empty if the file is removed.
 
     Args:
-        change: What the patch does to the file.
         path: The file's path in the work tree.
         text: The file's text; None if there is no such file.
 

@@ -62,7 +62,6 @@ class Toolset:
     """The tools of a session: m3agent's own, which run in the sandbox, then those of other programs.
 
     Args:
-        sandbox: The session's sandbox.
         folder: Gets the complete output of each call, in a file named after the call's number.
         others: The tools of other programs, if there are any.
         baseline: Waits for the complete result of all tests on the base tree; None without one.

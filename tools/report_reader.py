@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from m3agent.tools.base import readable
 from m3agent.tools.execution_map import ExecutionMap, MapReader, encodable
 from m3agent.tools.runners.records import authentic_lines
-from m3agent.tools.tampering import NO_SIGNS, Hook, Reached, Signs
+from m3agent.tools.test_report import NO_SIGNS, Hook, Reached, Signs
 
 CUT_SHORT = frozenset({"2", "3"})  # pytest's exit codes for an interruption and for an internal error
 BAD = frozenset({"failed", "error"})
@@ -29,7 +29,6 @@ class Reading:
     errors: dict[str, str] = field(default_factory=dict)
     """Error texts of the tests that failed or could not run, by id."""
     running: str | None = None
-    """Id of the test that began and did not end."""
     status: str | None = None
     """Exit status of the run; None if it did not come to its end."""
     stopped: bool = False
@@ -37,9 +36,7 @@ class Reading:
     executed: ExecutionMap | None = None
     """Which functions each test executed, if that was recorded."""
     signs: Signs = NO_SIGNS
-    """Signs of tampering."""
     arguments: tuple[str, ...] = ()
-    """What pytest was started with."""
 
     @property
     def ended(self) -> bool:
@@ -76,7 +73,6 @@ def read_report(report: bytes, key: bytes) -> Reading:
 
 def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: Sequence[str]) -> None:
     """Add one line to a reading."""
-    signs = reading.signs
     match fields:
         case "start", raw:
             reading.running = _ident(raw)
@@ -87,7 +83,7 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
             if reading.outcomes.get(ident) not in BAD:
                 reading.outcomes[ident] = outcome
                 if outcome in BAD:
-                    reading.errors[ident] = readable(text.encode("utf-8", "replace"))
+                    reading.errors[ident] = _shown(text)
         case "code", path, line, name:
             executed.add_function([path, _number(line), name])
         case "ran", raw, codes, elsewhere:
@@ -95,25 +91,32 @@ def _take(reading: Reading, started: Counter[str], executed: MapReader, fields: 
         case "end", status, stopped:
             reading.status, reading.stopped = status, bool(stopped)
             is_green = not {"passed", "xfailed"}.isdisjoint(reading.outcomes.values())
-            if signs.canaries == (0, 0) and (stopped or not is_green):
+            if reading.signs.canaries == (0, 0) and (stopped or not is_green):
                 # the time was over before the first one, or no test ran, as if a file cannot be imported: nothing is forged
-                reading.signs = replace(signs, canaries=None)
+                reading.signs = replace(reading.signs, canaries=None)
         case "command", *arguments:
             reading.arguments = tuple(map(encodable, arguments))
+        case _:
+            reading.signs = _with_sign(reading.signs, fields)
+
+
+def _with_sign(signs: Signs, fields: Sequence[str]) -> Signs:
+    """Return signs with that of one line; the same ones for a line of another version."""
+    match fields:
         case "forged", what:
-            what = readable(what.encode("utf-8", "replace"))
-            reading.signs = replace(signs, forged=(*signs.forged, what))
+            return replace(signs, forged=(*signs.forged, _shown(what)))
         case "hook", path, name, function:
-            hook = Hook(
-                encodable(path), *(readable(text.encode("utf-8", "replace")) for text in (name, function))
-            )
-            reading.signs = replace(signs, hooks=(*signs.hooks, hook))
+            return replace(signs, hooks=(*signs.hooks, Hook(encodable(path), _shown(name), _shown(function))))
         case "reached", path, number, name:
-            place = Reached(encodable(path), _number(number), readable(name.encode("utf-8", "replace")))
-            reading.signs = replace(signs, reached=(*signs.reached, place))
+            place = Reached(encodable(path), _number(number), _shown(name))
+            return replace(signs, reached=(*signs.reached, place))
         case "blind", what:
-            reading.signs = replace(signs, blind=readable(what.encode("utf-8", "replace")))
+            return replace(signs, blind=_shown(what))
         case "canaries", ran, failed:
-            reading.signs = replace(signs, canaries=(_number(ran), _number(failed)))
-        case _:  # another version's line
-            pass
+            return replace(signs, canaries=(_number(ran), _number(failed)))
+        case _:
+            return signs
+
+
+def _shown(text: str) -> str:
+    return readable(text.encode("utf-8", "replace"))

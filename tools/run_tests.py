@@ -7,7 +7,8 @@ import base64
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,12 +18,43 @@ from m3agent.tools.base import readable
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.in_sandbox import bootstrap, bytecode, channel, guard, recorder, runner, variants
 from m3agent.tools.report_reader import ADDRESS, Reading, read_report
-from m3agent.tools.test_report import TestReport, ids_by_outcome
+from m3agent.tools.runners.base import Limits, Runner, Suite, Tree
+from m3agent.tools.runners.run import MOST_REPORT, NO_VARIABLES, run_suite, taken
+from m3agent.tools.runners.suites import RUNNERS, prefix_of, suite_of, with_prefix, without_suite
+from m3agent.tools.test_report import EMPTY, TestReport, first_reason, ids_by_outcome, joined
 from m3agent.util.portable_source import portable_text
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The tests of one run; by default all tests."""
+
+    targets: Sequence[str] = (".",)
+    only: Collection[str] = ()
+    """Ids of tests, functions, classes, files or folders; of the targets' tests, only these run. Empty for
+    all.
+    """
+    ignore: Collection[str] = ()
+    skip: Collection[str] = ()
+    """Ids of tests, functions, classes or files that do not run."""
+    seconds: float | None = None
+    """Time after which no further test starts, and the run is not complete; None for no such time."""
+
+    def has(self, ident: str) -> bool:
+        """Return whether a result with this id belongs to the run. The targets are not looked at."""
+        names = runner.names_around(ident)
+        return (
+            names.isdisjoint(self.skip)
+            and names.isdisjoint(self.ignore)
+            and (not self.only or not names.isdisjoint(self.only))
+        )
+
+
+EVERYTHING = Selection()
+
 
 PER_TEST = 1 / 30  # share of the whole time limit after which a single test counts as hanging
 LEAST_PER_TEST, MOST_PER_TEST = 1.0, 60.0  # bounds of that time, in seconds
-MOST_REPORT = 64 << 20  # most bytes of the report that are read
 MOST_RECORD = 256 << 20  # the same, if the report also says which functions the tests execute
 PARTS = (channel, bytecode, guard, recorder, variants)
 """What each test program imports."""
@@ -85,13 +117,9 @@ async def run_program(
     """Run a test program and read its report.
 
     Args:
-        sandbox: The sandbox.
         program: The program's last module.
         request: What the module's `main` gets.
-        timeout: Time limit, in seconds.
         interpreter: Python and its options.
-        env: More environment variables.
-        log: File for the complete output.
         most: Most bytes of the report that are read.
         bytecode, keep_bytecode: As for `run_in_sandbox`; only the runner of pytest and unittest uses them.
 
@@ -116,17 +144,11 @@ async def run_program(
         env={**(env or {}), "PYTHONPATH": ""},
     )
     if bytecode is not None and kept is not None:
-        bytecode.content = await _taken(sandbox, kept, MOST_BYTECODE)
-    raw = await _taken(sandbox, report, most)
+        bytecode.content = await taken(sandbox, kept, MOST_BYTECODE)
+    raw = await taken(sandbox, report, most)
     if len(raw) < 1 << 20:
         return read_report(raw, key), result
     return await asyncio.to_thread(read_report, raw, key), result  # reading takes seconds
-
-
-async def _taken(sandbox: Sandbox, path: str, most: int) -> bytes:
-    """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
-    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
-    return raw.stdout
 
 
 async def run_variants(
@@ -145,12 +167,8 @@ async def run_variants(
     """Run tests with each variant of their files, and return what each report says. For pytest only.
 
     Args:
-        sandbox: The sandbox.
         variants: The variants, in the order in which they run.
-        only: Ids of the tests.
-        per_test: Time limit of one test, in seconds.
         seconds: Time after which no further test starts.
-        interpreter, env, log, bytecode: As for `run_program`.
         options: More options of pytest.
 
     Raises:
@@ -199,14 +217,11 @@ async def run_variants(
 
 async def run_in_sandbox(
     sandbox: Sandbox,
-    *targets: str,
+    selection: Selection = EVERYTHING,
+    *,
     framework: Framework | Literal["collect"] = "pytest",
     timeout: float = 300,
     log: Path | None = None,
-    only: Collection[str] = (),
-    ignore: Collection[str] = (),
-    skip: Collection[str] = (),
-    until: float | None = None,
     record: Recording | None = None,
     per_test: float | None = None,
     guarded: Collection[str] | None = None,
@@ -217,17 +232,9 @@ async def run_in_sandbox(
     """Run tests and read the runner's report.
 
     Args:
-        sandbox: The sandbox.
-        targets: Files, node ids or folders. Missing ones are left out if others exist. No target, or ".", means those
-            that the repository's settings name.
+        selection: The tests. Missing targets are left out if others exist. No target, or ".", means those that the
+            repository's settings name. unittest takes only the targets.
         framework: The test framework. `collect` runs no test: the report has only the files that cannot be imported.
-        timeout: Time limit of the run, in seconds.
-        log: File for the complete output.
-        only: Ids of tests, functions, classes, files or folders: of all tests in the targets, only these run. Empty
-            for all. Unknown ids are ignored. For pytest only.
-        ignore: Paths of files whose tests do not run. For pytest only.
-        skip: Ids as in `only`, of tests that do not run. For pytest only.
-        until: Seconds after which no further test starts. The run is then not complete. For pytest only.
         record: When to begin to record which functions each test executes. None: never. For pytest only.
         per_test: Time limit of one test, in seconds; None for a share of `timeout`.
         guarded: Look for tampering by the code under test. Paths of the files that the patch adds. For pytest only.
@@ -244,11 +251,11 @@ async def run_in_sandbox(
     request: dict[str, Any] = {
         "framework": framework,
         "limit": per_test,
-        "targets": targets,
-        "only": sorted(only),
-        "ignore": sorted(ignore),
-        "skip": sorted(skip),
-        "until": until,
+        "targets": selection.targets,
+        "only": sorted(selection.only),
+        "ignore": sorted(selection.ignore),
+        "skip": sorted(selection.skip),
+        "until": selection.seconds,
         "unstable": ADDRESS.pattern,
         "options": ["-k", keyword] if keyword else [],
         "record": None if record is None else asdict(record),
@@ -288,3 +295,120 @@ async def run_in_sandbox(
         signs=read.signs,
         commands=(("python3", "-m", "pytest", *read.arguments),) if read.arguments else (),
     )
+
+
+async def run_tests(
+    sandbox: Sandbox,
+    suites: Sequence[Suite],
+    tree: Tree,
+    selection: Selection = EVERYTHING,
+    *,
+    timeout: float,
+    per_test: float | None = None,
+    log: Path | None = None,
+    record: Recording | None = None,
+    guarded: Collection[str] | None = None,
+    among: Sequence[Suite] = (),
+    env: Mapping[str, str] = NO_VARIABLES,
+    bytecode: Bytecode | None = None,
+    keep_bytecode: bool = False,
+) -> TestReport:
+    """Run tests of several suites, one suite after the other, and return one report.
+
+    Args:
+        suites: The suites that the repository has. Those without a selected test do not run.
+        timeout: Time limit of each suite, in seconds.
+        per_test: Time limit of one test, in seconds; None for a share of `timeout`.
+        log: File for the complete output; each further suite has one with its number.
+        record: When to begin to record which functions each test executes, for Python's tests.
+        among: All suites of the repository, which decide how ids start; empty if they are `suites`.
+        env: Further variables of the tests of other languages than Python.
+
+    Raises:
+        SandboxError: The sandbox itself failed. A failing or hanging test does not raise.
+    """
+    reports = list[TestReport]()
+    among = among or suites
+    for suite in suites:
+        part = part_of(selection, suite, among)
+        if part is None:
+            continue
+        runner = RUNNERS[suite.runner]
+        own_log = log if log is None or not reports else log.with_suffix(f".{len(reports) + 1}{log.suffix}")
+        if isinstance(runner, Runner):
+            limits = Limits(
+                timeout if part.seconds is None else part.seconds,
+                per_test_limit(timeout) if per_test is None else per_test,
+            )
+            report = await _run_part(sandbox, runner, suite, tree, part, limits, own_log, env)
+            if not report.ran and not report.complete and not report.timed_out:
+                reason = first_reason(report.output) or "its runner ended without a result"
+                report = replace(report, complete=True, not_run={suite.name: reason})
+        else:
+            report = await run_in_sandbox(
+                sandbox,
+                part,
+                timeout=timeout,
+                per_test=per_test,
+                log=own_log,
+                record=record,
+                guarded=guarded,
+                bytecode=bytecode,
+                keep_bytecode=keep_bytecode,
+            )
+        reports.append(with_prefix(report, prefix_of(suite, among)))
+    return reduce(joined, reports) if reports else EMPTY
+
+
+async def _run_part(
+    sandbox: Sandbox,
+    runner: Runner,
+    suite: Suite,
+    tree: Tree,
+    part: Selection,
+    limits: Limits,
+    log: Path | None,
+    env: Mapping[str, str],
+) -> TestReport:
+    """Run a part of a suite. Runners may run more tests than that; their results are left out."""
+    wanted = [*part.only] or [target for target in map(_plain, part.targets) if target != "."]
+    report = await run_suite(sandbox, runner, suite, tree, wanted, limits=limits, log=log, env=env)
+    if not part.only and wanted:
+        part = replace(part, only=wanted)
+
+    # what cannot be built or loaded counts, because it may contain a selected test
+    report = report.only(lambda ident: part.has(ident) or "::" not in ident)
+    return replace(report, stopped=report.timed_out and part.seconds is not None)
+
+
+def part_of(selection: Selection, suite: Suite, suites: Sequence[Suite]) -> Selection | None:
+    """Return the selection for one suite, with ids that lack its name; None if it has no test of the suite."""
+    alone = len(suites) == 1
+
+    def mine(given: Collection[str]) -> list[str]:
+        idents = []
+        for ident in given:
+            name, rest = suite_of(ident), without_suite(ident)
+            if name == suite.name or (not name and (alone or _may_have(suite, _plain(rest)))):
+                idents.append(rest)
+        return idents
+
+    targets, only = mine(selection.targets), mine(selection.only)
+    if not targets or (selection.only and not only):
+        return None
+    return Selection(targets, only, mine(selection.ignore), mine(selection.skip), selection.seconds)
+
+
+def _plain(target: str) -> str:
+    return target.removeprefix("./") or "."
+
+
+def _may_have(suite: Suite, ident: str) -> bool:
+    """Return whether a file, a folder or a test in a file may belong to a suite of several."""
+    path = ident.partition("::")[0]
+    if path == "." or suite.root == path or suite.root.startswith(f"{path}/"):
+        return True
+    if suite.root and not path.startswith(f"{suite.root}/"):
+        return False
+    is_file = "." in path.rpartition("/")[2]
+    return not is_file or RUNNERS[suite.runner].is_test(path)

@@ -1,6 +1,7 @@
 """Which programs of `code_exec` count as test runs: those that start a known test runner.
 
 A program that only reproduces an issue, or that imports a test module, counts as none, because its exit code says nothing of tests.
+`test_commands.toml` has the commands.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 from m3agent.util.python_ast import parse
 
@@ -18,25 +21,9 @@ RULE = f"a call of test_runner, or {COMMANDS} in code_exec"
 
 MOST_READ = 100_000
 """Most characters of a program that are searched for commands."""
-_PYTHON_RUNNERS = "pytest|py.test|unittest|nose2?|nosetests|tox|nox|trial|stestr|zope.testrunner"
-_JS_RUNNERS = (
-    "jest|vitest|mocha|ava|tap|jasmine|karma|playwright test|cypress run|qunit|borp|tape|uvu|web-test-runner"
-)
-_WRAPPERS = re.compile(
-    r"(?:(?:\w+=\S*|then|do|else|!|env|time|exec|command|sudo|nice|xvfb-run|timeout(?: -\S+)* [\d.]+\w?"
-    r"|(?:uv|poetry|pdm|pipenv|hatch|rye) run|bundle exec|npx|bunx|pnpx|(?:npm|pnpm|yarn) exec|(?:ba|da)?sh|-\w+|--"
-    r"|coverage run -m) )+"
-)
-_COMMANDS = re.compile(
-    rf"(?:(?:python[\d.]*(?: -[XW] \S+| -(?!m )\S+)* -m )?(?:{_PYTHON_RUNNERS})"
-    r"|(?:python[\d.]* (?:-\S+ )*)?(?:\S*/)?(?:setup\.py|manage\.py|django-admin) test"
-    r"|(?:python[\d.]* (?:-\S+ )*)?(?:\S*/)?run[_-]?tests?\.(?:py|sh|pl)"
-    rf"|{_JS_RUNNERS}|node (?:\S+ )*--test|(?:npm|pnpm|yarn|bun|deno)(?: run)? (?:-\S+ )*(?:t|test|tst)(?:[:_-]\S+)?"
-    r"|go test|gotestsum|cargo (?:test|nextest)|swift test|dotnet test|mix test|hatch test"
-    r"|(?:mvnw?|gradlew?) (?:\S+ )*(?:\S+:)?(?:test|check|verify)|(?:make|gmake|ninja) (?:\S+ )*\S*(?:test|check)s?"
-    r"|cmake --build .*--target \S*test|ctest|meson test|bats|prove|rspec|(?:rake|rails) (?:test|spec)\S*"
-    r"|ruby (?:-\S+ )*\S*(?:test|spec)\S*\.rb|phpunit|pest|composer (?:run )?test)(?:\s|$)"
-)
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_WRAPPERS = re.compile(rf"(?:(?:{'|'.join(_TABLE['wrappers'])}) )+")
+_COMMANDS = re.compile(rf"(?:{'|'.join(_TABLE['commands'])})(?:\s|$)")
 _HERE_DOCUMENT = re.compile(r"<<-?\s*['\"]?(\w+)")
 _STARTS = frozenset({"run", "call", "check_call", "check_output", "Popen", "system", "popen", "getoutput"})
 """Functions of Python that start a command."""
@@ -46,7 +33,6 @@ def runs_tests(program: str, language: str = "") -> bool:
     """Return whether a program starts a known test runner.
 
     Args:
-        program: The source of the program.
         language: `python` or `bash`; empty if the call does not name it.
     """
     program = program[:MOST_READ]

@@ -1,14 +1,179 @@
-"""The results of a test run."""
+"""The results of a test run, its signs of tampering, and the line of an error that a person would look at first."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from m3agent.tools.execution_map import ExecutionMap
-from m3agent.tools.failure_reason import error_line
-from m3agent.tools.tampering import NO_SIGNS, Signs
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A place in the work tree whose code read something inside of the interpreter."""
+
+    path: str
+    line: int
+    """From 1."""
+    name: str
+    """What it read, such as `tb_frame` or `gc.get_objects`."""
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function of the work tree that pytest calls as a hook."""
+
+    path: str
+    name: str
+    """Name of the hook, such as `pytest_runtest_makereport`."""
+    place: str
+    """Name of the function with its classes, such as `Plugin.pytest_runtest_makereport`."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What the guard of one test run reported (`m3agent.tools.in_sandbox.guard`)."""
+
+    forged: tuple[str, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    """Functions of the work tree that pytest calls as hooks."""
+    canaries: tuple[int, int] | None = None
+    """Number of canaries, tests that must fail, and number of those that failed. None if the run had no guard
+    or did not come to its end.
+    """
+    reached: tuple[Reached, ...] = ()
+    """Places whose code read something inside of the interpreter."""
+    blind: str = ""
+    """What the guard could not see in this interpreter; empty if it saw everything."""
+
+    def and_those_of(self, other: Signs) -> Signs:
+        """Return the signs of two runs."""
+        canaries = self.canaries or other.canaries
+        if self.canaries and other.canaries:
+            canaries = (self.canaries[0] + other.canaries[0], self.canaries[1] + other.canaries[1])
+        return Signs(
+            self.forged + other.forged,
+            self.hooks + other.hooks,
+            canaries,
+            self.reached + other.reached,
+            self.blind or other.blind,
+        )
+
+    def beyond(self, usual: Signs, changed: Collection[str]) -> list[str]:
+        """Return the signs of tampering, each as a phrase.
+
+        Args:
+            usual: The signs of a run without the patch. Some repositories' own tests have some.
+            changed: Paths that the patch changes.
+        """
+        signs = [what for what in self.forged if what not in usual.forged]
+        known = usual.hooks_by_name()
+        signs += [
+            f"pytest called a further function of {path} as the hook {name}"
+            for (path, name), number in sorted(self.hooks_by_name().items())
+            if path in changed and number > known[path, name]
+        ]
+        if usual.canaries and usual.canaries[1] and self.canaries and not self.canaries[1]:
+            signs.append("no test that must fail did fail")
+        return signs
+
+    def hooks_by_name(self) -> Counter[tuple[str, str]]:
+        """Return how many functions of a file pytest calls as a hook, by the path and the name of the hook."""
+        return Counter((hook.path, hook.name) for hook in {*self.hooks})
+
+    def reached_beyond(self, usual: Signs, changed: Collection[str]) -> list[Reached]:
+        """Return the places in changed files that read something which the file read at fewer places without the patch."""
+        known, now = (
+            Counter((place.path, place.name) for place in {*signs.reached}) for signs in (usual, self)
+        )
+        return [
+            place
+            for place in dict.fromkeys(self.reached)
+            if place.path in changed and now[place.path, place.name] > known[place.path, place.name]
+        ]
+
+
+NO_SIGNS = Signs()
+ORDINARY = Signs(canaries=(1, 1))
+"""The signs of a run with nothing unusual: canaries failed."""
+
+
+MOST_LINE = 200
+"""Characters of an error that people are told."""
+_MARKED = re.compile(r"(?:E|INTERNALERROR>)\s+(?=\S)")
+"""How pytest begins the lines of an error."""
+# Python prints warnings of unclosed files after the error that ended it.
+_EXCEPTION = re.compile(
+    r"(?!ResourceWarning)(?:[A-Za-z_][\w.:]*)?(?:Error|Exception|Warning|Configured|Exit|NotFound)\b"
+)
+_FRAME = re.compile(
+    r"at (?:\S+ )*\(?\S+[:.]\S+|# \S+:\d+|from \S+:\d+:in\b|\S+:\d+:in\b|\.\.\. \d+ (?:more|common)|stack backtrace:"
+)
+"""A line of the stack in the languages that print it below the error: JavaScript, Java, Ruby, Rust."""
+_PLACE = re.compile(r"(?:file://)?[^\s:]+\.\w+:\d+(?::\d+)?:?$")
+"""A line that is only the place of an error, as Node prints it above the error."""
+_CAPTION = re.compile(
+    r"(?:=+|-+|no tests ran in [\d.]+s?)\b.*|[=-]+.*[=-]+|\d* ?(?:failed|errors?|warnings?) in [\d.]+s"
+)
+_OUR_PREFIX = "_pytest.outcomes."
+_NETWORK = re.compile(
+    r"gaierror|Name or service not known|[Nn]ame resolution|nodename nor servname|Network is unreachable|NewConnectionError|"
+    r"ENOTFOUND|EAI_AGAIN|ENETUNREACH|getaddrinfo|UnknownHostException|no such host|Could not resolve host"
+)
+_HOST = re.compile(
+    r"(?:host='|https?://|(?:ENOTFOUND|EAI_AGAIN|lookup|UnknownHostException:|resolve host:?) +)((?:[\w-]+\.)+[A-Za-z]{2,})"
+)
+
+
+def _lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def error_line(text: str) -> str:
+    """Return the line of an error that names the exception; otherwise the last line; empty for a blank text."""
+    lines = _lines_of(text)
+    marked = [_MARKED.sub("", line, count=1) for line in lines if _MARKED.match(line)]
+    named = [line for line in marked or lines if _EXCEPTION.match(line)]
+    last = [line for line in lines if not _CAPTION.fullmatch(line)] or lines
+    return (named or marked or last or [""])[-1].removeprefix(_OUR_PREFIX)[:MOST_LINE]
+
+
+def exception_line(text: str) -> str:
+    """Return the line that names the last exception of a test's output.
+
+    In pytest's output, that is the first line of the last error. Of a message above a stack, it is the line that names the
+    error, or the first one. Of other output, it is the last line.
+    """
+    lines = _lines_of(text)
+    at = max((number for number, line in enumerate(lines) if line.startswith("E ")), default=-1)
+    while at > 0 and lines[at - 1].startswith("E "):
+        at -= 1
+    if at >= 0:
+        return lines[at].removeprefix("E ").strip()
+    message = [line for line in lines if not _FRAME.match(line) and not _PLACE.match(line)]
+    if len(message) == len(lines) or not message:
+        return lines[-1] if lines else ""
+    return next(filter(_EXCEPTION.match, message), message[0])
+
+
+def first_reason(text: str) -> str:
+    """Return the first line of a runner's problem. If that is only a place, return the error that follows it."""
+    lines = _lines_of(text)
+    if lines and (_PLACE.match(lines[0]) or _FRAME.match(lines[0])):
+        return exception_line(text)
+    return lines[0] if lines else ""
+
+
+def missing_host(text: str) -> str | None:
+    """Return the host that a test could not reach, "" if the text does not name it; None if it is no fault of the network."""
+    if _NETWORK.search(text) is None:
+        return None
+    host = _HOST.search(text)
+    return host[1] if host else ""
+
 
 OUTCOMES = {
     "passed": "passed",
@@ -41,7 +206,6 @@ class TestReport:
     seconds: float
     exit: int
     output: str
-    """Text that the test process printed."""
     truncated: bool
     """Whether the sandbox dropped a part of that text."""
     stopped: bool = False

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field, field_validator
 
@@ -23,18 +23,25 @@ from m3agent.tools.base import (
     visible,
 )
 from m3agent.tools.execution_map import encodable
-from m3agent.tools.failure_reason import error_line
 from m3agent.tools.files import files_of, path_of
-from m3agent.tools.near_tests import MOST, names_of_tests, near_names, near_paths, path_of_dotted
 from m3agent.tools.report_reader import ADDRESS
-from m3agent.tools.run_tests import Framework, run_in_sandbox
+from m3agent.tools.run_tests import Framework, Selection, run_in_sandbox, run_tests
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import DEFAULT, file_of, suites_of, tree_files, without_suite
-from m3agent.tools.selection import Selection
-from m3agent.tools.test_report import NO_TESTS, TestReport
-from m3agent.tools.test_runs import run_tests
-from m3agent.tools.test_targets import EVERYTHING, BadTargets, Targets, has_title, targets_in
+from m3agent.tools.test_report import NO_TESTS, TestReport, error_line
+from m3agent.tools.test_targets import (
+    EVERYTHING,
+    MOST,
+    BadTargets,
+    Targets,
+    has_title,
+    names_of_tests,
+    near_names,
+    near_paths,
+    path_of_dotted,
+    targets_in,
+)
 from m3agent.util.counted import first_of
 
 FIRST_ERROR_LINES = 12  # last lines of a test's error that the model gets
@@ -114,10 +121,8 @@ async def suggest(sandbox: Sandbox, target: str) -> list[str]:
     files = await asyncio.to_thread(sandbox.workspace.entries, await sandbox.checkpoint())
     path = posixpath.normpath(path)
     if path not in files:
-        if any(file.startswith(f"{path}/") for file in files):
-            return []
-        near = near_paths(path, files)
-        return ["Near files:", *(f"- {name}" for name in near)] if near else []
+        is_folder = any(file.startswith(f"{path}/") for file in files)
+        return [] if is_folder else _titled("Near files:", near_paths(path, files))
     try:
         source = (await sandbox.read(path)).decode("utf-8", "replace")
     except (FileProblem, PathEscapes):
@@ -128,9 +133,12 @@ async def suggest(sandbox: Sandbox, target: str) -> list[str]:
     if inner and names:
         near = near_names(inner, names)
         title = "Near ids:" if near else f"{path} defines {len(names)} classes and tests, such as:"
-        return [title, *(f"- {path}::{name}" for name in near or names[:MOST])]
-    near = [] if names else near_paths(path, files)
-    return [f"{path} defines no tests. Near files:", *(f"- {name}" for name in near)] if near else []
+        return _titled(title, [f"{path}::{name}" for name in near or names[:MOST]])
+    return [] if names else _titled(f"{path} defines no tests. Near files:", near_paths(path, files))
+
+
+def _titled(title: str, names: Sequence[str]) -> list[str]:
+    return [title, *(f"- {name}" for name in names)] if names else []
 
 
 def _one_line(text: str) -> str:
@@ -195,23 +203,17 @@ async def _run(
     Of the targets' tests, only those with the ids `only` run, if there are any.
     """
     sandbox, timeout, log = context.sandbox, arguments.timeout, context.log
+    wanted = Selection(targets.paths, only)
     every = await _suites(sandbox)
     only_python = [suite.runner for suite in every] == [PYTEST]
     for framework in PYTHON_FRAMEWORKS:
         if (arguments.framework or (PYTEST if only_python else "")) == framework:
             keyword = targets.keyword if framework == PYTEST else ""
             report = await run_in_sandbox(
-                sandbox,
-                *targets.paths,
-                framework=framework,
-                timeout=timeout,
-                log=log,
-                keyword=keyword,
-                only=only,
+                sandbox, wanted, framework=framework, timeout=timeout, log=log, keyword=keyword
             )
             return report if keyword else targets.selected(report)
     tree = await asyncio.to_thread(tree_files, sandbox.workspace.store, await sandbox.checkpoint())
-    wanted = Selection(targets.paths, only)
     return targets.selected(
         await run_tests(sandbox, suites, tree, wanted, timeout=timeout, log=log, among=every)
     )
@@ -267,7 +269,18 @@ async def _by_title(
     if meant.ran:
         return meant, [f"note: '{title}' was read as {first_of(sorted(meant.ids), MOST)}"]
     near = near_names(title, sorted({ident.partition("::")[2] for ident in whole.ids} - {""}))
-    return None, ["Near ids:", *(f"- {path}::{name}" for name in near)] if near else []
+    return None, _titled("Near ids:", [f"{path}::{name}" for name in near])
+
+
+async def _results(
+    context: CallContext, suites: Sequence[Suite], targets: Targets, arguments: TestRunnerArguments
+) -> tuple[TestReport, list[str]]:
+    """Run the tests; return their report and notes about it."""
+    report = await _run(context, suites, targets, arguments)
+    if report.ran or report.timed_out:
+        return report, []
+    titled, notes = await _by_title(context, suites, targets, arguments)
+    return titled or report, notes
 
 
 async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResult:
@@ -275,10 +288,8 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
     try:
         files = await files_of(context.sandbox)
         given = targets_in(arguments.test_file, files)
-        paths = tuple(
-            [await path_of(context.sandbox, path_of_dotted(path, files)) or "." for path in given.paths]
-        )
-        targets = Targets(paths, given.keyword)
+        paths = [await path_of(context.sandbox, path_of_dotted(path, files)) or "." for path in given.paths]
+        targets = Targets(tuple(paths), given.keyword)
     except BadTargets as error:
         return refusal(f"test_file takes a path or node id, not options: {error}")
     suites = await _suites(context.sandbox)
@@ -291,62 +302,70 @@ async def run(context: CallContext, arguments: TestRunnerArguments) -> ToolResul
             )
         suites = [suite for suite in suites if suite.runner == arguments.framework]
     known = await _known(context, targets, arguments)
-    report = known or await _run(context, suites, targets, arguments)
-    notes = list[str]()
-    if not report.ran and not report.timed_out:
-        titled, notes = await _by_title(context, suites, targets, arguments)
-        report = titled or report
-    marks = {} if known is not None else await _marks(context, report)
+    if known is not None:
+        shown = [*_red_tests(known, arguments, {}, targets), *_silence(known, known.output), KNOWN]
+        return _result(known, shown, None)
+    report, notes = await _results(context, suites, targets, arguments)
+    unnamed, near = list[str](), list[str]()
+    if not report.timed_out and len(targets.paths) > 1:
+        unnamed = await _without_result(context, targets, arguments, report)
+    is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
+    if is_unclear and not unnamed and not report.timed_out:
+        near = [line for path in targets.paths for line in await suggest(context.sandbox, path)]
+    shown = _red_tests(report, arguments, await _marks(context, report), targets)
+    shown += _silence(report, "" if unnamed else report.output)
+    shown += map(_one_line, unnamed + near)
+    shown += [] if "Near ids:" in shown else map(_one_line, notes)
+    return _result(report, shown, str(context.log))
+
+
+def _result(report: TestReport, shown: Sequence[str], log: str | None) -> ToolResult:
+    # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
+    stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
+    return ToolResult(
+        "\n".join(shown),
+        is_error=bool(report.red) or not report.ran,
+        exit_code=report.exit,
+        digest=hashlib.sha256(stable.encode()).hexdigest(),
+        truncated=report.truncated,
+        full_path=log,
+        data={**report.sets, "complete": report.complete, "timed_out": report.timed_out},
+    )
+
+
+def _silence(report: TestReport, output: str) -> list[str]:
+    """Return why no tests ran, and what the runner printed; nothing if some ran."""
+    if report.ran:
+        return []
+    printed = [f"The runner said:\n{cut(output, 4000)}"] if output else []
+    return [f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.", *printed]
+
+
+def _red_tests(
+    report: TestReport, arguments: TestRunnerArguments, marks: Mapping[str, str], targets: Targets
+) -> list[str]:
+    """Return the summary, all listed red tests, and behind each the first lines of its error, as long as there is room.
+
+    An error that was there before the change is left out, unless the call names single tests.
+    """
+    is_named = "::" in "".join(targets.paths)
     lines = [(summary(report, arguments.timeout), "")]
     for kind, ids in (("FAILED", report.failed), ("ERROR", report.errored)):
         lines += [(f"{kind} {ident}" + _in_brackets(marks.get(ident, "")), ident) for ident in ids[:LISTED]]
         lines += [(f"[{len(ids) - LISTED} more {kind} not listed]", "")] if len(ids) > LISTED else []
-    # Errors follow their ids as long as there is room. All listed ids are shown in any case.
     room = MOST_CHARACTERS - sum(len(line) + 1 for line, _ in lines)
-    shown: list[str] = []
-    left_out = "::" not in "".join(targets.paths) and SAME_ERROR in marks.values()
+    shown = list[str]()
     for line, ident in lines:
-        shown.append(_one_line(line))
-        if ident in report.errors and not (left_out and marks.get(ident) == SAME_ERROR):
+        shown.append(line)
+        if ident in report.errors and (is_named or marks.get(ident) != SAME_ERROR):
             block = [f"    {text}" for text in first_error(report.errors[ident])]
             size = sum(len(text) + 1 for text in block)
             if size <= room:
                 room -= size
                 shown += block
-    shown += [LEFT_OUT] if left_out else []
-    shown += [_one_line(f"NOT RUN {name}: {reason}") for name, reason in report.not_run.items()]
-    unnamed = (
-        []
-        if report.timed_out or len(targets.paths) == 1
-        else await _without_result(context, targets, arguments, report)
-    )
-    if not report.ran:
-        shown.append(f"no tests ran{f': {report.obstacle}' if report.obstacle else ''}.")
-        shown += [f"The runner said:\n{cut(report.output, 4000)}"] if report.output and not unnamed else []
-    if known is not None:
-        shown.append(KNOWN)
-    shown += map(_one_line, unnamed)
-    is_unclear = not report.ran or any(NOT_FOUND in ident for ident in report.errored)
-    if is_unclear and not unnamed and not report.timed_out:
-        for path in targets.paths:
-            shown += map(_one_line, await suggest(context.sandbox, path))
-    shown += [] if "Near ids:" in shown else map(_one_line, notes)
-    # Durations and temporary names differ in every run, so the digest covers only outcomes and errors.
-    stable = ADDRESS.sub("0x", json.dumps([report.sets, sorted(report.errors.items())], sort_keys=True))
-    digest = hashlib.sha256(stable.encode()).hexdigest()
-    return ToolResult(
-        "\n".join(shown),
-        is_error=bool(report.red) or not report.ran,
-        exit_code=report.exit,
-        digest=digest,
-        truncated=report.truncated,
-        full_path=str(context.log) if known is None else None,
-        data={
-            **report.sets,
-            "complete": report.complete,
-            "timed_out": report.timed_out,
-        },
-    )
+    shown += [LEFT_OUT] if not is_named and SAME_ERROR in marks.values() else []
+    shown += [f"NOT RUN {name}: {reason}" for name, reason in report.not_run.items()]
+    return [*map(_one_line, shown)]
 
 
 TOOL = Tool(

@@ -24,7 +24,6 @@ class TextFile:
     text: str = ""
     """The text with the line ends that the file has."""
     encoding: TextEncoding = UTF8
-    """The file's encoding."""
 
     @classmethod
     def of(cls, data: bytes) -> TextFile | None:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from m3agent.sandbox.errors import PathEscapes
 from m3agent.sandbox.store.workspace import inside_git
 from m3agent.tools.base import visible
-from m3agent.tools.near_tests import best_names
+from m3agent.tools.test_targets import best_names
 
 OTHER_ROOTS = ("/workspace", "/testbed", "/repo", "/app", "/project", "/mnt/repo")
 """Where other sandboxes have the work tree."""
@@ -39,9 +39,7 @@ def meant_path(path: str, root: str, files: Collection[str]) -> str:
     path, the longest end that names a file of the work tree counts; it must name a folder, too.
 
     Args:
-        path: The path as the model wrote it.
         root: Absolute path of the work tree.
-        files: The files of the work tree.
 
     Raises:
         PathEscapes: The path is in git's own folder, or outside the work tree.
@@ -60,20 +58,16 @@ def meant_path(path: str, root: str, files: Collection[str]) -> str:
 
 def _meanings(path: str, files: Collection[str]) -> Iterator[str]:
     folders = {""} | {str(folder) for file in files for folder in PurePosixPath(file).parents} - {"."}
-    for root in OTHER_ROOTS:
-        if path == root:
-            yield "."
-        tail = path.removeprefix(f"{root}/")
-        if tail != path and (tail in files or tail in folders or posixpath.dirname(tail) in folders):
-            yield tail
+    tails = [
+        f"{path}/".removeprefix(f"{root}/").rstrip("/")
+        for root in OTHER_ROOTS
+        if f"{path}/".startswith(f"{root}/")
+    ]
+    yield from (tail or "." for tail in tails if {tail, posixpath.dirname(tail)} & folders or tail in files)
     parts = path.strip("/").split("/")
-    if not path.startswith("/") or parts[0] in SYSTEM or not INSTALLED.isdisjoint(parts):
-        return
-    least = 1 if any(path.startswith(f"{root}/") for root in OTHER_ROOTS) else 2
-    for start in range(1, len(parts) - least + 1):
-        tail = "/".join(parts[start:])
-        if tail in files:
-            yield tail
+    if path.startswith("/") and parts[0] not in SYSTEM and INSTALLED.isdisjoint(parts):
+        ends = ("/".join(parts[start:]) for start in range(1, len(parts) + bool(tails) - 1))
+        yield from (end for end in ends if end in files)
 
 
 def near_files(path: str, files: Collection[str]) -> list[str]:

@@ -17,11 +17,10 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.errors import SandboxError
 from m3agent.sandbox.images.kept import REPOSITORY, folder
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.failure_reason import error_line
 from m3agent.tools.run_tests import run_in_sandbox
 from m3agent.tools.runners.python import PYTEST
 from m3agent.tools.runners.suites import suites_of
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, error_line
 from m3agent.util.private_file import read_file, write_file
 
 COLLECT_SECONDS = 60.0  # time limit of the collection

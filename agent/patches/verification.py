@@ -28,8 +28,7 @@ from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.network.proxy import NetworkRequest
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.failure_reason import exception_line
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import TestReport, exception_line
 from m3agent.util.errors import EnvironmentFault
 from m3agent.util.sanitize import printable_line
 

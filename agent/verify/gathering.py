@@ -47,11 +47,10 @@ from m3agent.sandbox.declared.declared import read_required_pythons
 from m3agent.sandbox.images.environment import files_of
 from m3agent.sandbox.store.workspace import Patch, Workspace
 from m3agent.tools.report_reader import Reading
-from m3agent.tools.run_tests import Variant
+from m3agent.tools.run_tests import EVERYTHING, Selection, Variant
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import CONFIGURATION, PYTEST
 from m3agent.tools.runners.suites import file_of, of_suites, suite_of, suites_of
-from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
 from m3agent.util.concurrency import all_of
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from m3agent.agent.verify.flaky import Runs, counting_neither_way, unit
 from m3agent.agent.verify.tree_runs import TreeRuns
+from m3agent.tools.run_tests import EVERYTHING, Selection
 from m3agent.tools.runners.suites import file_of
-from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport, joined
 from m3agent.util.concurrency import all_of
 

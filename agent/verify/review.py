@@ -23,7 +23,7 @@ from m3agent.agent.verify.reaches import Reach, reaches, shows
 from m3agent.tools.runners.python import is_test_file
 from m3agent.tools.runners.registrations import macro_changes, registration_changes
 from m3agent.tools.runners.suites import file_of
-from m3agent.tools.tampering import Reached
+from m3agent.tools.test_report import Reached
 
 MADE_BY = {"function.__new__": ("FunctionType", "LambdaType"), "code.__new__": ("CodeType", "replace")}
 """Names that source uses for what the interpreter reports under another name."""

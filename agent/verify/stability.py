@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from m3agent.agent.verify.pair import Pair, repeat_seconds, targets_of
+from m3agent.tools.run_tests import Selection
 from m3agent.tools.runners.suites import file_of
-from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import TestReport
 from m3agent.util.concurrency import all_of
 

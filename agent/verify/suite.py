@@ -16,8 +16,8 @@ from m3agent.agent.verify.pair import Pair, targets_of
 from m3agent.agent.verify.related import files_of_tests_near
 from m3agent.agent.verify.scope import Scope, compared, hung, selected_tests
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.run_tests import Selection
 from m3agent.tools.runners.suites import file_of
-from m3agent.tools.selection import Selection
 from m3agent.tools.test_report import EMPTY, TestReport, joined
 from m3agent.util.concurrency import all_of
 

@@ -11,12 +11,18 @@ from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.tools.execution_map import Recording
 from m3agent.tools.report_reader import Reading
-from m3agent.tools.run_tests import Bytecode, Variant, run_in_sandbox, run_variants
+from m3agent.tools.run_tests import (
+    EVERYTHING,
+    Bytecode,
+    Selection,
+    Variant,
+    run_in_sandbox,
+    run_tests,
+    run_variants,
+)
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.suites import files_of_tests, suites_of, tree_files
-from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runs import run_tests
 
 TEST_TIMEOUT = 600.0
 """Timeout of a run of all tests, in seconds, unless set otherwise."""
@@ -230,7 +236,6 @@ class TreeRuns:
         async with self.sandboxes.sandbox(tree) as sandbox:
             imports = await run_in_sandbox(
                 sandbox,
-                ".",
                 framework="collect",
                 timeout=IMPORT_TIMEOUT,
                 log=self.folder / "baseline-imports.log",

@@ -28,7 +28,7 @@ from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.declared.accepted_pythons import minor_of
 from m3agent.tools.run_tests import Bytecode
 from m3agent.tools.runners.suites import version
-from m3agent.tools.tampering import ORDINARY, Signs
+from m3agent.tools.test_report import ORDINARY, Signs
 from m3agent.util.atomic_write import write_whole
 
 LIMITS = SandboxLimits(pids=512)

@@ -26,16 +26,12 @@ from m3agent.evals.grade.matching import Outcomes, failed_ids, is_junk
 from m3agent.evals.grade.row_suites import targets_of_row
 from m3agent.evals.grade.trees import Trees
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
-from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.in_sandbox import runner
 from m3agent.tools.in_sandbox.guard import NO_HOOKS
 from m3agent.tools.report_reader import Reading
-from m3agent.tools.run_tests import Bytecode, Variant, run_program, run_variants
+from m3agent.tools.run_tests import Bytecode, Selection, Variant, run_program, run_tests, run_variants
 from m3agent.tools.runners.suites import tree_files
-from m3agent.tools.selection import Selection
-from m3agent.tools.tampering import NO_SIGNS, Signs
-from m3agent.tools.test_report import TestReport
-from m3agent.tools.test_runs import run_tests
+from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, exception_line
 from m3agent.util.sanitize import last_line, printable_line
 
 PER_TEST_SHARE, LEAST_PER_TEST, MOST_PER_TEST = 1 / 3, 2.0, 300.0

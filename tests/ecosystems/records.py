@@ -70,3 +70,9 @@ def report_from(
     (command,) = runner.commands(job, units)
     outputs = [output_of(command, done, ended=ended)]
     return report_of(runner.read(job, units, outputs), units, outputs)
+
+
+def outcomes(report: TestReport) -> dict[str, str]:
+    """Return each test's outcome."""
+    names = {"errored": "error"}
+    return {ident: names.get(name, name) for name, idents in report.sets.items() for ident in idents}

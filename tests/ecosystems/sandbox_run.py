@@ -1,10 +1,13 @@
-"""Run the suite of a few files in a real sandbox, as verification does."""
+"""Run the suite of a few files in a real sandbox, as verification does; and what runners of programs have to show there."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
+
+import pytest
 
 from m3agent.sandbox.backends.factory import Backend, SandboxSpec, new_sandbox
 from m3agent.sandbox.backends.sandbox import SandboxLimits
@@ -39,11 +42,6 @@ async def run_files(
         return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(total=240))
 
 
-def outcomes(report: TestReport) -> dict[str, str]:
-    """Return the outcome of each test."""
-    return {ident: name for name, ids in report.sets.items() for ident in ids}
-
-
 def files_of(repository: Path, commit: str) -> dict[str, bytes]:
     """Return the plain files of a commit."""
     listed = subprocess.run(
@@ -59,3 +57,44 @@ def files_of(repository: Path, commit: str) -> dict[str, bytes]:
             )
             files[path] = shown.stdout
     return files
+
+
+@pytest.mark.languages
+@pytest.mark.timeout(300)
+class RealRuns:
+    """Every kind of test, and product code that forges results, with the real toolchain of a runner."""
+
+    runner: ClassVar[Runner]
+    every_kind: ClassVar[Mapping[str, str]]
+    """Files of a project with every kind of test."""
+    outcomes: ClassVar[Mapping[str, set[str]]]
+    """Its tests by outcome, without `folder` at the start of their ids."""
+    folder: ClassVar[str] = ""
+    errors: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Ids of some of its tests, with a part of the error text."""
+    signs: ClassVar[tuple[str, ...]] = ()
+    """Its signs of tampering."""
+    forging: ClassVar[Mapping[str, str]]
+    """Files of a project whose product code forges results."""
+    forged: ClassVar[Sequence[str]]
+    """The files of its tests. Each has a red test, or a sign names it."""
+    per_test: ClassVar[float] = 10.0
+
+    async def test_every_kind_of_test(self, backend: Backend, tmp_path: Path) -> None:
+        limits = Limits(total=240, per_test=1)
+        report = await run_files(self.runner, self.every_kind, tmp_path, backend, limits=limits)
+        ids = {name: {ident.removeprefix(self.folder) for ident in ids} for name, ids in report.sets.items()}
+        assert ids == self.outcomes
+        assert report.complete
+        assert report.signs.forged == self.signs
+        for ident, text in self.errors:
+            assert text in report.errors[self.folder + ident]
+
+    async def test_forgeries_are_found(self, backend: Backend, tmp_path: Path) -> None:
+        limits = Limits(total=240, per_test=self.per_test)
+        report = await run_files(self.runner, self.forging, tmp_path, backend, limits=limits)
+        signs = "\n".join(report.signs.forged)
+        for file in self.forged:
+            assert any(f"{ident}:".startswith(f"{file}:") for ident in report.red) or f"{file}:" in signs, (
+                file
+            )

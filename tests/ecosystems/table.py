@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import TypeVar
 
 import pytest
 
@@ -11,15 +13,22 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.records import tree_of
+from tests.ecosystems.records import outcomes, tree_of
 
 MakeSandbox = Callable[..., Sandbox]
+Test = TypeVar("Test", bound=Callable[..., object])
 
 
-def needs(*programs: str) -> pytest.MarkDecorator:
+def needs(*programs: str, path: str | None = None) -> pytest.MarkDecorator:
     """Skip a test where a toolchain is missing."""
-    missing = [program for program in programs if shutil.which(program) is None]
+    missing = [program for program in programs if shutil.which(program, path=path) is None]
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def real(program: str) -> Callable[[Test], Test]:
+    """Mark a test that needs a real toolchain of the system."""
+    marks = (needs(program, path="/usr/bin"), pytest.mark.languages, pytest.mark.timeout(600))
+    return lambda test: reduce(lambda marked, mark: mark(marked), marks, test)
 
 
 async def run(
@@ -30,20 +39,17 @@ async def run(
     *,
     limits: Limits | None = None,
     memory: int = 1 << 30,
+    root: str | None = None,
 ) -> TestReport:
-    """Run the only suite of these files, or a part of it."""
+    """Run the only suite of these files, or the one with this root, or a part of it."""
     tree = tree_of(files)
-    (suite,) = runner.detect(tree)
+    (suite,) = (suite for suite in runner.detect(tree) if root in (None, suite.root))
     async with sandbox_of(dict(files), SandboxLimits(memory=memory)) as sandbox:
         return await run_suite(sandbox, runner, suite, tree, wanted, limits=limits or Limits(100, 5))
 
 
 async def run_each(
-    sandbox_of: MakeSandbox,
-    runner: Runner,
-    projects: Sequence[Mapping[str, str]],
-    *,
-    memory: int = 1 << 30,
+    sandbox_of: MakeSandbox, runner: Runner, projects: Sequence[Mapping[str, str]], *, memory: int = 1 << 30
 ) -> list[TestReport]:
     """Run projects in one sandbox, each in a folder of its own with a manifest: `p0/`, `p1/`."""
     files = {f"p{n}/{path}": text for n, project in enumerate(projects) for path, text in project.items()}
@@ -55,17 +61,6 @@ async def run_each(
             await run_suite(sandbox, runner, suites[f"p{n}"], tree, limits=Limits(60, 5))
             for n in range(len(projects))
         ]
-
-
-def outcomes(report: TestReport) -> dict[str, str]:
-    """Return each test's outcome."""
-    lists = {
-        "passed": report.passed,
-        "failed": report.failed,
-        "error": report.errored,
-        "skipped": report.skipped,
-    }
-    return {ident: outcome for outcome, idents in lists.items() for ident in idents}
 
 
 def believed(report: TestReport) -> bool:

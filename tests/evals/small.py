@@ -105,7 +105,7 @@ async def small_grade(
     workspace = Workspace.from_folder(TreeStore(folder / "trees.git"), work, files)
     spec = SandboxSpec()
     async with new_sandbox(await choose_backend(spec, print), spec, workspace, print) as sandbox:
-        report = await run_in_sandbox(sandbox, ".")
+        report = await run_in_sandbox(sandbox)
     good = bool(report.passed) and not report.red
     count = TestCount(passed=len(report.passed), failed=tuple(sorted(report.red)))
     return Grade(verdict=Verdict.RESOLVED if good else Verdict.UNRESOLVED, fail_to_pass=count), None

@@ -137,6 +137,10 @@ async def test_calls_by_other_names_run(bench: Bench) -> None:
     )
     assert refused.is_error
     assert await bench.sandbox.read("src/a.py") == b"x = 5\r\ny = 6\r\n"
+    every = {"file_path": "src/b.txt", "old_string": "x", "new_string": "z", "replace_all": True}
+    await bench.put({"src/b.txt": "x = 3\nx = 4\n"})
+    assert not (await bench.call("Edit", **every)).is_error
+    assert await bench.sandbox.read("src/b.txt") == b"z = 3\nz = 4\n"
     await bench.call("str_replace_editor", command="insert", path="src/a.py", insert_line=1, new_str="z = 7")
     assert await bench.sandbox.read("src/a.py") == b"x = 5\r\nz = 7\r\ny = 6\r\n"
 

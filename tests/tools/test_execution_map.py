@@ -106,9 +106,7 @@ def test_map_of_a_report() -> None:
         code("f"), ran("a", 0), code("g"), ran("b", 0, 1, elsewhere="1"), ran("c"), ("end", "0", "")
     )
     assert found == ExecutionMap(
-        (("a.py", 1, "f"), ("a.py", 1, "g")),
-        {"a": pack([0]), "b": pack([0, 1]), "c": pack([])},
-        ("b",),
+        (("a.py", 1, "f"), ("a.py", 1, "g")), {"a": pack([0]), "b": pack([0, 1]), "c": pack([])}, ("b",)
     )
     assert found is not None
     assert found.tests_that_execute(lambda path, line, name: (path, line, name) == ("a.py", 1, "g")) == {"b"}
@@ -142,14 +140,7 @@ def test_after_a_damaged_line_numbers_are_unknown(bad: Sequence[str]) -> None:
     assert found.executed == {"a": pack([0])}
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        ("ran", "b", "", ""),
-        ("ran", "b", "?", ""),
-        ("ran", "b", pack([1]), ""),
-    ],
-)
+@pytest.mark.parametrize("bad", [("ran", "b", "", ""), ("ran", "b", "?", ""), ("ran", "b", pack([1]), "")])
 def test_a_damaged_record_is_dropped(bad: Sequence[str]) -> None:
     found = executed(code("f"), bad, ran("a", 0))
     assert found is not None
@@ -191,9 +182,7 @@ def test_joined_reports_have_the_first_map() -> None:
 def test_search_in_many_tests() -> None:
     functions = tuple(("a.py", line, f"f{line}") for line in range(1_000))
     many = ExecutionMap(
-        functions,
-        {f"t{test}": pack(range(test % 977, 1_000, 4)) for test in range(13_000)},
-        (),
+        functions, {f"t{test}": pack(range(test % 977, 1_000, 4)) for test in range(13_000)}, ()
     )
     began = time.process_time()
     assert many.tests_that_execute(lambda path, line, name: line == 5) == {

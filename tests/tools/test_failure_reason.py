@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.failure_reason import error_line, exception_line, first_reason, missing_host
+from m3agent.tools.test_report import error_line, exception_line, first_reason, missing_host
 
 RSPEC = """NoMethodError: undefined method `total' for nil
 # ./lib/cart.rb:7:in `sum'

@@ -77,12 +77,7 @@ async def test_a_miss_or_an_ambiguity_never_gives_a_text(content: str, old: str,
     crlf=...,
 )
 async def test_white_space_at_line_ends_is_ignored(
-    before: list[str],
-    passage: list[str],
-    after: list[str],
-    new: list[str],
-    spaces: list[str],
-    crlf: bool,
+    before: list[str], passage: list[str], after: list[str], new: list[str], spaces: list[str], crlf: bool
 ) -> None:
     end = "\r\n" if crlf else "\n"
     # the markers make the passage unique in the text
@@ -376,11 +371,7 @@ async def test_missing_files(bench: Bench) -> None:
             "content: character 0 is U+DC00, half of a surrogate pair",
         ),
         ("file_edit", {"path": "a", "old": "x"}, "new: field required"),
-        (
-            "file_edit",
-            {"path": "a", "odl": "x", "new": "y"},
-            "old: field required; odl: unknown argument",
-        ),
+        ("file_edit", {"path": "a", "odl": "x", "new": "y"}, "old: field required; odl: unknown argument"),
         ("file_edit", {"path": "a", "old": "x", "new": "\ud800"}, "new: character 0 is U+D800"),
     ],
 )

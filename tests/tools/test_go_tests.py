@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from m3agent.tools.in_sandbox.go_tests import Package, Problem, fill_cache, replaced, sections
+from m3agent.tools.in_sandbox.go_tests import Package, fill_cache, replaced, sections
+from m3agent.tools.in_sandbox.test_process import Problem
 from tests.agent.repositories import write_files
 
 TESTING = """\

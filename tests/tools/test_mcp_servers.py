@@ -14,10 +14,9 @@ import pytest
 
 from m3agent.agent.context.neutralise import harmless
 from m3agent.tools.base import ToolResult
-from m3agent.tools.mcp import connection, process
+from m3agent.tools.mcp import connection
 from m3agent.tools.mcp.server import McpServer
-from m3agent.tools.mcp.servers import McpServers
-from m3agent.tools.mcp.tool_schemas import public_name
+from m3agent.tools.mcp.servers import McpServers, public_name
 from tests.conftest import later, until
 from tests.servers import mcp_server
 
@@ -29,7 +28,7 @@ PROGRAM = mcp_server.__file__
 @pytest.fixture(autouse=True)
 def quick_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the wait for servers that do not end by themselves."""
-    monkeypatch.setattr(process, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "GRACE_SECONDS", 0.3)
 
 
 def server(way: str, name: str = "odd", asked: Path | None = None, seconds: float = 20) -> McpServer:
@@ -183,7 +182,7 @@ async def test_a_long_answer_is_cut_and_kept(tmp_path: Path) -> None:
 async def test_standard_error_is_kept_but_not_all_of_it(tmp_path: Path) -> None:
     first, _ = await called(tmp_path, "stderr")
     assert first.content == "one"
-    assert (tmp_path / "mcp-1.log").stat().st_size == process.MOST_SAID
+    assert (tmp_path / "mcp-1.log").stat().st_size == connection.MOST_SAID
 
 
 async def test_tools_that_a_server_changes_later_stay_as_offered(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from m3agent.tools.execution_map import ExecutionMap, Recording
 from m3agent.tools.in_sandbox import bootstrap, runner
 from m3agent.tools.report_reader import read_report
-from m3agent.tools.run_tests import run_in_sandbox, standard_input
+from m3agent.tools.run_tests import Selection, run_in_sandbox, standard_input
 from m3agent.tools.test_report import TestReport
 from m3agent.util.portable_source import portable_text
 from tests.agent.repositories import write_files
@@ -192,7 +192,7 @@ def check(found: ExecutionMap) -> None:
 
 async def test_what_each_test_executes(bench: Bench) -> None:
     await bench.put(PROJECT)
-    report = await run_in_sandbox(bench.sandbox, ".", record=NOW)
+    report = await run_in_sandbox(bench.sandbox, record=NOW)
     assert (report.red, report.complete) == (set(), True)
     found = mapped(report)
     check(found)
@@ -219,14 +219,14 @@ async def test_recording_begins_late(bench: Bench) -> None:
             "def test_third(): lib.one()\n",
         }
     )
-    found = mapped(await run_in_sandbox(bench.sandbox, ".", record=LATER))
+    found = mapped(await run_in_sandbox(bench.sandbox, record=LATER))
     assert set(found.executed) == {"test_a.py::test_second", "test_a.py::test_third"}
     assert executing(found, "for_session") == executing(found, "asked_for") == {"test_second"}
     assert found.elsewhere == ()
     assert executing(found, "one") == {"test_third"}
-    never = await run_in_sandbox(bench.sandbox, ".", record=Recording(after=0, above=1e6))
+    never = await run_in_sandbox(bench.sandbox, record=Recording(after=0, above=1e6))
     assert (never.executed, len(never.passed)) == (None, 3)
-    unasked = await run_in_sandbox(bench.sandbox, ".")
+    unasked = await run_in_sandbox(bench.sandbox)
     assert (unasked.executed, len(unasked.passed)) == (None, 3)
 
 
@@ -254,10 +254,10 @@ def test_alone(): pass
 @pytest.mark.slow
 async def test_threads_that_started_before_the_recording(bench: Bench) -> None:
     await bench.put({**PROJECT, "test_a.py": WAITING})
-    found = mapped(await run_in_sandbox(bench.sandbox, ".", record=LATER))
+    found = mapped(await run_in_sandbox(bench.sandbox, record=LATER))
     # either the tracer sees all threads, or the test's record is marked as incomplete
     assert executing(found, "in_thread") | elsewhere(found) == {"test_uses"}
-    found = mapped(await run_in_sandbox(bench.sandbox, ".", record=NOW))
+    found = mapped(await run_in_sandbox(bench.sandbox, record=NOW))
     assert (executing(found, "in_thread"), elsewhere(found)) == ({"test_uses"}, set())
 
 
@@ -273,8 +273,8 @@ def test_too_deep():
 def test_clean(): assert sys.getprofile() is None
 """
     await bench.put({"test_a.py": EVERY_KIND, "test_b.py": recursion})
-    plain = await run_in_sandbox(bench.sandbox, ".")
-    recorded = await run_in_sandbox(bench.sandbox, ".", record=NOW)
+    plain = await run_in_sandbox(bench.sandbox)
+    recorded = await run_in_sandbox(bench.sandbox, record=NOW)
     assert recorded.sets == plain.sets
     assert recorded.complete
     assert set(mapped(recorded).executed) == recorded.ids
@@ -298,7 +298,7 @@ def test_next(): lib.one()
     await bench.put({**PROJECT, "test_a.py": source})
 
     async def left(record: Recording | None) -> float:
-        report = await run_in_sandbox(bench.sandbox, ".", record=record)
+        report = await run_in_sandbox(bench.sandbox, record=record)
         assert report.passed == ("test_a.py::test_next",)
         assert "timed out" in report.errors["test_a.py::test_endless"]
         if record:
@@ -361,7 +361,7 @@ def check_imports(found: ExecutionMap) -> None:
 async def test_what_runs_while_the_tests_are_imported(bench: Bench) -> None:
     """Only the collection shows it. What the body of a test file calls belongs to this file's tests."""
     await bench.put(AT_IMPORT)
-    check_imports(mapped(await run_in_sandbox(bench.sandbox, ".", framework="collect", record=NOW)))
+    check_imports(mapped(await run_in_sandbox(bench.sandbox, framework="collect", record=NOW)))
 
 
 JUMP = """\
@@ -381,14 +381,14 @@ def test_three(): pass
 async def test_no_test_starts_after_the_time(bench: Bench) -> None:
     await bench.put({**PROJECT, "test_a.py": JUMP})
     names = [f"test_a.py::test_{name}" for name in ("jumps", "one", "three")]
-    report = await run_in_sandbox(bench.sandbox, ".", until=1000)
+    report = await run_in_sandbox(bench.sandbox, Selection(seconds=1000))
     assert (list(report.passed), report.stopped, report.complete) == (names[:2], True, False)
     assert (report.red, report.timed_out) == (set(), False)
-    none = await run_in_sandbox(bench.sandbox, ".", until=0)
+    none = await run_in_sandbox(bench.sandbox, Selection(seconds=0))
     assert (none.ran, none.stopped, none.complete) == (0, True, False)
-    in_time = await run_in_sandbox(bench.sandbox, ".", until=3600)
+    in_time = await run_in_sandbox(bench.sandbox, Selection(seconds=3600))
     assert (list(in_time.passed), in_time.stopped, in_time.complete) == (names, False, True)
-    last = await run_in_sandbox(bench.sandbox, ".", until=1000, skip=[names[2]])
+    last = await run_in_sandbox(bench.sandbox, Selection(seconds=1000, skip=[names[2]]))
     assert (list(last.passed), last.stopped, last.complete) == (names[:2], False, True), "no test was left"
 
 
@@ -414,7 +414,7 @@ async def test_skipped_ids(bench: Bench, skip: list[str], only: list[str], ran: 
             "class TestGroup:\n    def test_x(self): pass\n    def test_y(self): pass\n"
         }
     )
-    report = await run_in_sandbox(bench.sandbox, ".", skip=skip, only=only)
+    report = await run_in_sandbox(bench.sandbox, Selection(skip=skip, only=only))
     assert {ident.removeprefix("test_a.py::").removeprefix("Test") for ident in report.passed} == ran
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from m3agent.tools.report_reader import Reading, read_report
-from m3agent.tools.tampering import NO_SIGNS, ORDINARY, Hook, Reached, Signs
+from m3agent.tools.test_report import NO_SIGNS, ORDINARY, Hook, Reached, Signs
 from tests.tools.report_lines import KEY, told
 
 

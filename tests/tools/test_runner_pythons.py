@@ -10,9 +10,8 @@ import pytest
 from m3agent.sandbox.backends.factory import SandboxSpec, new_sandbox
 from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.in_sandbox.guard import FEW_EVENTS, NO_HOOKS, REPLACED
-from m3agent.tools.run_tests import run_in_sandbox
-from m3agent.tools.tampering import Reached
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.run_tests import Selection, run_in_sandbox
+from m3agent.tools.test_report import Reached, TestReport
 from tests.agent.scripted import BUGGY
 from tests.command_line import run
 from tests.conftest import others_later
@@ -81,7 +80,7 @@ async def test_runner_and_guard(python: str, workspace_of: Callable[..., Workspa
     async with new_sandbox("docker", spec, workspace_of(FILES), lambda _: None) as sandbox:
 
         async def report(*targets: str) -> TestReport:
-            return await run_in_sandbox(sandbox, *targets, guarded=())
+            return await run_in_sandbox(sandbox, Selection(targets or ["."]), guarded=())
 
         kinds = await report("test_kinds.py", "reaching")
         assert kinds.sets == {

@@ -14,7 +14,7 @@ from m3agent.sandbox.store.workspace import Workspace
 from m3agent.tools.base import MOST_CHARACTERS, ToolResult
 from m3agent.tools.in_sandbox.runner import PytestPlugin
 from m3agent.tools.registry import Toolset
-from m3agent.tools.run_tests import Framework, run_in_sandbox
+from m3agent.tools.run_tests import Framework, Selection, run_in_sandbox
 from m3agent.tools.test_report import TestReport
 from m3agent.tools.test_runner import KNOWN, LEFT_OUT, OTHER_ERROR, SAME_ERROR
 from tests.conftest import later
@@ -183,10 +183,7 @@ async def test_a_wrong_path_or_id_gets_near_ones(bench: Bench) -> None:
     await bench.put({"pytest.ini": "[pytest]\naddopts = -v\n", "tests/test_more.py": case, "more.py": ""})
     for target, near in (
         ("tests/test_more.py::More", "Near ids:\n- tests/test_more.py::MoreTests\n"),
-        (
-            "tests/test_more.py::MoreTests::test_on",
-            "Near ids:\n- tests/test_more.py::MoreTests::test_one\n",
-        ),
+        ("tests/test_more.py::MoreTests::test_on", "Near ids:\n- tests/test_more.py::MoreTests::test_one\n"),
         ("tests/test_more.py::zzz", "tests/test_more.py defines 2 classes and tests, such as:\n"),
         ("test/test_mor.py::MoreTests", "Near files:\n- tests/test_more.py\n"),
         ("more.py", "more.py defines no tests. Near files:\n- tests/test_more.py\n"),
@@ -352,7 +349,7 @@ async def test_a_failure_that_pytest_cannot_describe_does_not_end_the_run(bench:
     """As some do in pytest 5, which is tested by itself in rows of SWE-bench."""
     tests = "def test_one(): assert 0\ndef test_two(): pass\n"
     await bench.put({"conftest.py": INDESCRIBABLE, "test_a.py": tests})
-    report = await run_in_sandbox(bench.sandbox, ".", guarded=())
+    report = await run_in_sandbox(bench.sandbox, guarded=())
     assert (report.failed, report.passed) == (("test_a.py::test_one",), ("test_a.py::test_two",))
 
 
@@ -480,20 +477,22 @@ async def test_several_targets(bench: Bench, framework: Framework) -> None:
     case = "import unittest\nclass Case(unittest.TestCase):\n    def test_one(self): pass\n"
     names = ["test_a.py", "t/test_b.py", "t/u/test_c.py"]
     await bench.put({**dict.fromkeys(names, case), "t/pytest.ini": "[pytest]\n"})
-    two = await run_in_sandbox(bench.sandbox, "./t/test_b.py", "gone.py", "./t/u", framework=framework)
+    two = await run_in_sandbox(
+        bench.sandbox, Selection(["./t/test_b.py", "gone.py", "./t/u"]), framework=framework
+    )
     ids = {
         "pytest": ("t/test_b.py::Case::test_one", "t/u/test_c.py::Case::test_one"),
         "unittest": ("test_b.Case.test_one", "test_c.Case.test_one"),
     }
     assert (two.passed, two.red, two.complete) == (ids[framework], set(), True)
-    none = await run_in_sandbox(bench.sandbox, "gone.py", "neither.py", framework=framework)
+    none = await run_in_sandbox(bench.sandbox, Selection(["gone.py", "neither.py"]), framework=framework)
     assert none.passed == ()
     assert "gone" in none.output + str(none.errors)
 
 
 async def test_reports_outside_of_a_call(bench: Bench) -> None:
     await bench.put({"test_a.py": "def test_one(): print('said'); assert 0\n"})
-    report = await run_in_sandbox(bench.sandbox, ".")
+    report = await run_in_sandbox(bench.sandbox)
     assert report.red == {"test_a.py::test_one"}
     assert (report.ran, report.complete, report.exit) == (1, True, 1)
     assert "said" in report.output
@@ -532,7 +531,7 @@ class TestGroup:
 )
 async def test_some_ids_only(bench: Bench, only: list[str], ran: set[str]) -> None:
     await bench.put({"tests/test_a.py": SOME, "tests/test_b.py": SOME})
-    report = await run_in_sandbox(bench.sandbox, "tests", only=only)
+    report = await run_in_sandbox(bench.sandbox, Selection(["tests"], only=only))
     assert set(report.passed) == ran
     assert report.complete
 
@@ -540,10 +539,10 @@ async def test_some_ids_only(bench: Bench, only: list[str], ran: set[str]) -> No
 @pytest.mark.slow  # quick: test_some_ids_only, test_several_targets
 async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None:
     await bench.put({"tests/test_a.py": SOME, "tests/deep/test_b.py": SOME})
-    whole = await run_in_sandbox(bench.sandbox, ".")
+    whole = await run_in_sandbox(bench.sandbox)
 
     async def ran(only: str) -> set[str]:
-        return set((await run_in_sandbox(bench.sandbox, ".", only=[only])).passed)
+        return set((await run_in_sandbox(bench.sandbox, Selection(only=[only]))).passed)
 
     many = {ident for ident in whole.passed if ident.startswith("tests/test_a.py::test_many")}
     assert len(many) == 4
@@ -559,10 +558,10 @@ async def test_all_tests_of_a_function_a_file_and_a_folder(bench: Bench) -> None
 async def test_all_tests_are_those_of_testpaths(bench: Bench) -> None:
     settings = "[pytest]\ntestpaths = tests\n"
     await bench.put({"pytest.ini": settings, "tests/test_a.py": SOME, "bin/test_b.py": "assert 0\n"})
-    whole = await run_in_sandbox(bench.sandbox, ".")
+    whole = await run_in_sandbox(bench.sandbox)
     assert whole.complete
     assert {ident.partition("::")[0] for ident in whole.ids} == {"tests/test_a.py"}
-    assert "bin/test_b.py" in (await run_in_sandbox(bench.sandbox, "bin")).ids
+    assert "bin/test_b.py" in (await run_in_sandbox(bench.sandbox, Selection(["bin"]))).ids
 
 
 async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
@@ -572,7 +571,7 @@ async def test_the_known_result_of_all_tests_on_an_unchanged_tree(
     workspace = workspace_of({"test_a.py": "def test_a(): assert 0, 'why'\n"})
 
     async with new_sandbox(one_backend, SandboxSpec(one_backend), workspace, print) as sandbox:
-        known = await run_in_sandbox(sandbox, ".")
+        known = await run_in_sandbox(sandbox)
 
         async def baseline() -> TestReport | None:
             asked.append("baseline")
@@ -611,7 +610,7 @@ async def test_tests_that_were_red_before_the_change_are_marked(
     )
 
     async with new_sandbox(one_backend, SandboxSpec(one_backend), workspace, print) as sandbox:
-        before = await run_in_sandbox(sandbox, ".")
+        before = await run_in_sandbox(sandbox)
 
         async def baseline() -> TestReport | None:
             return before

@@ -47,7 +47,7 @@ def with_times(code: bytes, path: str, text: bytes) -> bytes:
 
 def collect(target: str) -> None:
     """Write the bytecode in the work tree to a new file, with the tree's path and the hashes of the sources."""
-    found: dict[str, tuple[str, str]] = {}
+    kept: dict[str, tuple[str, str]] = {}
     total = 0
     for folder, _, names in os.walk("."):
         for path in [os.path.join(folder, name) for name in names]:
@@ -63,9 +63,9 @@ def collect(target: str) -> None:
             if total > MOST_BYTES:
                 return
             if valid:
-                found[path] = hashlib.sha256(text).hexdigest(), base64.b64encode(code).decode()
+                kept[path] = hashlib.sha256(text).hexdigest(), base64.b64encode(code).decode()
     with open(target, "xb") as file:
-        file.write(zlib.compress(json.dumps([os.getcwd(), found]).encode(), 1))
+        file.write(zlib.compress(json.dumps([os.getcwd(), kept]).encode(), 1))
 
 
 def lay(packed: str) -> None:

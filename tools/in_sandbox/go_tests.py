@@ -9,26 +9,17 @@ Then each program runs here. If it ends early, the tests that have not run yet r
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
-import importlib
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from m3agent.tools.in_sandbox.record_writer import RecordWriter
-    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run, run_tool
-else:  # in the sandbox
-    RecordWriter = importlib.import_module("record_writer").RecordWriter
-    process = importlib.import_module("test_process")
-    MOST_TEXT, Child, Run, run_tool = process.MOST_TEXT, process.Child, process.Run, process.run_tool
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
+from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Problem, Run, Unit, run_plan, run_tool
 
 COLLECT = """\
 #!/bin/sh
@@ -55,37 +46,27 @@ HOOKS = (
     ),
 )
 """Changes to Go's package `testing`: file, place, text."""
-SPARE = 2.0
-"""Seconds that remain for the end of the report when the time of the run is over."""
 CANARIES = 5
 """Number of tests in `go_reporter.go` that must fail, before and after the tests of a package."""
 NOT_CODE = re.compile(r"""//[^\n]*|/\*.*?\*/|`[^`]*`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'""", re.DOTALL)
 
 
-class Problem(Exception):
-    """Why no test can run."""
-
-
-class Package:
+class Package(Unit):
     """A package with tests: its folder, the files of its tests and of its external tests."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
-        """Take an object that `go list` printed."""
         self.folder: str = entry["Dir"]
+        self.unit = os.path.relpath(self.folder)
         self.name = entry["ImportPath"]
         self.files = {"_test": entry.get("TestGoFiles") or [], "_xtest": entry.get("XTestGoFiles") or []}
         self.imports = {
             each for key in ("Deps", "TestImports", "XTestImports") for each in entry.get(key) or []
         }
         self.error = (entry.get("Error") or {}).get("Err", "")
-        self.program = ""
+        self.key = ""
+        """Key of its program's report."""
         self.tests: list[tuple[str, str]] = []
         """File and name of each test, in the order in which they run."""
-
-    @property
-    def unit(self) -> str:
-        """Its folder, relative to the module."""
-        return os.path.relpath(self.folder)
 
     def collected(self, folder: str) -> None:
         """Note the program in a folder that `COLLECT` made, and its tests."""
@@ -94,51 +75,30 @@ class Package:
             text = file.read()
         named = {kind: self._functions(kind) for kind in self.files}
         for section in ("tests", "fuzzTargets", "examples"):
-            found = re.search(r"^var %s = [^\n]*\{\n(.*?)^\}" % section, text, re.DOTALL | re.MULTILINE)
+            section_text = re.search(
+                r"^var %s = [^\n]*\{\n(.*?)^\}" % section, text, re.DOTALL | re.MULTILINE
+            )
             for name, kind in re.findall(
-                r'^\t\{"([^"]+)", (_x?test)\.', found[1] if found else "", re.MULTILINE
+                r'^\t\{"([^"]+)", (_x?test)\.', section_text[1] if section_text else "", re.MULTILINE
             ):
                 self.tests.append((named[kind].get(name, self.unit), name))
 
     def _functions(self, kind: str) -> dict[str, str]:
-        found = {}
+        functions = {}
         for name in self.files[kind]:
             path = os.path.join(self.folder, name)
             with open(path, encoding="utf-8", errors="replace") as file:
                 code = NOT_CODE.sub("", file.read())
             for function in re.findall(r"^func\s+(\w+)\s*\(", code, re.MULTILINE):
-                found[function] = os.path.relpath(path)
-        return found
+                functions[function] = os.path.relpath(path)
+        return functions
 
 
-def main(plan: Mapping[str, Any]) -> None:
-    """Build and run the tests of a plan."""
-    end = time.monotonic() + plan["total"] - SPARE
-    writer = RecordWriter(plan["report"], plan["key_file"])
-    try:
-        packages, key = build(plan)
-    except Problem as problem:
-        writer.write("problem", str(problem))
-        return
-    for package in packages:
-        writer.write("plan", package.unit)
-        if not package.program:
-            writer.write("broken", package.unit, package.error)
-    runs = [PackageRun(package, plan, key, writer, end) for package in packages if package.program]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        done = [pool.submit(run.all) for run in runs]
-        for future in done:
-            future.result()
-    writer.write("end")
-
-
-def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
-    """Build the programs; return the packages with tests and the key of the programs' reports."""
+def build(plan: Mapping[str, Any], _: RecordWriter) -> list[Package]:
     work, wanted = plan["work"], plan["tests"]
     patterns = sorted(wanted) or ["./..."]
     try:
-        goroot = go("env", "GOROOT").stdout.strip()
-        version = go("env", "GOVERSION").stdout.strip()
+        goroot, version = (run_tool("go", "env", name).stdout.strip() for name in ("GOROOT", "GOVERSION"))
     except FileNotFoundError:
         raise Problem("go is not installed in the sandbox") from None
     fill_cache(plan["cache"], os.environ["GOCACHE"])
@@ -155,8 +115,8 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
         file.write(COLLECT)
     os.chmod(collect, 0o755)
     key, prefix = os.urandom(32).hex(), reporter_name(work)
-    built = go(
-        *("test", "-exec", collect, "-overlay", overlay, "-count=1"),
+    built = run_tool(
+        *("go", "test", "-exec", collect, "-overlay", overlay, "-count=1"),
         *("-ldflags", "-s -w -X testing.%sKey=%s" % (prefix, key), *patterns),
         env={"M3AGENT_PROGRAMS": programs},
     )
@@ -169,8 +129,8 @@ def build(plan: Mapping[str, Any]) -> tuple[list[Package], str]:
     for package in packages.values():
         imported = "".join(errors.get(name, "") for name in sorted(package.imports))
         text = errors.get(package.name) or package.error or imported or built.stderr or built.stdout
-        package.error = text.strip()[:MOST_TEXT]
-    return sorted(packages.values(), key=lambda package: package.folder), key
+        package.error, package.key = text.strip()[:MOST_TEXT], key
+    return sorted(packages.values(), key=lambda package: package.folder)
 
 
 def fill_cache(prepared: str, cache: str) -> None:
@@ -188,11 +148,10 @@ def fill_cache(prepared: str, cache: str) -> None:
 
 
 def listed(patterns: Sequence[str]) -> list[Package]:
-    """Return the packages with tests, as `go list` finds them."""
-    done = go("list", "-e", "-json", "--", *patterns)
+    done = run_tool("go", "list", "-e", "-json", "--", *patterns)
     decoder = json.JSONDecoder()
     text = done.stdout.strip()
-    found = []
+    packages = []
     while text:
         try:
             entry, at = decoder.raw_decode(text)
@@ -201,10 +160,10 @@ def listed(patterns: Sequence[str]) -> list[Package]:
         text = text[at:].lstrip()
         files = [name for key in ("Test", "XTest", "Invalid") for name in entry.get(key + "GoFiles") or []]
         if entry.get("Dir") and any(name.endswith("_test.go") for name in files):
-            found.append(Package(entry))
-    if not found and done.returncode:
+            packages.append(Package(entry))
+    if not packages and done.returncode:
         raise Problem("go list failed: " + done.stderr.strip()[:MOST_TEXT])
-    return found
+    return packages
 
 
 def reporter_name(work: str) -> str:
@@ -245,43 +204,36 @@ def replaced(source: str, version: str, work: str, prefix: str) -> dict[str, str
     texts[path] = texts[path].replace("\nimport (\n", "\nimport (\n" + "".join(missing), 1) + reporter
     folder = os.path.join(work, "testing")
     os.makedirs(folder, exist_ok=True)
-    found = {}
+    replacements = {}
     for path, text in texts.items():
-        found[path] = os.path.join(folder, os.path.basename(path))
-        with open(found[path], "w", encoding="utf-8") as file:
+        replacements[path] = os.path.join(folder, os.path.basename(path))
+        with open(replacements[path], "w", encoding="utf-8") as file:
             file.write(re.sub(r"\bm3agent(?=[A-Z])", prefix, text))
-    return found
+    return replacements
 
 
 def sections(text: str) -> dict[str, str]:
     """Return the go command's errors by package, from the lines behind each line `# package [package.test]`."""
     parts = re.split(r"^# (\S+)[^\n]*\n", text, flags=re.MULTILINE)
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     for name, part in zip(parts[1::2], parts[2::2]):
-        if part not in found.get(name, ""):
-            found[name] = found.get(name, "") + part
-    return found
-
-
-def go(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the go command."""
-    return run_tool(["go", *words], env)
+        if part not in errors.get(name, ""):
+            errors[name] = errors.get(name, "") + part
+    return errors
 
 
 class PackageRun(Run):
     """The run of a package's tests."""
 
-    def __init__(
-        self, package: Package, plan: Mapping[str, Any], key: str, writer: RecordWriter, end: float
-    ) -> None:
+    def __init__(self, package: Package, plan: Mapping[str, Any], writer: RecordWriter, end: float) -> None:
         super().__init__(package.unit, writer, end)
         self._package = package
         self._per_test = plan["per_test"]
-        self._key = key.encode()
+        self._key = package.key.encode()
         names = plan["tests"].get("./" + package.unit if package.unit != "." else ".")
         self.wanted = [test for test in package.tests if not names or test[1] in names]
         self._selected = self.wanted if names else None
-        texts = [key + when + str(i) for when in ("before", "after") for i in range(CANARIES)]
+        texts = [package.key + when + str(i) for when in ("before", "after") for i in range(CANARIES)]
         self.canaries = {"Test" + hashlib.sha256(text.encode()).hexdigest()[:12].upper() for text in texts}
         self._open: dict[str, list[str]] = {}
         """Files of the running tests by name: a package and its external tests may have tests with the same name."""
@@ -289,7 +241,6 @@ class PackageRun(Run):
         """Names of the tests that began in the present process."""
 
     def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
-        """Start the package's program."""
         argv = [self._package.program, "-test.paniconexit0", "-test.timeout=0"]
         tests = self._selected if tests is None else tests
         if tests is not None:
@@ -323,7 +274,6 @@ class PackageRun(Run):
         return self._running(name)
 
     def ended(self, name: str) -> tuple[str, str]:
-        """Return the test that ended."""
         test = self._running(name)
         if "/" not in name:
             del self._open.get(name, [])[:1]
@@ -334,5 +284,4 @@ class PackageRun(Run):
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1]) as plan_file:
-        main(json.load(plan_file))
+    run_plan(build, PackageRun, os.cpu_count() or 1)

@@ -98,15 +98,15 @@ def insides(value: Any) -> tuple[Any, ...]:
     closure, defaults = value.__closure__, value.__defaults__
     if not closure and not defaults:
         return (value.__code__,)
-    found: list[Any] = [value.__code__]
+    parts: list[Any] = [value.__code__]
     for cell in closure or ():
         try:
             content = cell.cell_contents
         except ValueError:  # the cell is empty
             continue
-        found.append(content if callable(content) else None)
-    found += [default if callable(default) else None for default in defaults or ()]
-    return tuple(found)
+        parts.append(content if callable(content) else None)
+    parts += [default if callable(default) else None for default in defaults or ()]
+    return tuple(parts)
 
 
 def same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
@@ -148,8 +148,7 @@ class Members:
             self.places.append((name, None, own))
 
     def replaced(self) -> list[str]:
-        """Return the names of the members that are missing or differ now."""
-        found: list[str] = []
+        names: list[str] = []
         for name, owner, known in self.places:
             place = sys.modules.get(name) if owner is None else owner
             if place is None and not is_watched(name):
@@ -157,8 +156,8 @@ class Members:
             now = vars(place) if isinstance(place, (types.ModuleType, type)) else {}
             for attribute, value, within in known:
                 if now.get(attribute) is not value or (within and not same(insides(value), within)):
-                    found.append(name + "." + attribute)
-        return sorted(found)
+                    names.append(name + "." + attribute)
+        return sorted(names)
 
 
 def text_of(file: str) -> str:
@@ -189,7 +188,6 @@ def parsed(text: str) -> list[ast.AST]:
 
 
 def binds(text: str, name: str) -> bool:
-    """Return whether a source may bind a name."""
     for node in parsed(text):
         if isinstance(node, ast.Name) and node.id == name and not isinstance(node.ctx, ast.Load):
             return True
@@ -210,41 +208,39 @@ def is_constant(text: str, name: str) -> bool:
         name: Name of a variable, or of an attribute of a class.
     """
 
-    def is_it(node: Any) -> bool:
-        return getattr(node, "id", getattr(node, "attr", "")) == name
+    nodes = parsed(text)
+    made = [node for node in nodes if isinstance(node, ASSIGN) and name in map(name_of, targets_of(node))]
+    for node in made:
+        value = getattr(node, "value", None)
+        if not isinstance(value, DISPLAYS) and name_of(getattr(value, "func", None)) not in MAKING:
+            return False
+    return bool(made) and not any(name in changeable(node) for node in nodes if node not in made)
 
-    made = False
-    called: Any
-    for node in parsed(text):
-        value: Any = getattr(node, "value", None)
-        if isinstance(node, ASSIGN):
-            if any(map(is_it, getattr(node, "targets", [getattr(node, "target", None)]))):
-                called = getattr(value, "func", None)
-                made = (
-                    isinstance(value, DISPLAYS)
-                    or getattr(called, "id", getattr(called, "attr", "")) in MAKING
-                )
-                if not made:
-                    return False
-            elif is_it(value):  # another name of the same value
-                return False
-        elif isinstance(node, (ast.Return, ast.Yield)) and is_it(value):
-            return False
-        elif isinstance(node, ast.AugAssign) and is_it(node.target):
-            return False
-        elif isinstance(node, (ast.Subscript, ast.Attribute)):
-            inner: Any = node
-            while isinstance(inner, (ast.Subscript, ast.Attribute)):
-                inner = inner.value
-                changes = not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in CHANGING
-                if changes and is_it(inner):
-                    return False
-        elif isinstance(node, ast.Call):
-            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            reads = called in MAKING or called.startswith("assert") or hasattr(builtins, called)
-            if not reads and any(map(is_it, node.args + [word.value for word in node.keywords])):
-                return False
-    return made
+
+def name_of(node: Any) -> str:
+    return str(getattr(node, "id", getattr(node, "attr", "")))
+
+
+def targets_of(node: Any) -> list[Any]:
+    return list(getattr(node, "targets", [getattr(node, "target", None)]))
+
+
+def changeable(node: Any) -> list[str]:
+    """Return the names whose values a piece of code changes, or hands to code that may change them."""
+    if isinstance(node, (*ASSIGN, ast.Return, ast.Yield)):  # another name of the same value
+        return [name_of(node.value)]
+    if isinstance(node, ast.AugAssign):
+        return [name_of(node.target)]
+    if isinstance(node, ast.Call):
+        called = name_of(node.func)
+        reads = called in MAKING or called.startswith("assert") or hasattr(builtins, called)
+        return [] if reads else list(map(name_of, node.args + [word.value for word in node.keywords]))
+    inner, names = node, []
+    if not isinstance(getattr(node, "ctx", None), ast.Load) or name_of(node) in CHANGING:
+        while isinstance(inner, (ast.Subscript, ast.Attribute)):
+            inner = inner.value
+            names.append(name_of(inner))
+    return names
 
 
 class OfTests:
@@ -304,22 +300,21 @@ class OfTests:
         return [label for label, value, within in self.codes if not same(insides(value), within)]
 
     def changed(self) -> list[str]:
-        """Return the names that differ now."""
         now = vars(self.module)
-        found = self.foreign[:]
+        names = self.foreign[:]
         # without a loop in Python, because this happens twice for each test
         if not all(map(is_, map(now.get, self.values), self.values.values())):
-            found += [name for name, value in self.values.items() if now.get(name) is not value]
+            names += [name for name, value in self.values.items() if now.get(name) is not value]
         if len(now) != len(self.names) or not self.names.issuperset(now):
-            found += [name for name in now.keys() - self.names if self.is_foreign(name, now[name])]
+            names += [name for name in now.keys() - self.names if self.is_foreign(name, now[name])]
         for owner, name, data in self.data:
             value = vars(owner).get(name)
-            if packed(value) != data and name not in found and is_constant(self.text, name):
-                found.append(name)
+            if packed(value) != data and name not in names and is_constant(self.text, name):
+                names.append(name)
         for owner, name, method in self.methods:
             if vars(owner).get(name) is not method:
-                found.append(owner.__name__ + "." + name)
-        return found
+                names.append(owner.__name__ + "." + name)
+        return names
 
     def is_foreign(self, name: str, value: Any) -> bool:
         """Return whether nothing in the module can have made a new name."""
@@ -350,16 +345,15 @@ def plain_functions(code: types.CodeType) -> set[int]:
     for number, step in enumerate(steps):
         if step.opname in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME"):
             places.setdefault(step.argval, []).append(number)
-    found: set[int] = set()
+    plain: set[int] = set()
     for name, (first, *others) in places.items():
         if not others and steps[first - 1].opname == "MAKE_FUNCTION":
             before = [step.argval for step in steps[max(0, first - 3) : first - 1]]
-            found.update(id(one) for one in before if getattr(one, "co_name", None) == name)
-    return found
+            plain.update(id(one) for one in before if getattr(one, "co_name", None) == name)
+    return plain
 
 
 def sets_global(code: types.CodeType, name: str) -> bool:
-    """Return whether a function in a module sets a global name."""
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             steps = dis.get_instructions(inner) if name in inner.co_names else ()
@@ -644,12 +638,10 @@ class Guard:
 
     @staticmethod
     def test_of(item: Any) -> Any:
-        """Return the code of a test; None if it has none."""
         within = insides(getattr(item, "function", None))
         return within[0] if within else None
 
     def check_values(self, module: Any, known: dict[str, Any]) -> None:
-        """Compare global values of a module with those from before."""
         # without a loop in Python, because this happens twice for each test
         if known and not all(map(is_, map(vars(module).get, known), known.values())):
             for name, value in known.items():
@@ -676,7 +668,6 @@ class Guard:
             self.forged("a test was replaced: " + item.nodeid)
 
     def check(self, config: Any) -> None:
-        """Compare functions and hooks with those from before."""
         for name in self.members.replaced() if self.members is not None else ():
             self.forged(REPLACED + name)
         for name, hook in self.all(config):
@@ -719,15 +710,8 @@ class Guard:
         folders = {os.path.dirname(os.path.realpath(file)) + os.sep for file in self.globals} - {self.root}
         beside = tuple(sorted(folders))
         for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            is_own = isinstance(file, str) and file.startswith(beside)
-            if not isinstance(module, types.ModuleType) or not (is_own or file is None):
-                continue
-            spec = None if name in sys.builtin_module_names else spec_of(name)
-            path = os.path.realpath(str(spec and spec.origin))
-            known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
-            if path.startswith(beside) and path.endswith(".py") and not known:
-                self.forged("a module took the place of " + path[len(self.root) :])
+            if isinstance(module, types.ModuleType):
+                self.check_place(name, getattr(module, "__file__", None), beside)
         for (name, path), code in list(self.watcher.loaded.items()):
             owner = sys.modules.get(name)
             file = str(getattr(owner, "__file__", ""))
@@ -738,6 +722,17 @@ class Guard:
             owner = sys.modules.get(name)
             if isinstance(owner, types.ModuleType):
                 self.check_functions(name, owner, code)
+
+    def check_place(self, name: str, file: Any, beside: tuple[str, ...]) -> None:
+        """Look for a module of a folder with tests that does not come from its file."""
+        is_own = isinstance(file, str) and file.startswith(beside)
+        if not is_own and file is not None:
+            return
+        spec = None if name in sys.builtin_module_names else spec_of(name)
+        path = os.path.realpath(str(spec and spec.origin))
+        known = is_own and ((name, path) in self.watcher.loaded or not self.watcher.sees)
+        if path.startswith(beside) and path.endswith(".py") and not known:
+            self.forged("a module took the place of " + path[len(self.root) :])
 
     def check_functions(self, name: str, owner: Any, code: types.CodeType) -> None:
         """Compare the plain functions of a module, and the methods of its classes, with the module's code."""

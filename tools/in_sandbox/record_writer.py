@@ -26,7 +26,6 @@ class RecordWriter:
         self._lock = threading.Lock()
 
     def write(self, *record: object) -> None:
-        """Write one record."""
         with self._lock:
             self._number += 1
             body = b"%d\t%s" % (self._number, json.dumps(record).encode())

@@ -122,7 +122,6 @@ class Monitor:
 
 
 def new_tracer(see: Callable[[Any], None] | None = None) -> Tracer | Monitor:
-    """Return the tracer for this version of Python."""
     return Monitor(see) if sys.version_info >= (3, 12) else Tracer(see)
 
 
@@ -159,7 +158,6 @@ class Imports:
         self._collected = before
 
     def see(self, frame: Any) -> None:
-        """Note a function that starts."""
         code = frame.f_code
         if code.co_name == "<module>":  # what was seen before may run again, for another module
             self._known.clear()

@@ -121,6 +121,13 @@ class Report:
         self.tell("end", str(int(status)), "1" if self.stopped else "")
 
 
+def names_around(ident: str) -> set[str]:
+    """Return the names that select a test: its id with and without parameters, and all that it lies in."""
+    names = {ident, ident.partition("[")[0], "."}
+    names.update(ident[: border.start()] for border in re.finditer("::|/", ident))
+    return names
+
+
 class Selection:
     """Which tests run, and until when: a part of the request."""
 
@@ -134,10 +141,7 @@ class Selection:
     def has(self, ident: str) -> bool:
         if not self.only and not self.skip:
             return True
-        ident = self.unstable.sub(lambda found: found[0][:2], ident)
-        function = ident.partition("[")[0]
-        names = {ident, function, "."}
-        names.update(ident[: border.start()] for border in re.finditer("::|/", ident))
+        names = names_around(self.unstable.sub(lambda match: match[0][:2], ident))
         return self.skip.isdisjoint(names) and not (self.only and self.only.isdisjoint(names))
 
 
@@ -185,7 +189,6 @@ class PytestPlugin:
         config.hook.pytest_deselected(items=dropped)
 
     def over(self) -> bool:
-        """Whether no further test may start."""
         until = self.selection.until
         return until is not None and self.report.now() - self.report.opened >= until
 

@@ -9,22 +9,15 @@ here. If it ends early, the tests that have not run yet run in a new process.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from m3agent.tools.in_sandbox.record_writer import RecordWriter
-    from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Run, run_tool
-else:  # in the sandbox
-    RecordWriter = importlib.import_module("record_writer").RecordWriter
-    process = importlib.import_module("test_process")
-    MOST_TEXT, Child, Run, run_tool = process.MOST_TEXT, process.Child, process.Run, process.run_tool
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
+from m3agent.tools.in_sandbox.test_process import MOST_TEXT, Child, Problem, Run, Unit, run_plan, run_tool
 
 HARNESS = "m3agent_harness"
 WRAPPER = """\
@@ -53,31 +46,20 @@ case " $* " in
 esac
 exec "$@"
 """
-SPARE = 2.0
-"""Seconds that remain for the end of the report when the time of the run is over."""
 CANARIES = 5
 """Number of tests in `rust_harness.rs` that must fail, before and after the tests of a program."""
 MASK = (1 << 64) - 1
 
 
-class Problem(Exception):
-    """Why no test can run."""
-
-
-class Target:
+class Target(Unit):
     """A library, program or test file of a package."""
 
     def __init__(self, package: Mapping[str, Any], target: Mapping[str, Any]) -> None:
         self.package = package
         self.source: str = target["src_path"]
         self.folder = os.path.dirname(package["manifest_path"])
-        self.program = ""
+        self.unit = os.path.relpath(self.source)
         self.errors: list[str] = []
-
-    @property
-    def unit(self) -> str:
-        """Its first source file."""
-        return os.path.relpath(self.source)
 
     def file(self, name: str) -> str:
         """Return the source file of a test: the one of the innermost module that has a file of its own."""
@@ -103,7 +85,6 @@ class TargetRun(Run):
         self.canaries = {"test_%016x" % siphash(self._key, text.encode()) for text in texts}
 
     def child(self, tests: Sequence[tuple[str, str]] | None) -> Child:
-        """Start the target's program."""
         names = sorted(self._names) if tests is None else [name for _, name in tests]
         target = self._target
         package = target.package
@@ -124,7 +105,6 @@ class TargetRun(Run):
         )
 
     def listed(self, name: str, outcome: str) -> None:
-        """Take note of a test that the program has."""
         test = self.began(name)
         if test in self.wanted or (self._names and name not in self._names):
             return
@@ -133,7 +113,6 @@ class TargetRun(Run):
             self.result(test, outcome, "")
 
     def began(self, name: str) -> tuple[str, str]:
-        """Return file and name of a test."""
         return self._target.file(name), name
 
     ended = began
@@ -148,7 +127,6 @@ class PlainRun:
         self._seconds = max(1.0, min(3 * plan["per_test"], end - time.monotonic()))
 
     def all(self) -> None:
-        """Run the program."""
         unit = self._target.unit
         self._writer.write("start", unit, ["main"])
         try:
@@ -169,17 +147,12 @@ class PlainRun:
         self._writer.write("unit", unit)
 
 
-def main(plan: Mapping[str, Any]) -> None:
-    """Build and run the tests of a plan."""
-    end = time.monotonic() + plan["total"] - SPARE
-    writer = RecordWriter(plan["report"], plan["key_file"])
+def build(plan: Mapping[str, Any], writer: RecordWriter) -> list[Target]:
+    """Build the test programs, and look for changes that the build makes; return the targets with tests."""
     locked = os.path.exists("Cargo.lock")
     before = sources()
     try:
-        targets = build(plan)
-    except Problem as problem:
-        writer.write("problem", str(problem))
-        return
+        targets = built_targets(plan)
     finally:
         if not locked and os.path.exists("Cargo.lock"):
             os.unlink("Cargo.lock")  # it is no part of the work
@@ -187,113 +160,115 @@ def main(plan: Mapping[str, Any]) -> None:
     for path in sorted(before):
         if after.get(path) != before[path]:
             writer.write("tampering", "the build changed " + path)
-    runs: list[TargetRun | PlainRun] = []
-    for target in targets:
-        writer.write("plan", target.unit)
-        if not target.program:
-            writer.write("broken", target.unit, "".join(target.errors)[:MOST_TEXT])
-        elif os.path.exists(os.path.join(plan["work"], "programs", os.path.basename(target.program))):
-            runs.append(TargetRun(target, plan, writer, end))
-        else:
-            runs.append(PlainRun(target, plan, writer, end))
-    for run in runs:  # each uses all processors
-        run.all()
-    writer.write("end")
+    return targets
 
 
-def build(plan: Mapping[str, Any]) -> list[Target]:
-    """Build the test programs; return the targets with tests."""
-    work = plan["work"]
+def run_of(target: Target, plan: Mapping[str, Any], writer: RecordWriter, end: float) -> TargetRun | PlainRun:
+    """Return the run of a target's program: the wrapper noted those with the harness."""
+    noted = os.path.join(plan["work"], "programs", os.path.basename(target.program))
+    return (TargetRun if os.path.exists(noted) else PlainRun)(target, plan, writer, end)
+
+
+def built_targets(plan: Mapping[str, Any]) -> list[Target]:
     try:
-        usage = cargo("build", "--help").stdout
+        usage = run_tool("cargo", "build", "--help").stdout
     except FileNotFoundError:
         raise Problem("cargo is not installed in the sandbox") from None
-    described = cargo("metadata", "--format-version", "1", "--no-deps", "--offline")
-    try:
-        packages = json.loads(described.stdout)["packages"]
-    except (ValueError, KeyError):
-        raise Problem("cargo metadata failed: " + described.stderr.strip()[:MOST_TEXT]) from None
-    wanted = plan["tests"]
-    chosen = [
-        package
-        for package in packages
-        if not wanted or os.path.relpath(os.path.dirname(package["manifest_path"])) in wanted
-    ]
+    packages = chosen_packages(plan["tests"])
     targets = {
         (package["id"], target["src_path"]): Target(package, target)
-        for package in chosen
+        for package in packages
         for target in package["targets"]
         if target.get("test", True) and not {"bench", "custom-build"} & set(target["kind"])
     }
-    programs = os.path.join(work, "programs")
+    programs, wrapper = os.path.join(plan["work"], "programs"), os.path.join(plan["work"], "rustc-wrapper")
     os.makedirs(programs, exist_ok=True)
-    wrapper = os.path.join(work, "rustc-wrapper")
     with open(wrapper, "w") as file:
         file.write(WRAPPER)
     os.chmod(wrapper, 0o755)
-    names = [word for package in chosen for word in ("-p", package["name"])] if wanted else ["--workspace"]
-    built = cargo(
-        *("build", "--tests", "--offline", "--message-format=json"),
+    names = [word for package in packages for word in ("-p", package["name"])]
+    built = run_tool(
+        *("cargo", "build", "--tests", "--offline", "--message-format=json"),
         *(["--keep-going"] if "--keep-going" in usage else []),
-        *names,
+        *(names if plan["tests"] else ["--workspace"]),
         env={
             "RUSTC_WORKSPACE_WRAPPER": wrapper,
-            "M3AGENT_HARNESS": harness(work),
+            "M3AGENT_HARNESS": harness(plan["work"]),
             "M3AGENT_PROGRAMS": programs,
         },
     )
-    others: list[str] = []
-    for line in built.stdout.splitlines():
-        try:
-            message = json.loads(line)
-        except ValueError:
-            continue
-        target = targets.get((message.get("package_id"), (message.get("target") or {}).get("src_path")))
-        if message.get("reason") == "compiler-artifact":
-            if target and message["profile"]["test"] and message.get("executable"):
-                target.program = message["executable"]
-        elif message.get("reason") == "compiler-message" and message["message"]["level"] == "error":
-            text = message["message"].get("rendered") or message["message"]["message"]
-            (target.errors if target else others).append(text)
+    others = [text for line in built.stdout.splitlines() for text in unplaced_errors(line, targets)]
     if not any(target.program or target.errors for target in targets.values()) and built.returncode:
         raise Problem("cargo build failed: " + ("".join(others) or built.stderr).strip()[:MOST_TEXT])
     everything = [text for target in targets.values() for text in target.errors] + others
     for target in targets.values():
         # a target that depends on one that could not be built has no errors of its own
-        target.errors = list(dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]]))
+        errors = dict.fromkeys(target.errors or everything or [built.stderr[-MOST_TEXT:]])
+        target.error = "".join(errors)[:MOST_TEXT]
     return sorted(targets.values(), key=lambda target: target.source)
+
+
+def chosen_packages(wanted: Collection[str]) -> list[Any]:
+    """Return the packages of the workspace with these folders; all if none is wanted."""
+    described = run_tool("cargo", "metadata", "--format-version", "1", "--no-deps", "--offline")
+    try:
+        packages = json.loads(described.stdout)["packages"]
+    except (ValueError, KeyError):
+        raise Problem("cargo metadata failed: " + described.stderr.strip()[:MOST_TEXT]) from None
+    folder_of = {id(each): os.path.relpath(os.path.dirname(each["manifest_path"])) for each in packages}
+    return [package for package in packages if not wanted or folder_of[id(package)] in wanted]
+
+
+def unplaced_errors(line: str, targets: Mapping[Any, Target]) -> list[str]:
+    """Note the program or the error of a target that a line of cargo tells; return an error that is of none."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return []
+    target = targets.get((message.get("package_id"), (message.get("target") or {}).get("src_path")))
+    kind = message.get("reason")
+    if kind == "compiler-artifact" and target and message["profile"]["test"]:
+        target.program = message.get("executable") or target.program
+    elif kind == "compiler-message" and message["message"]["level"] == "error":
+        text = message["message"].get("rendered") or message["message"]["message"]
+        if target is None:
+            return [text]
+        target.errors.append(text)
+    return []
 
 
 def sources() -> dict[str, bytes]:
     """Return a digest of each source file: macros and build scripts run before the tests are compiled."""
-    found = {}
+    digests = {}
     for folder, folders, names in os.walk("."):
         folders[:] = [name for name in folders if name not in (".git", "target")]
         for name in names:
             path = os.path.join(folder, name)
             if name.endswith(".rs") and os.path.isfile(path):
                 with open(path, "rb") as file:
-                    found[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
-    return found
+                    digests[os.path.relpath(path)] = hashlib.sha256(file.read()).digest()
+    return digests
 
 
 def harness(work: str) -> str:
-    """Build the crate that reports; return its path."""
     path = os.path.join(work, "lib%s.rlib" % HARNESS)
     source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rust_harness.rs")
     if not os.path.exists(path):
-        words = ("--edition=2018", "--crate-type=rlib", "--crate-name=" + HARNESS, "-o", path, source)
-        done = run_tool([os.environ.get("RUSTC", "rustc"), *words], {"RUSTC_BOOTSTRAP": "1"})
+        words = (
+            os.environ.get("RUSTC", "rustc"),
+            "--edition=2018",
+            "--crate-type=rlib",
+            "--crate-name=" + HARNESS,
+            "-o",
+            path,
+            source,
+        )
+        done = run_tool(*words, env={"RUSTC_BOOTSTRAP": "1"})
         if done.returncode:
             raise Problem(
                 "m3agent's test harness cannot be built with this rustc: " + done.stderr[:MOST_TEXT]
             )
     return path
-
-
-def cargo(*words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run cargo."""
-    return run_tool(["cargo", *words], env)
 
 
 def siphash(key: bytes, text: bytes) -> int:
@@ -320,5 +295,4 @@ def siphash(key: bytes, text: bytes) -> int:
 
 
 if __name__ == "__main__":
-    with open(sys.argv[1]) as plan_file:
-        main(json.load(plan_file))
+    run_plan(build, run_of, 1)  # each program uses all processors

@@ -27,9 +27,9 @@ The key stays in this process, which other processes of the same user cannot rea
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
-import importlib
 import json
 import os
 import signal
@@ -39,13 +39,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
-if TYPE_CHECKING:
-    from m3agent.tools.in_sandbox.record_writer import RecordWriter
-else:
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
-    RecordWriter = importlib.import_module("record_writer").RecordWriter
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
+
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
 
 KEEP = 256 << 10  # bytes kept of the head, and of the tail, of a program's output
 MOST_FILE = 8 << 20  # bytes of a file that is returned
@@ -57,14 +55,14 @@ SANITIZERS = (b"__asan_init", b"__tsan_init", b"__msan_init")
 NOT_DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
-def head_and_tail(path: str) -> str:
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        head = file.read(KEEP)
-        if size <= KEEP:
-            return head.decode("utf-8", "replace")
-        file.seek(max(KEEP, size - KEEP))
-        return (head + b"\n[...]\n" + file.read(KEEP)).decode("utf-8", "replace")
+def head_and_tail(file: BinaryIO) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    head = file.read(KEEP)
+    if size <= KEEP:
+        return head.decode("utf-8", "replace")
+    file.seek(max(KEEP, size - KEEP))
+    return (head + b"\n[...]\n" + file.read(KEEP)).decode("utf-8", "replace")
 
 
 def content_of(path: str) -> str:
@@ -104,19 +102,14 @@ def run(
 ) -> dict[str, Any]:
     """Run a program to its end, or kill it and its process group after its time."""
     if report:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(report)
-        except OSError:
-            pass
-    env = dict(os.environ)
-    env.update(step.get("env", {}))
+    env = {**os.environ, **step.get("env", {})}
     done = {"exit": 127, "timed_out": False, "seconds": 0.0, "output": "", "report": "", "watched": None}
-    handle, path = tempfile.mkstemp(prefix="output-")
-    ours, theirs = socket.socketpair() if watch else (None, None)
-    token = ""
-    try:
-        if watch and ours is not None and theirs is not None:
-            token = os.urandom(16).hex()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tempfile.TemporaryFile() as output:
+        token = os.urandom(16).hex()
+        if watch:
             ours.sendall(token.encode() + b"\n")
             env["LD_PRELOAD"] = " ".join(filter(None, (watch, env.get("LD_PRELOAD"))))
             env["M3AGENT_WITNESS"] = str(theirs.fileno())
@@ -127,10 +120,10 @@ def run(
                 cwd=step.get("cwd") or None,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=handle,
-                stderr=handle,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
-                pass_fds=(theirs.fileno(),) if theirs is not None else (),
+                pass_fds=(theirs.fileno(),) if watch else (),
             )
         except (OSError, ValueError) as error:
             done["output"] = str(error)
@@ -139,40 +132,32 @@ def run(
             process.wait(step.get("seconds"))
         except subprocess.TimeoutExpired:
             done["timed_out"] = True
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
-        except OSError:
-            pass
         done["exit"] = process.wait()
         done["seconds"] = time.monotonic() - started
-        done["output"] = head_and_tail(path)
+        done["output"] = head_and_tail(output)
         if report:
             done["report"] = content_of(report)
-        if ours is not None:
+        if watch:
             done["watched"] = testimony(ours, token, step.get("program", ""))
-    finally:
-        os.close(handle)
-        os.unlink(path)
-        for end in (ours, theirs):
-            if end is not None:
-                end.close()
     return done
 
 
 def testimony(ours: socket.socket, token: str, program: str) -> list[list[Any]]:
     """Return what the witness said: lists of event, status, stage and place."""
     ours.setblocking(False)
-    said = b""
-    while len(said) < MOST_FILE:
+    testified = b""
+    while len(testified) < MOST_FILE:
         try:
             part = ours.recv(1 << 16)
         except OSError:
             break
         if not part:
             break
-        said += part
+        testified += part
     events = []
-    for line in said.decode("utf-8", "replace").splitlines():
+    for line in testified.decode("utf-8", "replace").splitlines():
         words = line.split(" ", 6)
         if len(words) == 7 and words[0] == token:
             module = words[6] if os.path.isabs(words[6]) else program
@@ -213,8 +198,8 @@ def mode_of(path: str, modes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str,
     except OSError:
         return None, False
     linked = content[:4] == b"\x7fELF"
-    found = [m for m in modes if linked and any(marker.encode() in content for marker in m["markers"])]
-    return (found[0] if found else None), any(name in content for name in SANITIZERS)
+    present = [m for m in modes if linked and any(marker.encode() in content for marker in m["markers"])]
+    return (present[0] if present else None), any(name in content for name in SANITIZERS)
 
 
 def execute(step: Mapping[str, Any], witness: str) -> dict[str, Any]:
@@ -235,18 +220,16 @@ def execute_program(step: Mapping[str, Any], witness: str) -> dict[str, Any]:
     if "collect" in step:
         return {"files": collect(step["collect"])}
     program = os.path.join(step.get("cwd", ""), step["program"]) if step.get("program") else ""
-    if program and not os.path.isfile(program):
-        made = run(step["make"], {"seconds": BUILD_SECONDS}) if step.get("make") else {"output": ""}
-        if not os.path.isfile(program):
-            return {"missing": True, "output": made["output"], "exit": 127}
-    if not step["argv"]:
-        return {"missing": True, "output": "", "exit": 127}
-    mode, sanitized = mode_of(program, step.get("modes", [])) if program else (None, False)
-    linked = bool(program) and is_linked(program)
-    watched = (
-        step.get("watch") and linked and not sanitized
-    )  # the interpreter of a script ends in its own way
-    watch = witness if watched and os.path.isfile(witness) else None
+    made = {"output": ""}
+    if program and step.get("make") and not os.path.isfile(program):
+        made = run(step["make"], {"seconds": BUILD_SECONDS})
+    if not step["argv"] or (program and not os.path.isfile(program)):
+        return {"missing": True, "output": made["output"], "exit": 127}
+    mode, sanitized = mode_of(program, step.get("modes", []))
+    linked = is_linked(program)
+    # the interpreter of a script ends in its own way
+    watched = step.get("watch") and linked and not sanitized and os.path.isfile(witness)
+    watch = witness if watched else None
     argv, listed = list(step["argv"]), None
     if mode:
         listed = run(argv + mode["list"], step)

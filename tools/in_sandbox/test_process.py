@@ -7,37 +7,74 @@ code of the program can write a valid line. Canaries are tests that must fail.
 
 from __future__ import annotations
 
-import importlib
+import concurrent.futures
+import json
 import os
 import select
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING or __package__:
-    from m3agent.tools.in_sandbox.record_writer import RecordWriter
-else:  # in the sandbox
-    RecordWriter = importlib.import_module("record_writer").RecordWriter
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
 
 MOST_TEXT = 8 << 10
 """Most characters of an error text."""
+SPARE = 2.0
+"""Seconds that remain for the end of the report when the time of the run is over."""
 MOST_PROCESSES = 50
 """Most processes of one program."""
 REPORT = "M3AGENT_REPORT"
 """Environment variable with the number of the descriptor for the report."""
 
 
-def run_tool(argv: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program of a toolchain to its end, with empty input.
+class Problem(Exception):
+    """Why no test can run."""
+
+
+class Unit:
+    """What has a test program of its own."""
+
+    unit = ""
+    program = ""
+    """Path of the program; empty if it could not be built."""
+    error = ""
+
+
+def run_plan(build: Callable[..., Sequence[Any]], run_of: Callable[..., Any], workers: int) -> None:
+    """Build and run the tests of the plan that the command line names.
 
     Args:
-        argv: Program and arguments.
-        env: Variables beside those of this process.
+        build: Builds the programs of a plan, and returns the units. It may raise `Problem`.
+        run_of: Returns the run of a unit, given the plan, the report, and when its processes end at the latest.
+        workers: How many units run at the same time.
     """
+    with open(sys.argv[1]) as plan_file:
+        plan = json.load(plan_file)
+    end = time.monotonic() + plan["total"] - SPARE
+    writer = RecordWriter(plan["report"], plan["key_file"])
+    try:
+        units = build(plan, writer)
+    except Problem as problem:
+        writer.write("problem", str(problem))
+        return
+    for unit in units:
+        writer.write("plan", unit.unit)
+        if not unit.program:
+            writer.write("broken", unit.unit, unit.error)
+    runs = [run_of(unit, plan, writer, end) for unit in units if unit.program]
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(lambda run: run.all(), runs):
+            pass
+    writer.write("end")
+
+
+def run_tool(*argv: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program of a toolchain to its end, with empty input and variables beside those of this process."""
     done = subprocess.run(  # noqa: UP022 - Python before 3.7 has no capture_output
         argv,
         stdin=subprocess.DEVNULL,
@@ -206,11 +243,9 @@ class Run:
         raise NotImplementedError
 
     def began(self, name: str) -> tuple[str, str]:
-        """Return the test that began."""
         raise NotImplementedError
 
     def ended(self, name: str) -> tuple[str, str]:
-        """Return the test that ended."""
         raise NotImplementedError
 
     def listed(self, name: str, outcome: str) -> None:
@@ -269,19 +304,16 @@ class Run:
         return child.done
 
     def start(self, test: tuple[str, str]) -> None:
-        """Note that a test began."""
         self._known.add(test)
         if test not in self._told:
             self._told.add(test)
             self.writer.write("start", test[0], [test[1]])
 
     def result(self, test: tuple[str, str], outcome: str, text: str) -> None:
-        """Write the result of a test."""
         self._finished.add(test)
         self.writer.write("result", test[0], [test[1]], outcome, text[:MOST_TEXT])
 
     def _signs(self, child: Child, canaries: Mapping[str, str]) -> Iterator[str]:
-        """Yield signs that the program tampered with its report."""
         if child.invalid:
             yield "something else than the tests wrote into their report"
         if any(outcome != "failed" for outcome in canaries.values()):

@@ -17,7 +17,6 @@ class McpServer:
     """How to start or reach an MCP server."""
 
     name: str
-    """Name of the server."""
     command: tuple[str, ...] = ()
     """Program and arguments of a server that is started here; otherwise `url` and `headers` are set."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -25,15 +24,12 @@ class McpServer:
     folder: Path | None = None
     """Working directory of the process; None for a folder of the session."""
     url: str = ""
-    """Address of a server over HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    """HTTP headers for each request."""
     sse: bool = False
     """Whether to use the older HTTP transport, which has two addresses."""
     only: frozenset[str] | None = None
     """Names of the tools that are offered; None for all."""
     seconds: float = CALL_SECONDS
-    """Timeout of one call, in seconds."""
 
     def mask(self, text: str) -> str:
         """Replace this server's address, headers and variables in a text: users keep their keys there."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,12 @@ def words_of(text: str) -> frozenset[str]:
 
 SKIPPED_FOLDERS = words_of("node_modules vendor target build dist third_party third-party fixtures testdata")
 """Manifests in these folders belong to other projects, to build outputs or to the data of tests."""
+
+NAMES = " > "
+"""Between the names of a test's groups and its own name in an id."""
+MOST_NAME = 500
+"""Most characters of an id's part behind the file."""
+_UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
 
 Outcome = Literal["passed", "failed", "error", "skipped"]
 """`error`: the test could not run. A test that is expected to fail and does so is `skipped`; if it passes, `failed`."""
@@ -74,10 +81,10 @@ class Tree:
     def json(self, path: str) -> dict[str, Any]:
         """Return the object in a JSON file; empty if it is missing or invalid."""
         try:
-            found = json.loads(self.text(path) or "{}")
+            value = json.loads(self.text(path) or "{}")
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return value if isinstance(value, dict) else {}
 
     def toml(self, path: str) -> dict[str, Any]:
         """Return the tables of a TOML file; empty if it is missing or invalid."""
@@ -86,12 +93,26 @@ class Tree:
         except ValueError:
             return {}
 
+    def below(self, folder: str, *ends: str) -> list[str]:
+        """Return the sorted paths of the files in a folder with one of these ends."""
+        return sorted(path for path in self.paths if path.endswith(ends) and is_within(path, folder))
+
+    def present(self, *paths: str) -> tuple[str, ...]:
+        """Return those of some paths that have a file."""
+        return tuple(path for path in paths if path in self.paths)
+
     def named(self, *names: str) -> list[str]:
         """Return the sorted paths of the files with one of these names, outside of `SKIPPED_FOLDERS`."""
         wanted = set(names)
         return sorted(
             path for path in self.paths if path.rpartition("/")[2] in wanted and not is_skipped(path)
         )
+
+
+def own_folders(paths: Iterable[str], others: Collection[str]) -> list[str]:
+    """Return the sorted folders of files, without those that lie in one of these folders, given by their names."""
+    folders = set(map(posixpath.dirname, paths))
+    return sorted(folder for folder in folders if not {*others} & {*folder.split("/")})
 
 
 def is_skipped(path: str) -> bool:
@@ -117,6 +138,17 @@ def topmost(folders: Iterable[str]) -> list[str]:
     return sorted(folder for folder in every if every.isdisjoint(above(folder)))
 
 
+def ident_of(file: str, names: Sequence[str]) -> str:
+    """Return a test's id from its file and its names; one line, without texts that differ in every run.
+
+    Without names, the id is that of the file itself, such as one that cannot be loaded.
+    """
+    if not names:
+        return file
+    name = NAMES.join(" ".join(str(part).split()) for part in names)
+    return f"{file}::{_UNSTABLE.sub('*', name)[:MOST_NAME]}"
+
+
 def place_of(ident: str) -> str:
     """Return the file or folder of an id; `.` for the repository's root."""
     return posixpath.normpath(ident.partition("::")[0])
@@ -127,7 +159,6 @@ class Suite:
     """Tests that one command runs."""
 
     runner: str
-    """Name of the runner."""
     root: str = ""
     """Folder in which the command runs; empty for the repository's root."""
     evidence: str = ""
@@ -165,9 +196,7 @@ class Limits:
     """Time limits of a run, in seconds."""
 
     total: float = 300.0
-    """The whole run, build included."""
     per_test: float = 10.0
-    """One test."""
 
 
 @dataclass(frozen=True)
@@ -188,9 +217,8 @@ class Command:
     """A command in the sandbox."""
 
     argv: tuple[str, ...]
-    """Program and arguments."""
-    cwd: str = "."
-    """Working directory."""
+    cwd: str = ""
+    """Working directory; empty for the work tree."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Variables beside those of the sandbox and `CI=1`."""
     files: Mapping[str, bytes] = field(default_factory=dict)
@@ -203,8 +231,6 @@ class Command:
     """
     seconds: float | None = None
     """Time limit of this command; None for what is left of the whole run."""
-    unit: str = ""
-    """Name of the unit that the command runs; empty if it runs several."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +264,6 @@ class Unit:
     itself is a red test with this id.
     """
     built: bool = True
-    """Whether it could be built."""
     text: str = ""
     """The compiler's first errors if it could not."""
     program: str = ""
@@ -256,7 +281,6 @@ class Result:
     ident: str
     """`file::name`, with a path of the repository; without the suite's name."""
     outcome: Outcome
-    """The outcome."""
     text: str = ""
     """Error text of a test that failed or could not run."""
 
@@ -268,7 +292,6 @@ class Reading:
     results: list[Result] = field(default_factory=list)
     """The results in the order of the report. If an id occurs more than once, the worst outcome counts."""
     started: list[str] = field(default_factory=list)
-    """Ids of the tests that began."""
     planned: set[str] = field(default_factory=set)
     """Names of the units that must report, as the runner itself listed them."""
     reported: set[str] = field(default_factory=set)
@@ -280,14 +303,22 @@ class Reading:
     tampering: list[str] = field(default_factory=list)
     """Signs that the code under test tampered with the run, as sentences."""
 
+    @property
+    def is_red(self) -> bool:
+        """Whether a test failed or could not run."""
+        return any(result.outcome in ("failed", "error") for result in self.results)
+
+    def add(self, file: str, names: Sequence[str], outcome: Outcome, text: str = "") -> None:
+        """Add the result of a test; see `ident_of`."""
+        self.results.append(Result(ident_of(file, names), outcome, text))
+
 
 class Ecosystem(ABC):
     """The tests of a language: how their suites are found, and which files belong to them."""
 
-    name: ClassVar[str]
+    name: str
     """Its name, the start of suite names: letters, digits and hyphens."""
     language: ClassVar[str]
-    """Language of the tests, for people: `Go`."""
 
     @abstractmethod
     def detect(self, tree: Tree) -> list[Suite]:
@@ -309,7 +340,6 @@ class Ecosystem(ABC):
         """Return whether a file decides how tests run. Verification undoes a patch's changes to it.
 
         Args:
-            path: The file.
             base: All paths of the tree without the patch.
         """
         return RULES[self.name].is_surrounding(path)
@@ -318,7 +348,6 @@ class Ecosystem(ABC):
         """Return the content of a file that decides how tests run, for a test run with the patch.
 
         Args:
-            path: The file.
             base, patched: Its content without and with the patch; None where it is missing.
 
         Returns:
@@ -331,7 +360,6 @@ class Ecosystem(ABC):
 
         Args:
             path: The file. It does not belong to the tests as a whole.
-            code, tests: The two versions.
 
         Returns:
             None if neither version has tests.
@@ -349,8 +377,6 @@ class Runner(Ecosystem):
         """Return the smallest targets that contain the wanted tests; empty for the whole suite.
 
         Args:
-            suite: The suite.
-            tree: The files.
             wanted: Ids, files or folders, without the suite's name.
         """
         return ()

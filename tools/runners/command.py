@@ -23,9 +23,8 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Reading, Result, Suite, Tree, Unit
+from m3agent.tools.runners.base import Command, Job, Reading, Suite, Tree, Unit
 from m3agent.tools.runners.programs import StepRunner, steps_command, text_of
-from m3agent.tools.runners.records import ident_of
 from m3agent.tools.runners.report_formats import read_junit, read_tap
 from m3agent.tools.runners.variables import fault_of
 
@@ -65,12 +64,11 @@ class CommandRunner(StepRunner):
             report = text_of(step)
         read = _read_junit if options["report"] == "junit" else _read_tap
         reading.ended &= read(job, report, reading) and step.get("timed_out") is False
-        red = any(result.outcome in ("failed", "error") for result in reading.results)
         if step.get("timed_out"):
             reading.problem = "the command did not end in time"
         elif not reading.results:
             reading.problem = f"the command reported no test\n{text_of(step)[-2000:]}"
-        elif step.get("exit") != 0 and not red:
+        elif step.get("exit") != 0 and not reading.is_red:
             reading.problem = f"no test failed, but the command ended with {step.get('exit')}"
 
 
@@ -122,8 +120,7 @@ def _read_junit(job: Job, report: str, reading: Reading) -> bool:
     cases, ended = read_junit(report.encode())
     for case in cases:
         file, group = _place(job, case.file, case.group)
-        names = [group, case.name] if group else [case.name]
-        reading.results.append(Result(ident_of(file, names), case.outcome, case.text))
+        reading.add(file, [group, case.name] if group else [case.name], case.outcome, case.text)
     return ended
 
 
@@ -136,8 +133,8 @@ def _place(job: Job, file: str, group: str) -> tuple[str, str]:
         return group, ""
     inner = group.replace(".", "/").replace("::", "/")
     paths = job.tree.paths if inner else ()
-    found = sorted(p for p in paths if f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
-    return (found[0], "") if len(found) == 1 else (job.suite.options["configuration"], group)
+    files = sorted(p for p in paths if f"/{posixpath.splitext(p)[0]}".endswith(f"/{inner}"))
+    return (files[0], "") if len(files) == 1 else (job.suite.options["configuration"], group)
 
 
 def _read_tap(job: Job, report: str, reading: Reading) -> bool:

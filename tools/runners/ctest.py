@@ -9,12 +9,22 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from m3agent.tools.runners.base import Command, Job, Preparation, Suite, Tree, is_within, topmost, words_of
-from m3agent.tools.runners.path_rules import CI
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Preparation,
+    Suite,
+    Tree,
+    ident_of,
+    is_within,
+    topmost,
+    words_of,
+)
+from m3agent.tools.runners.path_rules import RULES
 from m3agent.tools.runners.programs import (
     Program,
     ProgramRunner,
@@ -25,13 +35,7 @@ from m3agent.tools.runners.programs import (
     seconds_of,
     text_of,
 )
-from m3agent.tools.runners.records import ident_of
 
-_REGISTERS = re.compile(
-    r"^[ \t]*(?:enable_testing|add_test|gtest_discover_tests|gtest_add_tests|catch_discover_tests|"
-    r"doctest_discover_tests|include\s*\(\s*CTest\b)",
-    re.IGNORECASE | re.MULTILINE,
-)
 _OPTION = re.compile(
     r"^[ \t]*option\s*\(\s*(\w{1,80})[^)]{0,500}?\b(\w{1,80})\s*\)", re.IGNORECASE | re.MULTILINE
 )
@@ -45,7 +49,8 @@ _SPECIAL_BUILD = re.compile(
 """Options of builds that are not the ordinary one."""
 _EXTRA = r"^  (POST_BUILD|PRE_LINK|COMMAND) = [^:]"
 """Commands of a build.ninja that neither compile nor link: they can replace a program of tests. CMake writes `:` for none."""
-_TRUE, _FALSE = ("ON", "TRUE", "YES", "1"), ("OFF", "FALSE", "NO", "0")
+_OF_TESTS = re.compile(r"(?:^|_)(?:UNIT_?)?TESTS?(?:ING)?(?:$|_)")
+_TRUE, _FALSE = words_of("ON TRUE YES 1"), words_of("OFF FALSE NO 0")
 ORDINARY = words_of(
     "WORKING_DIRECTORY ENVIRONMENT TIMEOUT LABELS DISABLED SKIP_RETURN_CODE COST PROCESSORS "
     "PROCESSOR_AFFINITY RUN_SERIAL RESOURCE_LOCK MEASUREMENT ATTACHED_FILES ATTACHED_FILES_ON_FAIL DEF_SOURCE_LINE VS_DEBUGGER_WORKING_DIRECTORY"
@@ -75,21 +80,25 @@ class CtestRunner(ProgramRunner):
     """CMake's ctest."""
 
     name = "ctest"
-    manifest = "CMakeLists.txt"
+    manifest = registering = "CMakeLists.txt"
+    registers = re.compile(
+        r"^[ \t]*(?:enable_testing|add_test|gtest_discover_tests|gtest_add_tests|catch_discover_tests|"
+        r"doctest_discover_tests|include\s*\(\s*CTest\b)",
+        re.IGNORECASE | re.MULTILINE,
+    )
     no_tests = "ctest lists no tests"
 
-    def detect(self, tree: Tree) -> list[Suite]:
-        """Return a suite for each topmost folder with a CMake project that registers tests."""
-        manifests = tree.named(self.manifest)
-        suites = []
-        for root in topmost(map(posixpath.dirname, manifests)):
-            inner = [path for path in manifests if is_within(path, root)]
-            found = next((path for path in inner if _REGISTERS.search(_code(tree.text(path)))), None)
-            if found:
-                suites.append(
-                    Suite(self.name, root, f"tests are registered in {found}", _options(tree, inner))
-                )
-        return suites
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the topmost folders with a CMake project."""
+        return topmost(map(posixpath.dirname, tree.named(self.manifest)))
+
+    def code(self, text: str) -> str:
+        """Return a CMake file without comments."""
+        return _code(text)
+
+    def options(self, tree: Tree, files: Sequence[str]) -> Mapping[str, str]:
+        """Return the options to build with."""
+        return _options(tree, files)
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Return the toolchain, and the test frameworks that the build names."""
@@ -189,32 +198,18 @@ def _options(tree: Tree, cmake_files: Sequence[str]) -> dict[str, str]:
 
     A CI often builds variants, for example with a sanitizer. Only a value that never varies is part of the ordinary build.
     """
-    declared = {
-        name: default.upper()
-        for path in cmake_files
-        for name, default in _OPTION.findall(_code(tree.text(path)))
-    }
-    chosen = {
-        name: "ON"
-        for name, default in declared.items()
-        if re.search(r"(?:^|_)(?:UNIT_?)?TESTS?(?:ING)?(?:$|_)", name)
-        and default in _FALSE
-        and not _SPECIAL_BUILD.search(name)
-    }
-    said: dict[str, set[str]] = {}
-    for path in sorted(path for path in tree.paths if re.search(CI, path)):
+    listed = (option for path in cmake_files for option in _OPTION.findall(_code(tree.text(path))))
+    declared = {name: default.upper() for name, default in listed if not _SPECIAL_BUILD.search(name)}
+    values: dict[str, set[str]] = {name: set() for name in declared}
+    for path in filter(RULES["ci"].is_surrounding, tree.paths):
         text = tree.text(path)
         plain = {match.start(): match[3].upper() for match in _PASSED.finditer(text)}
         for match in _ANY_VALUE.finditer(text):
-            said.setdefault(match[1], set()).add(plain.get(match.start(), "?"))
-    for name, values in said.items():
-        if name not in declared or _SPECIAL_BUILD.search(name):
-            continue
-        if values <= set(_TRUE):
-            chosen[name] = "ON"
-        elif values <= set(_FALSE) and name not in chosen:
-            chosen[name] = "OFF"
-    return chosen
+            values.get(match[1], set()).add(plain.get(match.start(), "?"))
+    on = {name for name in declared if declared[name] in _FALSE and _OF_TESTS.search(name)}
+    on |= {name for name in declared if values[name] and values[name] <= _TRUE}
+    off = {name for name in declared if values[name] and values[name] <= _FALSE} - on
+    return {**dict.fromkeys(sorted(on), "ON"), **dict.fromkeys(sorted(off), "OFF")}
 
 
 def _build_error(build: str, title: str) -> str:
@@ -229,25 +224,25 @@ def _commands(files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
     ctest's own list leaves the command out if the program does not exist.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    commands: dict[str, tuple[str, ...]] = {}
     for text in files.values():
         for match in _ADD_TEST.finditer(text):
             words = tuple(re.sub(r"\\(.)", r"\1", word) for word in _QUOTED.findall(match["command"]))
-            found.setdefault(match["bracket"] or match["plain"], words)
-    return found
+            commands.setdefault(match["bracket"] or match["plain"], words)
+    return commands
 
 
 def _targets(replies: Mapping[str, Any], folder: str) -> dict[str, dict[str, Any]]:
     """Return the target of each program, from the replies of CMake's file API: absolute path to target."""
-    found = {}
+    targets = {}
     for text in replies.values():
         try:
             target = json.loads(text)
             for artifact in target.get("artifacts", ()) if target["type"] == "EXECUTABLE" else ():
-                found[posixpath.join(folder, artifact["path"])] = target
+                targets[posixpath.join(folder, artifact["path"])] = target
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
-    return found
+    return targets
 
 
 def _program(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, above, is_within
-from m3agent.tools.runners.driver import DrivenRunner
+from m3agent.tools.runners.file_runner import DrivenRunner
 
 MODULES = "/opt/m3agent-go/modules"
 """Folder of the downloaded modules in an environment."""
@@ -40,7 +40,7 @@ class Go(DrivenRunner):
     def detect(self, tree: Tree) -> list[Suite]:
         """Return a suite for each module with test files."""
         modules = {posixpath.dirname(path): path for path in tree.named("go.mod")}
-        tests = {_module_of(path, modules) for path in tree.paths if path.endswith("_test.go")}
+        tests = {_module_of(path, modules) for path in tree.below("", "_test.go")}
         return [Suite(self.name, root, evidence=path) for root, path in modules.items() if root in tests]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
@@ -58,7 +58,7 @@ class Go(DrivenRunner):
             system_packages=("golang-go",),
             commands=() if vendored else (("go", "mod", "download"),),
             offline_commands=(("env", f"GOCACHE={CACHE}", "go", "build", "std"),),
-            inputs=tuple(sorted({path for path in inputs if path in tree.paths})),
+            inputs=tuple(sorted({*tree.present(*inputs)})),
             keep=(CACHE,) if vendored else (MODULES, CACHE),
             warm=() if vendored else _compiled(suite, tree),
             env={"GOMODCACHE": MODULES, **_environment(suite, tree)},
@@ -66,19 +66,19 @@ class Go(DrivenRunner):
 
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files whose functions take a test, such as `*testing.T`: what they check, only tests can call."""
-        paths = [path for path in tree.paths if path.endswith(".go") and not self.is_test(path)]
+        paths = [path for path in tree.below("", ".go") if not self.is_test(path)]
         return [path for path, content in tree.contents(paths) if _TAKES_TEST.search(content)]
 
     def select(self, suite: Suite, tree: Tree, wanted: Sequence[str]) -> tuple[str, ...]:
         """Return packages, as `./folder`, and single tests in them, as `./folder::TestName`."""
-        tested = {posixpath.dirname(path) for path in tree.paths if path.endswith("_test.go")}
-        trees, packages, tests = set[str](), set[str](), set[tuple[str, str]]()
+        tested = set(map(posixpath.dirname, tree.below("", "_test.go")))
+        trees, tests = set[str](), set[tuple[str, str]]()  # of a whole package, the name of the test is empty
         for ident in wanted:
             file, _, name = ident.partition("::")
             file = "" if file == "." else file.rstrip("/")
             if file == suite.root:
                 return ()
-            if any(f"{folder}/".startswith(f"{file}/") for folder in tested):
+            if file and any(is_within(folder, file) for folder in tested):
                 trees.add(f"./{suite.within(file)}/")
                 continue
             folder = posixpath.dirname(file)
@@ -87,45 +87,39 @@ class Go(DrivenRunner):
                     return ()
                 folder = posixpath.dirname(folder)
             package = f"./{suite.within(folder)}" if folder != suite.root else "."
-            if name:
-                tests.add((package, name.partition("/")[0]))
-            else:
-                packages.add(package)
-        packages = {name for name in packages if not f"{name}/".startswith(tuple(trees))}
-        single = {
-            f"{package}::{name}"
-            for package, name in tests
-            if package not in packages and not f"{package}/".startswith(tuple(trees))
-        }
-        return (*sorted(f"{path}..." for path in trees), *sorted(packages), *sorted(single))
+            tests.add((package, name.partition("/")[0]))
+        tests = {test for test in tests if not f"{test[0]}/".startswith(tuple(trees))}
+        whole = {package for package, name in tests if not name}
+        single = {f"{package}::{name}" for package, name in tests if package not in whole}
+        return (*sorted(f"{path}..." for path in trees), *sorted(whole), *sorted(single))
 
     def environment(self, job: Job) -> Mapping[str, str]:
         """Return the variables of the program."""
-        found = {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work}
+        variables = {"GOCACHE": f"{job.work}/cache", "GOTMPDIR": job.work}
         if (
             _workspace(job.suite, job.tree) is not None
         ):  # the image may have these of a module outside of the workspace
-            found |= {"GOFLAGS": "", "GOWORK": "auto"}
-        return {**found, **_environment(job.suite, job.tree)}
+            variables |= {"GOFLAGS": "", "GOWORK": "auto"}
+        return {**variables, **_environment(job.suite, job.tree)}
 
 
 def _environment(suite: Suite, tree: Tree) -> dict[str, str]:
     """Return variables that keep Go from downloading modules or another version of itself."""
-    found = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
+    variables = {"GOPROXY": "off", "GOSUMDB": "off", "GOTOOLCHAIN": "local"}
     # with `mod`, an incomplete go.sum is no error; vendor folders and workspaces do not allow it
     if suite.path("vendor/modules.txt") not in tree.paths and _workspace(suite, tree) is None:
-        found["GOFLAGS"] = "-mod=mod"
+        variables["GOFLAGS"] = "-mod=mod"
     if _work_file(suite, tree) is not None and _workspace(suite, tree) is None:
-        found["GOWORK"] = "off"
-    return found
+        variables["GOWORK"] = "off"
+    return variables
 
 
 def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
     """Return the command that compiles the packages of other modules that a module imports."""
     modules = tuple(f"{name}/" for name in _REQUIRED.findall(tree.text(suite.path("go.mod"))))
-    inner = [path for path in tree.paths if path.endswith(".go") and is_within(path, suite.root)]
-    found = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
-    packages = sorted(name for name in found if f"{name}/".startswith(modules))
+    inner = tree.below(suite.root, ".go")
+    imported = {name.decode() for _, content in tree.contents(inner) for name in _IMPORT.findall(content)}
+    packages = sorted(name for name in imported if f"{name}/".startswith(modules))
     script = f'GOCACHE={CACHE} go list -e -export -deps -f "{{{{.Error}}}}" -- "$@" || true'
     return (("sh", "-c", script, "sh", *packages),) if modules and packages else ()
 
@@ -133,7 +127,7 @@ def _compiled(suite: Suite, tree: Tree) -> tuple[tuple[str, ...], ...]:
 def _work_file(suite: Suite, tree: Tree) -> str | None:
     """Return the path of the go.work file that Go finds above a module."""
     paths = (posixpath.join(folder, "go.work") for folder in (suite.root, *above(suite.root)))
-    return next((path for path in paths if path in tree.paths), None)
+    return next(iter(tree.present(*paths)), None)
 
 
 def _workspace(suite: Suite, tree: Tree) -> str | None:

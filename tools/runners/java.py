@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from m3agent.tools.runners.base import (
@@ -20,18 +21,15 @@ from m3agent.tools.runners.base import (
     is_within,
     topmost,
 )
-from m3agent.tools.runners.driver import reporter
-from m3agent.tools.runners.file_runner import FileRunner
-from m3agent.tools.runners.path_rules import JAVA_TEST_FOLDER
+from m3agent.tools.runners.file_runner import FileRunner, reporter, sandbox_file
+from m3agent.tools.runners.path_rules import RULES
 
 _SOURCE = re.compile(r"(^|/)src/test/(java|kotlin|groovy)/(.+)\.(java|kt|groovy)$")
 _TEST_CLASS = re.compile(r"(^Test\w*|\w*(Test|Tests|TestCase|Spec))\.(java|kt|groovy)$")
 """Names of files that hold tests, as Surefire expects them; Gradle looks at the classes instead."""
 GRADLE_HOME = ".gradle-home"
 """Folder for what Gradle fetches, in the suite's root."""
-JVM = {
-    "JAVA_TOOL_OPTIONS": "-Xmx1g -XX:CompressedClassSpaceSize=128m -XX:ReservedCodeCacheSize=128m",
-}
+JVM = {"JAVA_TOOL_OPTIONS": "-Xmx1g -XX:CompressedClassSpaceSize=128m -XX:ReservedCodeCacheSize=128m"}
 """A virtual machine reserves more address space than a sandbox without a control group has."""
 
 
@@ -48,7 +46,7 @@ class _Java(FileRunner):
         return topmost(
             folder
             for folder in folders
-            if not re.search(JAVA_TEST_FOLDER, f"{folder}/") and _tool(tree, folder) == self.name
+            if not RULES["java-folder"].is_test(f"{folder}/") and _tool(tree, folder) == self.name
         )
 
     def files(self, tree: Tree, root: str) -> list[str]:
@@ -110,7 +108,9 @@ class Maven(_Java):
             "poms": [*map(job.suite.within, modules)],
             "tests": [*map(job.suite.within, tests)],
         }
-        return self.reporting(job, argv, files, JVM)
+        (command,) = self.reporting(job, argv, files, JVM)
+        writer = {f"{job.work}/record_writer.py": sandbox_file("record_writer.py")}
+        return [replace(command, files={**command.files, **writer})]
 
 
 class Gradle(_Java):
@@ -160,5 +160,5 @@ def _tool(tree: Tree, folder: str) -> str:
 
 def _class(path: str) -> str:
     """Return the name of the class in a test file."""
-    found = _SOURCE.search(path)
-    return found[3].replace("/", ".") if found else ""
+    match = _SOURCE.search(path)
+    return match[3].replace("/", ".") if match else ""

@@ -24,7 +24,7 @@ import posixpath
 import re
 import signal
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -34,16 +34,16 @@ from m3agent.tools.runners.base import (
     Outcome,
     Output,
     Reading,
-    Result,
     Runner,
     Suite,
     Tree,
     Unit,
+    ident_of,
     is_within,
 )
-from m3agent.tools.runners.driver import sandbox_file
+from m3agent.tools.runners.file_runner import sandbox_file
 from m3agent.tools.runners.path_rules import C
-from m3agent.tools.runners.records import ident_of, valid_records
+from m3agent.tools.runners.records import valid_records
 from m3agent.tools.runners.report_formats import parse_xml, read_junit, read_tap
 
 PATIENCE = 6
@@ -59,7 +59,7 @@ MODES: Sequence[Mapping[str, Any]] = (
         "name": "gtest",
         "markers": ["gtest_list_tests", "libgtest."],
         "list": ["--gtest_list_tests"],
-        "run": ["--gtest_output=json:{report}", "--gtest_color=no"],
+        "run": ["--gtest_output=xml:{report}", "--gtest_color=no"],
     },
     {
         "name": "catch2",
@@ -133,7 +133,6 @@ def steps_command(steps: Sequence[Mapping[str, Any]], work: str, name: str) -> C
     """Return the command that executes steps (`m3agent.tools.in_sandbox.steps`).
 
     Args:
-        steps: The steps.
         work: Folder for the files that it needs.
         name: Name of its files in this folder.
     """
@@ -197,6 +196,24 @@ def ninja(program: str, folder: str) -> tuple[str, ...]:
     return ("ninja", "-C", folder, posixpath.relpath(program, folder)) if inside else ()
 
 
+def add_end(
+    reading: Reading, file: str, step: Mapping[str, Any], *, red: bool, complete: bool = True, text: str = ""
+) -> None:
+    """Add how the program of a file ended, as far as its results do not say so.
+
+    Args:
+        red: Whether one of its results is red.
+        complete: Whether its report is complete.
+        text: Why it could not run; empty for the end of its output.
+    """
+    if step.get("timed_out"):
+        reading.add(file, [], "error", "timed out")
+    elif not complete or (step.get("exit") != 0 and not red):
+        reading.add(file, [], "error", text or text_of(step)[-2000:])
+    elif step.get("exit") == 0 and red:
+        reading.tampering.append(f"{file}: it ended with 0 although a test failed")
+
+
 class StepRunner(Runner):
     """A runner whose command executes steps, and which reads what each left behind."""
 
@@ -216,14 +233,8 @@ class StepRunner(Runner):
 
 def first_errors(text: str) -> str:
     """Return a build's output from its first error on, cut."""
-    found = _COMPILER_ERROR.search(text)
-    return text[found.start() if found else 0 :].strip()[:MOST_REASON]
-
-
-def registered_in(tree: Tree, root: str, manifests: Sequence[str], test: re.Pattern[str]) -> str:
-    """Return the first manifest below a folder that registers a test; empty if none does."""
-    inner = (path for path in manifests if is_within(path, root))
-    return next((path for path in inner if test.search(tree.text(path))), "")
+    error = _COMPILER_ERROR.search(text)
+    return text[error.start() if error else 0 :].strip()[:MOST_REASON]
 
 
 class ProgramRunner(Runner):
@@ -231,9 +242,37 @@ class ProgramRunner(Runner):
 
     language = "C/C++"
     manifest: ClassVar[str]
-    """Name of the manifest at a suite's root."""
+    registering: ClassVar[str]
+    """Name of the files that register tests."""
+    registers: ClassVar[re.Pattern[str]]
+    """What registers a test in such a file."""
     no_tests: ClassVar[str]
     """What is wrong with a build that succeeds and lists no tests."""
+    before: ClassVar[Sequence[type[ProgramRunner]]] = ()
+    """Build systems that come first: if they register tests in the same folder, they are the same tests."""
+
+    @abstractmethod
+    def roots(self, tree: Tree, others: Collection[str]) -> Iterable[str]:
+        """Return the sorted folders of projects, without those of the build systems that come first."""
+
+    def code(self, text: str) -> str:
+        """Return a file that registers tests without what must not be read."""
+        return text
+
+    def options(self, tree: Tree, files: Sequence[str]) -> Mapping[str, str]:
+        """Return the options of a suite, given the files that may register its tests."""
+        return {}
+
+    def detect(self, tree: Tree) -> list[Suite]:
+        """Return a suite for each project that registers tests."""
+        others = {suite.root for runner in self.before for suite in runner().detect(tree)}
+        files, suites = tree.named(self.registering), list[Suite]()
+        for root in self.roots(tree, others):
+            inner = [path for path in files if is_within(path, root)]
+            if first := next((p for p in inner if self.registers.search(self.code(tree.text(p)))), ""):
+                evidence = f"tests are registered in {first}"
+                suites.append(Suite(self.name, root, evidence, self.options(tree, inner)))
+        return suites
 
     @abstractmethod
     def steps(self, job: Job, folder: str) -> list[Mapping[str, Any]]:
@@ -321,7 +360,7 @@ class ProgramRunner(Runner):
                     reading.started.append(program.name)
         for program in programs:
             if program.disabled:
-                reading.results.append(Result(program.name, "skipped", "it is disabled"))
+                reading.add(program.name, [], "skipped", "it is disabled")
             if program.name not in reading.planned:
                 reading.reported.add(program.name)  # nobody asked for it
         return reading
@@ -374,7 +413,7 @@ class ProgramReader:
 
     def _whole(self, outcome: Outcome, text: str = "") -> None:
         """Add the result of the program itself."""
-        self.reading.results.append(Result(self.program.name, outcome, text[-MOST_REASON:]))
+        self.reading.add(self.program.name, [], outcome, text[-MOST_REASON:])
 
     def _sign(self, text: str) -> None:
         self.reading.tampering.append(f"{self.program.name}: {text}")
@@ -471,45 +510,57 @@ class ProgramReader:
         return f" (in {self._built_from(place)})" if place else ""
 
     def _from_framework(self, mode: str) -> None:
-        gtest = mode == "gtest"
-        listing = text_of(self.done, "listed")
-        planned = list(gtest_names(listing) if gtest else catch_names(listing))
-        report = text_of(self.done, "report")
-        found, whole = (gtest_results if gtest else catch_results)(report)
-        if gtest and not whole:
-            found = gtest_text(self.output)
-        if self._ended_itself() and not found.keys() & set(planned):
+        listing, report = text_of(self.done, "listed"), text_of(self.done, "report")
+        names, results = (gtest_names, gtest_results) if mode == "gtest" else (catch_names, catch_results)
+        planned = list(names(listing))
+        known, whole = results(report)
+        if mode == "gtest" and not whole:
+            known = gtest_text(self.output)
+        if self._ended_itself() and not known.keys() & set(planned):
             what = "its report" if planned else "its list of tests"
             problem = f"error: the program {self.program.title} uses {mode}, but {what} cannot be read"
             self.reading.problem = self.reading.problem or problem
-            return
-        if not planned:
+        elif not planned:
             self._whole("error", f"it lists no tests\n{listing}"[:MOST_REASON])
+        else:
+            outcomes = {self._add_planned(name, known.get(name)) for name in planned}
+            for name in sorted(known.keys() - set(planned)):
+                self._sign(f"the program reported {name[:200]}, which its list does not contain")
+            if mode == "gtest" and whole:
+                self._compare_with_output(known)
+            skipped = mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED
+            is_green = whole and not self.timed_out and (self.exit == 0 or skipped)
+            self._compare_with_end(red=not outcomes.isdisjoint({"failed", "error"}), green=is_green)
+
+    def _add_planned(self, name: str, known: tuple[str, Outcome | Literal["open"], str] | None) -> Outcome:
+        """Add the result of a test that the program lists."""
+        place, outcome, text = known or ("", "error", f"it has no result\n{self._why()}")
+        if outcome == "open":
+            outcome, text = "failed", self._why()
+        self.reading.add(self._file(place), [name], outcome, text[:MOST_REASON])
+        return outcome
+
+    def _compare_with_output(self, known: Found) -> None:
+        """Add a sign for each test that passed by the report and failed by the program's output."""
+        for name, (_, outcome, _) in gtest_text(self.output).items():
+            if outcome == "failed" and name in known and known[name][1] == "passed":
+                what = f"the report says that {name[:200]} passed, the program's output says that it failed"
+                self._sign(what)
+
+    def _compare_with_end(self, *, red: bool, green: bool) -> None:
+        """Compare the results of tests with how the program ended.
+
+        Args:
+            red: Whether a test failed.
+            green: Whether the program ended as if none had.
+        """
+        if red:
+            if self.exit == 0:
+                self._sign("the program ended with 0 although a test of it failed")
             return
-        outcomes = set[Outcome]()
-        for name in planned:
-            place, outcome, text = found.get(name) or ("", "error", f"it has no result\n{self._why()}")
-            if outcome == "open":
-                outcome, text = "failed", self._why()
-            outcomes.add(outcome)
-            ident = ident_of(self._file(place), [name])
-            self.reading.results.append(Result(ident, outcome, text[:MOST_REASON]))
-        red = bool(outcomes & {"failed", "error"})
-        status = 0 if mode == "catch3" and outcomes == {"skipped"} and self.exit == ALL_SKIPPED else self.exit
-        for name in sorted(found.keys() - set(planned)):
-            self._sign(f"the program reported {name[:200]}, which its list does not contain")
-        if gtest and whole:
-            for name, (_, outcome, _) in gtest_text(self.output).items():
-                if outcome == "failed" and name in found and found[name][1] == "passed":
-                    self._sign(
-                        f"the report says that {name[:200]} passed, the program's output says that it failed"
-                    )
-        if (status != 0 or self.timed_out or not whole) and not red:
+        if not green:
             self._whole("failed", f"no test of it failed\n{self._why()}")
-        elif self.exit == 0 and red:
-            self._sign("the program ended with 0 although a test of it failed")
-        if not red:
-            self.check_end()
+        self.check_end()
 
     def _built_from(self, place: str) -> str:
         """Return a source file of the program as a path of the repository."""
@@ -550,22 +601,14 @@ def catch_names(text: str) -> Iterator[str]:
 
 
 def gtest_results(text: str) -> tuple[Found, bool]:
-    """Return the results in GoogleTest's JSON report, and whether it is complete."""
-    found: Found = {}
-    try:
-        suites = json.loads(text)["testsuites"]
-        for test in (test for group in suites for test in group["testsuite"]):
-            name = f"{test['classname']}.{test['name']}"
-            failures = [str(failure["failure"]) for failure in test.get("failures", ())]
-            outcome: Outcome = (
-                "failed" if failures else "passed" if test["result"] == "COMPLETED" else "skipped"
-            )
-            if name in found and found[name][1] == "failed":
-                continue
-            found[name] = (str(test.get("file", "")), outcome, "\n".join(failures))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return found, False
-    return found, True
+    """Return the results in GoogleTest's XML report, and whether it is complete."""
+    cases, whole = read_junit(text.encode())
+    known: Found = {}
+    for case in cases:
+        name = f"{case.group}.{case.name}"
+        if name not in known or known[name][1] != "failed":
+            known[name] = (case.file, case.outcome, case.text)
+    return known, whole
 
 
 _GTEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+)(?: \(\d+ ms\)|, where .*|\s*)$")
@@ -573,7 +616,7 @@ _GTEST_LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^\s,]+)(?: \(\d+ m
 
 def gtest_text(text: str) -> Found:
     """Return the results in GoogleTest's output: a result counts only for the test that is running."""
-    found: Found = {}
+    results: Found = {}
     running = ""
     lines: list[str] = []
     for line in text.splitlines():
@@ -585,20 +628,20 @@ def gtest_text(text: str) -> Found:
         if word == "RUN":
             running = name
             lines = []
-            found.setdefault(name, ("", "open", ""))
-        elif word == "FAILED" and name in found:
-            found[name] = ("", "failed", "\n".join(lines) if name == running else found[name][2])
-        elif name == running and found[name][1] == "open":
-            found[name] = ("", "passed" if word == "OK" else "skipped", "")
-    return found
+            results.setdefault(name, ("", "open", ""))
+        elif word == "FAILED" and name in results:
+            results[name] = ("", "failed", "\n".join(lines) if name == running else results[name][2])
+        elif name == running and results[name][1] == "open":
+            results[name] = ("", "passed" if word == "OK" else "skipped", "")
+    return results
 
 
 def catch_results(text: str) -> tuple[Found, bool]:
     """Return the results in Catch2's XML report, and whether it is complete."""
     root = parse_xml(text.encode())
-    found: Found = {}
+    results: Found = {}
     if root is None:
-        return found, False
+        return results, False
     for case in root.all("TestCase"):
         broken = [
             element
@@ -612,10 +655,10 @@ def catch_results(text: str) -> tuple[Found, bool]:
             skipped = passed and (bool(broken) or result.get("skips") not in ("", "0"))
             outcome = "skipped" if skipped else "passed" if passed else "failed"
         name = case.get("name").strip()
-        if name in found and found[name][1] in ("failed", "open"):
+        if name in results and results[name][1] in ("failed", "open"):
             continue
-        found[name] = (case.get("filename"), outcome, "\n".join(_catch_text(e.tag, e) for e in broken))
-    return found, root.ended
+        results[name] = (case.get("filename"), outcome, "\n".join(_catch_text(e.tag, e) for e in broken))
+    return results, root.ended
 
 
 def _catch_text(tag: str, element: Any) -> str:
@@ -627,7 +670,6 @@ def file_of(sources: Sequence[str], names: Sequence[str]) -> str:
     """Return the source file that a program's tests belong to; empty if it has none.
 
     Args:
-        sources: Its source files.
         names: Names of the program and of its test.
     """
     tests = [path for path in sources if C.is_test(path) and not path.endswith((".h", ".hpp"))]

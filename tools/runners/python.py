@@ -1,13 +1,71 @@
-"""Python's tests: which files belong to them. `m3agent.tools.run_tests` runs them with pytest or unittest."""
+"""Python's tests: which files belong to them, also by examples in docstrings, which pytest can run.
+
+`m3agent.tools.run_tests` runs them with pytest or unittest.
+"""
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
 
 from m3agent.sandbox.backends.pytest_bundle import WANTED_MODULES
 from m3agent.tools.runners.base import Ecosystem, Suite, Tree
+from m3agent.util.python_ast import parse
+
+EXAMPLE = ">>>"
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def with_docstrings(code: bytes, tests: bytes) -> bytes:
+    """Return a Python file with the docstrings of another version, where one of both has examples.
+
+    Args:
+        tests: The version whose docstrings count.
+
+    Raises:
+        ValueError: They cannot be separated: a file is no Python, or a docstring with examples is in one of the versions only.
+    """
+    try:
+        new, old = dict(_documented(parse(code), "")), dict(_documented(parse(tests), ""))
+    except (SyntaxError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    lines, old_lines = code.splitlines(keepends=True), tests.splitlines(keepends=True)
+    for name, node in sorted(new.items(), key=lambda item: -_docstring(item[1])[0].lineno):
+        (docstring, text), (wanted, wanted_text) = _docstring(node), _docstring(old.get(name, node))
+        if text != wanted_text and EXAMPLE in f"{text}{wanted_text}":
+            first, last = docstring.lineno - 1, docstring.end_lineno or docstring.lineno
+            before = lines[first][: docstring.col_offset]
+            after = lines[last - 1][docstring.end_col_offset or 0 :]
+            lines[first:last] = [before + _source(old_lines, wanted) + after]
+    only_one = new.keys() ^ old.keys()
+    if any(EXAMPLE in _docstring({**old, **new}[name])[1] for name in only_one & old.keys()):
+        raise ValueError("a docstring with examples is in one version only")
+    return b"".join(lines)
+
+
+def _documented(node: Documented, prefix: str) -> Iterator[tuple[str, Documented]]:
+    if ast.get_docstring(node, clean=False) is not None:
+        yield prefix, node
+    for inner in node.body:
+        if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _documented(inner, f"{prefix}.{inner.name}")
+
+
+def _docstring(node: Documented) -> tuple[ast.expr, str]:
+    statement = node.body[0]
+    assert isinstance(statement, ast.Expr)
+    return statement.value, ast.get_docstring(node, clean=False) or ""
+
+
+def _source(lines: list[bytes], node: ast.expr) -> bytes:
+    """Return the text of a node."""
+    part = lines[node.lineno - 1 : node.end_lineno]
+    part[-1] = part[-1][: node.end_col_offset]
+    part[0] = part[0][node.col_offset :]
+    return b"".join(part)
+
 
 PYTEST = "pytest"
 """Name of the runner."""
@@ -69,12 +127,12 @@ class Pytest(Ecosystem):
 
         Other Python files in a folder of tests are often scripts of another language's tests.
         """
-        modules = [path for path in tree.paths if path.endswith(".py")]
+        modules = tree.below("", ".py")
         if not modules:
             return []
         if tests := list(filter(is_test_module, modules)):
             return [Suite(PYTEST, evidence=min(tests))]
-        manifests = [name for name in _MANIFESTS if name in tree.paths]
+        manifests = [*tree.present(*_MANIFESTS)]
         if not manifests and any(table in tree.toml("pyproject.toml") for table in _TABLES):
             manifests = ["pyproject.toml"]
         return [Suite(PYTEST, evidence=manifests[0])] if manifests else []

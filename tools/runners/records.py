@@ -26,35 +26,22 @@ from __future__ import annotations
 import hmac
 import json
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from m3agent.tools.base import readable
-from m3agent.tools.runners.base import Outcome, Output, Reading, Result, Suite
+from m3agent.tools.runners.base import Outcome, Output, Reading, Suite, ident_of
 
-NAMES = " > "
-"""Between the names of a test's groups and its own name in an id."""
-OUTCOMES: Mapping[str, Outcome] = {
-    "passed": "passed",
-    "failed": "failed",
-    "error": "error",
-    "skipped": "skipped",
-}
+OUTCOMES: Mapping[str, Outcome] = {outcome: outcome for outcome in get_args(Outcome)}
 """The outcomes by the words for them; every other word is an error."""
-MOST_NAME = 500
-"""Most characters of an id's part behind the file."""
 PASSED = "a test that cannot pass passed"
 MISSING = "no test that must fail did fail"
-_UNSTABLE = re.compile(r"\b0x[0-9a-f]{6,}|(?<=/tmp/)[\w.-]+")
 
 
 def read_records(suite: Suite, outputs: Sequence[Output], *, canaries: bool = False) -> Reading:
     """Read the records of all commands of a run; it ended if each of them did.
 
     Args:
-        suite: The suite.
-        outputs: What the commands left behind.
         canaries: Whether the reporter runs canaries. If no record counts them, that is a sign of tampering.
     """
     reading = Reading(ended=bool(outputs))
@@ -75,8 +62,8 @@ def explain_silence(outputs: Sequence[Output]) -> str:
     silent = next((output for output in outputs if not output.report and not output.timed_out), None)
     if silent is None:
         return ""
-    said = readable(silent.stderr or silent.stdout).strip().splitlines()
-    return f"the test runner wrote no report: {said[-1] if said else 'it said nothing'}"
+    lines = readable(silent.stderr or silent.stdout).strip().splitlines()
+    return f"the test runner wrote no report: {lines[-1] if lines else 'it said nothing'}"
 
 
 def authentic_lines(report: bytes, key: bytes) -> Iterator[bytes]:
@@ -104,17 +91,6 @@ def valid_records(report: bytes, key: bytes) -> Iterator[list[Any]]:
             yield record
 
 
-def ident_of(file: str, names: Sequence[str]) -> str:
-    """Return a test's id from its file and its names; one line, without texts that differ in every run.
-
-    Without names, the id is that of the file itself, such as one that cannot be loaded.
-    """
-    if not names:
-        return file
-    name = NAMES.join(" ".join(str(part).split()) for part in names)
-    return f"{file}::{_UNSTABLE.sub('*', name)[:MOST_NAME]}"
-
-
 def path_of(suite: Suite, file: str) -> str:
     """Return a file that a reporter names as a path of the repository."""
     if file.startswith("file://"):
@@ -135,10 +111,9 @@ def _read(suite: Suite, output: Output, reading: Reading, canaries: list[int]) -
             case ["start", str(file), [*names]]:
                 reading.started.append(ident_of(path_of(suite, file), names))
             case ["result", str(file), [*names], str(outcome), str(text)]:
-                ident = ident_of(path_of(suite, file), names)
-                reading.results.append(Result(ident, OUTCOMES.get(outcome, "error"), text))
+                reading.add(path_of(suite, file), names, OUTCOMES.get(outcome, "error"), text)
             case ["broken", str(unit), str(text)]:
-                reading.results.append(Result(path_of(suite, unit), "error", text))
+                reading.add(path_of(suite, unit), [], "error", text)
             case ["problem", str(text)]:
                 reading.problem = text
             case ["tampering", str(text)]:

@@ -42,6 +42,7 @@ _FLAG = re.compile(
 _LINK = re.compile(
     r"(-Wl,\S*(?:wrap|defsym|dynamic-linker|entry|-z,initfirst)\S*|-nostdlib\S*|-static\S*|-specs=\S+|-e\s+\S+)"
 )
+FLAGS = {"compiler flags": _FLAG, "linker flags": _LINK}
 _PROSE = re.compile(r"\.(?:md|rst|adoc|html|texi)$")
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|M|m)akefile(?:\.am|\.in)?$|\.mk$|\.am$")
 _MAKES = re.compile(
@@ -58,31 +59,28 @@ def registration_changes(before: Mapping[str, str], after: Mapping[str, str]) ->
         before, after: `TestReport.registrations` of the tree without the patch and with it. Programs that are only added
             do not count.
     """
-    found = {}
+    changed = {}
     for name, text in sorted(before.items()):
         changes = _changes(json.loads(text), json.loads(after[name])) if name in after else [GONE]
         if changes:
-            found[name] = ", ".join(changes)
-    return found
+            changed[name] = ", ".join(changes)
+    return changed
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    found = [text for key, text in CHANGED.items() if old[key] != new[key]]
-    if new["disabled"] and not old["disabled"]:
-        found.append("it is disabled")
-    if set(new["skip"]) - set(old["skip"]):
-        found.append("more exit statuses mean that it is skipped")
+    changes = [text for key, text in CHANGED.items() if old[key] != new[key]]
+    changes += ["it is disabled"] if new["disabled"] and not old["disabled"] else []
+    changes += ["more exit statuses mean that it is skipped"] if set(new["skip"]) - set(old["skip"]) else []
     facts, new_facts = old["facts"], new["facts"]
-    properties = {
-        name for name in facts.keys() | new_facts.keys() if name.isupper() or "_" in name
-    } - HARMLESS
-    found += [f"its property {n} changed" for n in sorted(properties) if facts.get(n) != new_facts.get(n)]
+    names = sorted(name for name in facts.keys() | new_facts.keys() if facts.get(name) != new_facts.get(name))
+    properties = (name for name in names if name not in HARMLESS and (name.isupper() or "_" in name))
+    changes += [f"its property {name} changed" for name in properties]
     gone = [source for source in old["sources"] if C.is_test(source) and source not in new["sources"]]
-    found += [f"{source} is not compiled into it any more" for source in gone]
-    for kind, pattern in (("compiler flags", _FLAG), ("linker flags", _LINK)):
-        more = set(pattern.findall(new_facts.get(kind, ""))) - set(pattern.findall(facts.get(kind, "")))
-        found += [f"its {kind} contain {flag.strip()}" for flag in sorted(more)]
-    return found
+    changes += [f"{source} is not compiled into it any more" for source in gone]
+    for kind, pattern in FLAGS.items():
+        more = {*pattern.findall(new_facts.get(kind, ""))}.difference(pattern.findall(facts.get(kind, "")))
+        changes += [f"its {kind} contain {flag.strip()}" for flag in sorted(more)]
+    return changes
 
 
 def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[tuple[str, int, str, str]]:
@@ -94,7 +92,7 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
     Returns:
         Path, number and text of each line, and what it does.
     """
-    found = []
+    lines = []
     for path, text in sorted(after.items()):
         old = {line.strip() for line in before.get(path, "").splitlines()}
         new = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() not in old)
@@ -106,5 +104,5 @@ def macro_changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[t
             else:
                 what = f"redefines the macro {match[1]}" if (match := _REDEFINES.match(line)) else ""
             if what:
-                found.append((path, number, line.strip()[:200], what))
-    return found
+                lines.append((path, number, line.strip()[:200], what))
+    return lines

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from m3agent.tools.runners.base import Outcome, Result
-from m3agent.tools.runners.records import ident_of
+from m3agent.tools.runners.base import Outcome, Result, ident_of
 
 MOST_EVENTS = 200_000
 MOST_DEPTH = 100
@@ -30,7 +29,6 @@ class Element:
     text: str
     children: list[Element]
     ended: bool = False
-    """Whether its end tag arrived."""
 
     def get(self, name: str) -> str:
         """Return an attribute; empty if it is missing."""
@@ -38,14 +36,14 @@ class Element:
 
     def all(self, *tags: str) -> list[Element]:
         """Return all elements with one of these tags below this one, in the document's order."""
-        found: list[Element] = []
+        elements: list[Element] = []
         waiting = list(reversed(self.children))
         while waiting:
             element = waiting.pop()
             if element.tag in tags:
-                found.append(element)
+                elements.append(element)
             waiting += reversed(element.children)
-        return found
+        return elements
 
 
 class _Refused(Exception):
@@ -102,6 +100,11 @@ def parse_xml(content: bytes) -> Element | None:
     return root
 
 
+_STATUS: dict[str, Outcome] = {
+    **dict.fromkeys(("fail", "failed", "error"), "failed"),
+    **dict.fromkeys(("notrun", "skipped", "suppressed"), "skipped"),
+}
+"""What the attributes of a test say that has no element for it. GoogleTest does not run disabled tests."""
 _RED: dict[str, Outcome] = {"failure": "failed", "error": "error", "rerunFailure": "failed"}
 
 
@@ -110,13 +113,10 @@ class Case:
     """A test in a report."""
 
     group: str
-    """Its class, or the name of its suite."""
     name: str
-    """Its name."""
     file: str
     """The file that the report names; may be empty."""
     outcome: Outcome
-    """Its outcome."""
     text: str
     """Its error text, or why it was skipped."""
 
@@ -134,26 +134,24 @@ def read_junit(content: bytes) -> tuple[list[Case], bool]:
 
 
 def _case(suite: Element, element: Element) -> Case:
-    outcome: Outcome = "passed"
-    text = ""
-    for child in element.children:
-        if child.tag in _RED:
-            outcome = "error" if "error" in (_RED[child.tag], outcome) else "failed"
-            text = "\n".join(filter(None, (text, child.get("message"), child.text.strip())))
-        elif child.tag == "skipped" and outcome == "passed":
-            outcome, text = "skipped", child.get("message") or child.text.strip()
-    if outcome == "passed" and not element.ended:
-        outcome, text = "failed", "the report ends in this test"
-    status = element.get("status").lower()
-    if outcome == "passed" and status in ("fail", "failed", "error"):
-        outcome = "failed"
-    return Case(
-        element.get("classname") or suite.get("name"),
-        element.get("name"),
-        element.get("file") or suite.get("file"),
-        outcome,
-        text,
-    )
+    outcome, text = _outcome(element)
+    group, file = element.get("classname") or suite.get("name"), element.get("file") or suite.get("file")
+    return Case(group, element.get("name"), file, outcome, text)
+
+
+def _outcome(element: Element) -> tuple[Outcome, str]:
+    """Return the outcome of a test, and its error text or why it was skipped."""
+    if red := [child for child in element.children if child.tag in _RED]:
+        messages = ((child.get("message"), child.text.strip()) for child in red)
+        texts = (text for message, more in messages for text in ("" if message in more else message, more))
+        is_error = any(_RED[child.tag] == "error" for child in red)
+        return "error" if is_error else "failed", "\n".join(filter(None, texts))
+    if skipped := [child for child in element.children if child.tag == "skipped"]:
+        return "skipped", skipped[0].get("message") or skipped[0].text.strip()
+    if not element.ended:
+        return "failed", "the report ends in this test"
+    words = (element.get(name).lower() for name in ("status", "result"))
+    return next((_STATUS[word] for word in words if word in _STATUS), "passed"), ""
 
 
 MOST_TESTS = 100_000
@@ -168,7 +166,6 @@ class Point:
     """A test in a report."""
 
     number: int
-    """Its number."""
     name: str
     """Its description without directive; may be empty."""
     outcome: Outcome
@@ -182,7 +179,6 @@ class Tap:
     """What a report says."""
 
     points: list[Point] = field(default_factory=list)
-    """The tests."""
     planned: int | None = None
     """Number of tests that the plan names; None if there is no plan."""
     reason: str = ""
@@ -190,7 +186,6 @@ class Tap:
     disorder: list[str] = field(default_factory=list)
     """What contradicts itself in the report, as sentences."""
     bail_out: str = ""
-    """Why the program gave up."""
 
     @property
     def complete(self) -> bool:
@@ -217,7 +212,7 @@ class Tap:
 def read_tap(text: str) -> Tap:
     """Return what a report says; other lines are text of the test before them."""
     tap = Tap()
-    said: list[list[str]] = []
+    printed: list[list[str]] = []
     seen: set[int] = set()
     for line in text.splitlines():
         plan, test = _PLAN.match(line), _TEST.match(line)
@@ -233,14 +228,14 @@ def read_tap(text: str) -> Tap:
                 tap.disorder.append(f"test {number} is out of order")
             seen.add(number)
             tap.points.append(_point(number, test[1] is None, test[3]))
-            said.append([])
+            printed.append([])
         elif line.startswith("Bail out!"):
             tap.bail_out = line.removeprefix("Bail out!").strip() or "without a reason"
-        elif said and sum(map(len, said[-1])) < MOST_TEXT_OF_TEST:
-            said[-1].append(line.removeprefix("# "))
+        elif printed and sum(map(len, printed[-1])) < MOST_TEXT_OF_TEST:
+            printed[-1].append(line.removeprefix("# "))
     tap.points = [
         Point(p.number, p.name, p.outcome, p.text or "\n".join(lines).strip()[:MOST_TEXT_OF_TEST])
-        for p, lines in zip(tap.points, said, strict=True)
+        for p, lines in zip(tap.points, printed, strict=True)
     ]
     return tap
 

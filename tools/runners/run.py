@@ -27,9 +27,19 @@ from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.tools.base import readable
-from m3agent.tools.runners.base import Command, Job, Limits, Output, Reading, Runner, Suite, Tree, Unit
-from m3agent.tools.tampering import NO_SIGNS, Signs
-from m3agent.tools.test_report import TestReport, ids_by_outcome
+from m3agent.tools.runners.base import (
+    Command,
+    Job,
+    Limits,
+    Output,
+    Reading,
+    Result,
+    Runner,
+    Suite,
+    Tree,
+    Unit,
+)
+from m3agent.tools.test_report import NO_SIGNS, Signs, TestReport, ids_by_outcome
 
 WORK = "m3agent-tests"
 """Folder for builds and reports in the sandbox's temporary folder. A sandbox belongs to one tree, so no build is of another."""
@@ -63,12 +73,7 @@ async def run_suite(
     """Run a suite, or a part of it.
 
     Args:
-        sandbox: The sandbox.
-        runner: The suite's runner.
-        suite: The suite.
-        tree: The files in the sandbox.
         wanted: Ids, files or folders, without the suite's name; empty for all tests. Others may run as well.
-        limits: Time limits.
         log: File for the complete output of the last command.
         env: Variables of every command, unless the command itself sets them.
 
@@ -137,7 +142,7 @@ async def _execute(
         await _checked(sandbox, ["sh", "-c", WRITE, "sh", path], path, content)
     result = await sandbox.exec(
         list(command.argv),
-        cwd=command.cwd,
+        cwd=command.cwd or ".",
         env={**ENVIRONMENT, **env, **command.env},
         timeout=left if command.seconds is None else min(left, command.seconds),
         log=log,
@@ -145,10 +150,7 @@ async def _execute(
     )
     report = result.stdout
     if command.report is not None:
-        raw = await sandbox.exec(
-            ["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", command.report], keep=MOST_REPORT
-        )
-        report = raw.stdout
+        report = await taken(sandbox, command.report)
     return Output(
         command,
         result.exit,
@@ -158,6 +160,12 @@ async def _execute(
         timed_out=result.timed_out,
         key=key,
     )
+
+
+async def taken(sandbox: Sandbox, path: str, most: int = MOST_REPORT) -> bytes:
+    """Return the content of a file, which is removed; empty if it is missing. Of a longer file, the middle is missing."""
+    raw = await sandbox.exec(["sh", "-c", 'cat "$1" 2>/dev/null; rm -f "$1"', "sh", path], keep=most)
+    return raw.stdout
 
 
 def report_of(
@@ -171,52 +179,25 @@ def report_of(
     """Return the report of a run.
 
     Args:
-        reading: What the reports say.
-        units: The units of the build.
         outputs: What the commands left behind, the build first.
         whole: Whether all commands ran.
-        seconds: Duration of the run.
     """
-    outcomes: dict[str, str] = {}
-    errors: dict[str, str] = {}
-
-    def add(ident: str, outcome: str, text: str) -> None:
-        known = outcomes.get(ident)
-        if known is None or RANK.index(outcome) > RANK.index(known):
-            outcomes[ident] = outcome
-            errors.pop(ident, None)
-            if outcome in ("failed", "error"):
-                errors[ident] = readable(text.encode("utf-8", "replace"))
-
-    for result in reading.results:
-        add(result.ident, result.outcome, result.text)
-    results = Counter(result.ident for result in reading.results)
-    open_tests = [ident for ident, times in Counter(reading.started).items() if times > results[ident]]
     timed_out = any(output.timed_out for output in outputs)
-    for ident in open_tests:
-        add(ident, "failed", "timed out" if timed_out else NOT_ENDED)
-    planned = reading.planned | {output.command.unit for output in outputs if output.command.unit}
-    # these did not report their end and have no red result by themselves
-    silent = sorted(name for name in planned - reading.reported if name not in outcomes)
-    for unit in units:
-        if not unit.built:
-            add(unit.name, "error", unit.text or "it could not be built")
-    for name in silent:
-        add(name, "error", NO_REPORT)
-    last = outputs[-1] if outputs else None
-    text = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
-    complete = (
-        reading.ended and whole and not timed_out and not open_tests and not silent and not reading.problem
-    )
+    results, each_ended = _results(reading, units, timed_out)
+    worst: dict[str, Result] = {}
+    for result in sorted(results, key=lambda result: RANK.index(result.outcome), reverse=True):
+        worst.setdefault(result.ident, result)
+    red = [result for result in worst.values() if result.outcome in ("failed", "error")]
+    printed = b"\n".join(part for output in outputs for part in (output.stdout, output.stderr) if part)
     signs = Signs(forged=tuple(reading.tampering)) if reading.tampering else NO_SIGNS
     return TestReport(
-        **ids_by_outcome(outcomes),
-        errors=errors,
-        complete=complete,
+        **ids_by_outcome({ident: result.outcome for ident, result in worst.items()}),
+        errors={result.ident: readable(result.text.encode("utf-8", "replace")) for result in red},
+        complete=reading.ended and whole and each_ended and not timed_out and not reading.problem,
         timed_out=timed_out,
         seconds=seconds,
-        exit=last.exit if last else 0,
-        output="\n".join(filter(None, (reading.problem, readable(text).strip()))),
+        exit=outputs[-1].exit if outputs else 0,
+        output="\n".join(filter(None, (reading.problem, readable(printed).strip()))),
         truncated=False,
         signs=signs,
         commands=tuple(dict.fromkeys(output.command.argv for output in outputs)),
@@ -224,3 +205,17 @@ def report_of(
             unit.name: json.dumps(said, sort_keys=True) for unit in units if (said := unit.registration())
         },
     )
+
+
+def _results(reading: Reading, units: Sequence[Unit], timed_out: bool) -> tuple[list[Result], bool]:
+    """Return all results, and whether each test that began and each planned unit came to its end."""
+    results = list(reading.results)
+    ended = Counter(result.ident for result in results)
+    open_tests = [ident for ident, times in Counter(reading.started).items() if times > ended[ident]]
+    results += [Result(ident, "failed", "timed out" if timed_out else NOT_ENDED) for ident in open_tests]
+    # these did not report their end and have no red result by themselves
+    silent = sorted(reading.planned - reading.reported - {result.ident for result in results})
+    unbuilt = (unit for unit in units if not unit.built)
+    results += [Result(unit.name, "error", unit.text or "it could not be built") for unit in unbuilt]
+    results += [Result(name, "error", NO_REPORT) for name in silent]
+    return results, not open_tests and not silent

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from m3agent.tools.runners.base import Job, Preparation, Suite, Tree, is_within
-from m3agent.tools.runners.driver import DrivenRunner
+from m3agent.tools.runners.file_runner import DrivenRunner
 from m3agent.tools.runners.rust_source import with_tests_of
 
 HOME = "/opt/m3agent-cargo"
@@ -34,21 +34,18 @@ class Cargo(DrivenRunner):
         roots = list[str]()
         for path in sorted(tree.named(MANIFEST), key=lambda path: (path.count("/"), path)):
             folder = posixpath.dirname(path)
-            above = [root for root in roots if is_within(folder, root)]
-            if not any(_is_member(tree, root, folder) for root in above):
+            if not any(is_within(folder, root) and _is_member(tree, root, folder) for root in roots):
                 roots.append(folder)
         files: dict[str, list[str]] = {root: [] for root in roots}
-        for path in sorted(tree.paths):
-            if path.endswith(".rs"):
-                above = [root for root in roots if is_within(path, root)]
-                if above:
-                    files[max(above, key=len)].append(path)
-        return [
-            Suite(self.name, root, evidence=f"{root}/{MANIFEST}" if root else MANIFEST)
-            for root in roots
-            if any(map(self.is_test, files[root]))
-            or any(_TEST.search(tree.text(path)) for path in files[root])
-        ]
+        for path in tree.below("", ".rs"):
+            if around := [root for root in roots if is_within(path, root)]:
+                files[max(around, key=len)].append(path)
+        tested = (
+            root
+            for root, own in files.items()
+            if any(map(self.is_test, own)) or any(_TEST.search(tree.text(path)) for path in own)
+        )
+        return [Suite(self.name, root, evidence=posixpath.join(root, MANIFEST)) for root in tested]
 
     def prepare(self, suite: Suite, tree: Tree) -> Preparation:
         """Download the crates that the workspace needs, as data: their build scripts run when tests are built."""
@@ -68,7 +65,7 @@ class Cargo(DrivenRunner):
 
     def helpers(self, tree: Tree) -> Collection[str]:
         """Return the files of modules that are compiled only for tests: `#[cfg(test)] mod util;`, and what lies below them."""
-        paths = [path for path in tree.paths if path.endswith(".rs")]
+        paths = tree.below("", ".rs")
         files, folders = set[str](), list[str]()
         for path, content in tree.contents(paths):
             stem = posixpath.basename(path).removesuffix(".rs")
@@ -129,7 +126,7 @@ class Cargo(DrivenRunner):
 
 def _is_member(tree: Tree, root: str, folder: str) -> bool:
     """Return whether the workspace at `root` takes in the package in `folder`."""
-    workspace = tree.toml(f"{root}/{MANIFEST}" if root else MANIFEST).get("workspace")
+    workspace = tree.toml(posixpath.join(root, MANIFEST)).get("workspace")
     own = tree.toml(f"{folder}/{MANIFEST}")
     if not isinstance(workspace, dict) or "workspace" in own:
         return False

@@ -55,15 +55,6 @@ class _Parts:
     inner: tuple[str, ...]
 
 
-def split_inline_tests(text: str) -> tuple[str, str] | None:
-    """Return a file's code and the items that exist only for tests, such as `#[cfg(test)] mod tests { ... }`.
-
-    Items inside of other items stay in the code. None if the file cannot be read.
-    """
-    parts = _parts(text)
-    return None if parts is None else (parts.code, parts.tests)
-
-
 def with_tests_of(base: str, patched: str) -> str | None:
     """Return the code of `patched` with the tests of `base`.
 
@@ -123,20 +114,7 @@ def _attributes(tokens: list[_Token], at: int) -> tuple[int, bool]:
 
 def _item_end(tokens: list[_Token], at: int) -> int | None:
     """Return the place of the last token of the item at `at`; None if it does not end."""
-    first = at
-    while first < len(tokens) and (
-        tokens[first].text in _MODIFIERS or tokens[first].kind in ("open", "string")
-    ):
-        first = _closing(tokens, first) + 1 if tokens[first].kind == "open" else first + 1
-    to_semicolon = (
-        first < len(tokens)
-        and tokens[first].text in _TO_SEMICOLON
-        and not (
-            tokens[first].text == "const"
-            and tokens[first + 1 : first + 2]
-            and tokens[first + 1].text in ("fn", "unsafe")
-        )
-    )
+    to_semicolon = _ends_with_semicolon(tokens, at)
     while at < len(tokens):
         token = tokens[at]
         if token.text == ";" and token.kind == "other":
@@ -149,6 +127,14 @@ def _item_end(tokens: list[_Token], at: int) -> int | None:
                 return at
         at += 1
     return None
+
+
+def _ends_with_semicolon(tokens: list[_Token], at: int) -> bool:
+    """Return whether the item at `at` ends with a semicolon, whatever brackets it has. A `const fn` does not."""
+    while at < len(tokens) and (tokens[at].text in _MODIFIERS or tokens[at].kind in ("open", "string")):
+        at = _closing(tokens, at) + 1 if tokens[at].kind == "open" else at + 1
+    word, following = [*(token.text for token in tokens[at : at + 2]), "", ""][:2]
+    return word in _TO_SEMICOLON and not (word == "const" and following in ("fn", "unsafe"))
 
 
 def _closing(tokens: list[_Token], at: int) -> int:

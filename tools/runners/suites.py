@@ -16,24 +16,18 @@ from weakref import WeakKeyDictionary
 
 from m3agent.sandbox.declared.preparation import SuiteNeeds
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.tools.runners.automake import AutomakeRunner
 from m3agent.tools.runners.base import Ecosystem, Suite, Tree, words_of
-from m3agent.tools.runners.bats import BatsRunner
 from m3agent.tools.runners.command import CommandRunner, left_out_of
 from m3agent.tools.runners.ctest import CtestRunner
-from m3agent.tools.runners.docstrings import with_docstrings
-from m3agent.tools.runners.dotnet import Dotnet
-from m3agent.tools.runners.elixir import Exunit
 from m3agent.tools.runners.go import Go
+from m3agent.tools.runners.in_process import Exunit, Minitest, Phpunit, Rspec
 from m3agent.tools.runners.java import Gradle, Maven
 from m3agent.tools.runners.javascript.runners import JAVASCRIPT
-from m3agent.tools.runners.meson import MesonRunner
-from m3agent.tools.runners.php import Phpunit
-from m3agent.tools.runners.prove import ProveRunner
-from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module
-from m3agent.tools.runners.ruby import Minitest, Rspec
+from m3agent.tools.runners.other_builds import AutomakeRunner, MesonRunner
+from m3agent.tools.runners.python import PYTEST, Pytest, is_test_module, with_docstrings
 from m3agent.tools.runners.rust import Cargo
-from m3agent.tools.runners.swift import SwiftPackage
+from m3agent.tools.runners.tap_files import BatsRunner, ProveRunner
+from m3agent.tools.runners.untried import Dotnet, SwiftPackage
 from m3agent.tools.test_report import TestReport
 
 RUNNERS: Mapping[str, Ecosystem] = {
@@ -91,14 +85,14 @@ def suites_of(store: TreeStore, tree: str) -> tuple[Suite, ...]:
 def version() -> str:
     """Return a text that changes whenever a runner or a reporter changes."""
     here = Path(__file__).parent
-    found = (path for folder in (here, here.parent / "in_sandbox") for path in folder.rglob("*"))
-    return "".join(path.read_text("utf-8") for path in sorted(found) if path.suffix not in ("", ".pyc"))
+    files = (path for folder in (here, here.parent / "in_sandbox") for path in folder.rglob("*"))
+    return "".join(path.read_text("utf-8") for path in sorted(files) if path.suffix not in ("", ".pyc"))
 
 
 def find_suites(tree: Tree) -> tuple[Suite, ...]:
     """Return all suites of a tree, those nearest to the root first."""
-    found = [suite for each in RUNNERS.values() for suite in each.detect(tree)]
-    return tuple(sorted(found, key=lambda suite: (suite.root.count("/") + bool(suite.root), suite.root)))
+    suites = [suite for each in RUNNERS.values() for suite in each.detect(tree)]
+    return tuple(sorted(suites, key=lambda suite: (suite.root.count("/") + bool(suite.root), suite.root)))
 
 
 def without_left_out(tree: Tree) -> tuple[Suite, ...]:
@@ -109,18 +103,18 @@ def without_left_out(tree: Tree) -> tuple[Suite, ...]:
 
 def running(tree: Tree) -> tuple[Suite, ...]:
     """Return the suites of a tree that run: the command that its configuration names, else those that are not left out."""
-    found = without_left_out(tree)
-    return tuple(suite for suite in found if suite.runner == CommandRunner.name) or found
+    suites = without_left_out(tree)
+    return tuple(suite for suite in suites if suite.runner == CommandRunner.name) or suites
 
 
 def needs_of(tree: Tree, suites: Iterable[Suite]) -> tuple[SuiteNeeds, ...]:
     """Return suites of a tree with what their environments need."""
-    found = []
+    needed = []
     for suite in suites:
         runner = RUNNERS[suite.runner]
         needs = runner.prepare(suite, tree)
-        found.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
-    return tuple(found)
+        needed.append(SuiteNeeds(suite.name, runner.language, suite.evidence, suite.root, needs))
+    return tuple(needed)
 
 
 def described(suites: Collection[Suite]) -> str:
@@ -216,7 +210,6 @@ class Collected:
     examples: set[str] = field(default_factory=set)
     """Paths of Python files with code and with examples in docstrings, which ran as tests."""
     files: dict[str, TestFiles] = field(default_factory=dict)
-    """The files of tests, by git tree id."""
 
 
 class TestFiles:
@@ -287,8 +280,10 @@ class TestFiles:
         self, path: str, base: Collection[str], old: bytes | None, new: bytes | None
     ) -> bytes | None:
         """Return the content of a file that decides how tests run, for a run with the patch (`Ecosystem.restored`)."""
-        found = [each.restored(path, old, new) for each in self._ecosystems if each.surroundings(path, base)]
-        return found[0] if len(set(found)) == 1 else old
+        contents = [
+            each.restored(path, old, new) for each in self._ecosystems if each.surroundings(path, base)
+        ]
+        return contents[0] if len(set(contents)) == 1 else old
 
     def combined(self, path: str, code: bytes, tests: bytes) -> bytes | None:
         """Return a file with the code of one version and the tests of another (`Ecosystem.combined`)."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from m3agent.sandbox.backends.factory import Backend
-from m3agent.tools.runners.docstrings import with_docstrings
+from m3agent.tools.runners.python import with_docstrings
 from tests.agent.verify.real_runs import verified
 from tests.conftest import others_later
 

@@ -8,7 +8,7 @@ from m3agent.agent.verify.deciding_code import COMPARES, MACRO, RUNNER
 from m3agent.agent.verify.review import findings_of
 from m3agent.tools.runners.base import Tree
 from m3agent.tools.runners.go import Go
-from m3agent.tools.runners.javascript.set_up import set_up_files
+from m3agent.tools.runners.javascript.packages import set_up_files
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.runners.suites import TestFiles, find_suites
 

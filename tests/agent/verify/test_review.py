@@ -14,7 +14,7 @@ from m3agent.agent.verify.review import Finding, findings_at, findings_of
 from m3agent.agent.verify.trees import changes_undone
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.tampering import Reached
+from m3agent.tools.test_report import Reached
 from tests.agent.repositories import write_files
 
 

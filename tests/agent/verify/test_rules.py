@@ -14,8 +14,7 @@ from m3agent.agent.verify.rules import RULES, Verdict, could_decide, judge
 from m3agent.agent.verify.scope import Scope
 from m3agent.agent.verify.stability import Repeats
 from m3agent.tools.runners.suites import file_of
-from m3agent.tools.tampering import Signs
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import Signs, TestReport
 from m3agent.util.counted import counted
 
 

@@ -14,7 +14,7 @@ from m3agent.agent.verify.stability import Repeats, compare, repeat
 from m3agent.agent.verify.tree_runs import TreeRuns
 from m3agent.sandbox.store.git import TreeStore
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.selection import Selection
+from m3agent.tools.run_tests import Selection
 from m3agent.tools.test_report import TestReport
 from tests.agent.verify.test_rules import report
 

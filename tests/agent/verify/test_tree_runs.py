@@ -16,7 +16,7 @@ from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.protocol.channel import Channel
 from m3agent.sandbox.store.git import TreeEntry
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.selection import EVERYTHING
+from m3agent.tools.run_tests import EVERYTHING
 from tests.fakes.machine import MemoryMachine
 from tests.fakes.suite import Run, Suite
 

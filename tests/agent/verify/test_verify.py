@@ -25,9 +25,9 @@ from m3agent.sandbox.backends.sandbox import Sandbox
 from m3agent.sandbox.backends.sandboxes_ahead import SandboxesAhead
 from m3agent.sandbox.errors import SandboxDied
 from m3agent.sandbox.store.workspace import Patch, Workspace
+from m3agent.tools.run_tests import EVERYTHING
 from m3agent.tools.runners.python import is_surrounding, is_test_file
 from m3agent.tools.runners.suites import suites_of
-from m3agent.tools.selection import EVERYTHING
 from m3agent.tools.test_report import TestReport
 from tests.agent.verify.test_rules import report
 from tests.fakes.machine import Command, Done, memory_sandbox

@@ -41,6 +41,26 @@ setup() { load_cart; }
     "test/fine.bats": '@test "one" {\n  true\n}\n@test "two" {\n  [ 1 = 1 ]\n}\n',
 }
 
+OUTCOMES = {
+    "passed": {
+        "cart.bats::adds",
+        "cart.bats::comes last",
+        "cart.bats::prints # a hash",
+        "fine.bats::one",
+        "fine.bats::two",
+    },
+    "failed": {
+        "broken.bats::setup_file failed",
+        "cart.bats::exits early",
+        "cart.bats::fails: 'quoted' \"twice\"",
+        "cart.bats::hangs",
+        "cart.bats::kills its own shell",
+        "setup.bats::setup_file failed",
+    },
+    "errored": {"cart.bats", "twice.bats"},
+    "skipped": {"cart.bats::is skipped"},
+}
+
 TEST = """\
 setup() { source "$BATS_TEST_DIRNAME/../src/PRODUCT.sh"; }
 @test "adds" {

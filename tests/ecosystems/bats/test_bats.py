@@ -1,15 +1,20 @@
-"""bats without a sandbox."""
+"""bats without a sandbox, and in real ones."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.runners.base import Suite
-from m3agent.tools.runners.bats import BatsRunner
+from m3agent.tools.runners.tap_files import BatsRunner
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.bats import project
 from tests.ecosystems.records import WORK, job_of, report_from, tree_of
+from tests.ecosystems.sandbox_run import RealRuns, run_files
+from tests.ecosystems.table import needs
 
 RUNNER = BatsRunner()
 FILE = "@test \"one\" {\n  true\n}\n@test 'two' { # why\n  true\n}\n"
@@ -74,3 +79,16 @@ def test_canaries_need_tests_that_end_with_a_line_of_their_own() -> None:
     for text, kinds in ((FILE, 2), (FILE + "set +e\n", 1), ('@test "one" {\n  true; }\n', 0)):
         (command,) = RUNNER.commands(job_of(RUNNER, {"a.bats": text}), ())
         assert command.files[f"{WORK}/run.json"].count(b"canary") == kinds
+
+
+@needs("bats")
+class TestBats(RealRuns):
+    runner = RUNNER
+    every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "test/"
+    errors = (("cart.bats::hangs", "timed out"), ("cart.bats::fails: 'quoted' \"twice\"", "not what we want"))
+    forging, forged = project.forging_project(), [f"test/{name}.bats" for name in project.FORGERIES]
+    per_test = 2
+
+    async def test_selected_file_only(self, one_backend: Backend, tmp_path: Path) -> None:
+        report = await run_files(RUNNER, self.every_kind, tmp_path, one_backend, ["test/fine.bats::two"])
+        assert report.ids == {"test/fine.bats::one", "test/fine.bats::two"}

@@ -10,7 +10,8 @@ from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.runners.base import Limits
 from m3agent.tools.runners.command import CommandRunner
 from m3agent.tools.test_report import TestReport
-from tests.ecosystems.sandbox_run import outcomes, run_files
+from tests.ecosystems.records import outcomes
+from tests.ecosystems.sandbox_run import run_files
 
 pytestmark = [pytest.mark.languages, pytest.mark.timeout(120)]
 

@@ -1,17 +1,21 @@
-"""ctest without a sandbox: detection, options, selection, and reading of reports."""
+"""ctest without a sandbox: detection, options, selection, and reading of reports; and with the real toolchain in real sandboxes."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from m3agent.sandbox.backends.factory import Backend
 from m3agent.tools.runners.ctest import CtestRunner
 from m3agent.tools.runners.programs import Program, chosen_programs
 from m3agent.tools.runners.run import report_of
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.ctest import project
 from tests.ecosystems.records import WORK, job_of, output_of, report_from, tree_of
+from tests.ecosystems.sandbox_run import RealRuns, run_files
 
 RUNNER = CtestRunner()
 B = f"{WORK}/build"
@@ -245,17 +249,17 @@ LIST = "Running main() from x.cc\nCart.\n  Adds\n  Fails  # TypeParam = int\n"
 
 
 def gtest(**results: str) -> str:
+    inner = {
+        "off": ('status="notrun" result="suppressed"', ""),
+        "failed": ("", '<failure message="no luck"/>'),
+    }
     tests = [
-        {
-            "name": name,
-            "classname": "Cart",
-            "file": "tests/unit_test.cpp",
-            "result": "SUPPRESSED" if result == "off" else "COMPLETED",
-            **({"failures": [{"failure": "no luck"}]} if result == "failed" else {}),
-        }
+        '<testcase name="{}" classname="Cart" file="tests/unit_test.cpp" {}>{}</testcase>'.format(
+            name, *inner.get(result, ("", ""))
+        )
         for name, result in results.items()
     ]
-    return json.dumps({"testsuites": [{"name": "Cart", "testsuite": tests}]})
+    return f'<testsuites><testsuite name="Cart">{"".join(tests)}</testsuite></testsuites>'
 
 
 def test_gtest_report() -> None:
@@ -396,3 +400,28 @@ PROGRAMS = [
 )
 def test_selection(target: str, titles: list[str]) -> None:
     assert [program.title for program in chosen_programs(PROGRAMS, [target])] == list(titles)
+
+
+class TestCtest(RealRuns):
+    runner = RUNNER
+    every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "tests/"
+    errors = (
+        ("fails_test.c::fails", "1 + 2 is not 4\nended with status 1"),
+        ("crashes_test.c::crashes", "ended by SIGABRT"),
+        ("hangs_test.c::hangs", "timed out"),
+        ("unit_test.cpp::Cart.Fails", "no luck"),
+        ("broken_test.c::broken", "no_such_name"),
+        ("lost_test.cpp::lost_tests_NOT_BUILT", "no_such_name"),
+        ("dies_test.cpp::Dies.Second", "ended by SIGABRT"),
+    )
+    signs = ("tests/stops_test.c::stops: exit() ended the program (in src/cart.c)",)
+    forging = project.forging_project()
+    forged = [f"tests/{n}_test.c" for n in project.PLAIN_FORGERIES] + [
+        f"tests/{n}_test.cpp" for n in project.GTEST_FORGERIES
+    ]
+
+    async def test_catch2(self, backend: Backend, tmp_path: Path) -> None:
+        report = await run_files(RUNNER, project.CATCH, tmp_path, backend)
+        ids = {name: {ident.removeprefix("tests/") for ident in ids} for name, ids in report.sets.items()}
+        assert ids == project.CATCH_OUTCOMES
+        assert "cases_test.cpp:5: Expression: 1 == 2" in report.errors["tests/cases_test.cpp::fails"]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.in_sandbox.go_tests import fill_cache
 from m3agent.tools.runners.base import Limits, Suite, Tree
 from m3agent.tools.runners.go import CACHE, Go
-from m3agent.tools.runners.run import run_suite
 from m3agent.tools.test_report import TestReport
 from tests.agent.repositories import write_files
-from tests.ecosystems import records
+from tests.ecosystems import records, table
+from tests.ecosystems.table import MakeSandbox, real
 
 GO = Go()
 SUITE = Suite("go")
-needs_go = pytest.mark.skipif(shutil.which("go", path="/usr/bin") is None, reason="/usr/bin/go is missing")
 
 
 def tree_of(*paths: str) -> Tree:
@@ -279,21 +275,14 @@ FILES = {
 
 
 async def run(
-    sandbox_of: Callable[..., Sandbox],
-    files: dict[str, str],
-    wanted: tuple[str, ...] = (),
-    root: str = "",
+    sandbox_of: MakeSandbox, files: dict[str, str], wanted: tuple[str, ...] = (), root: str = ""
 ) -> TestReport:
-    tree = Tree(files, lambda path: files[path].encode())
-    (suite,) = [suite for suite in GO.detect(tree) if suite.root == root]
-    async with sandbox_of(files, SandboxLimits(memory=2 << 30)) as sandbox:
-        return await run_suite(sandbox, GO, suite, tree, wanted, limits=Limits(240, 5))
+    limits = Limits(240, 5)
+    return await table.run(sandbox_of, GO, files, wanted, limits=limits, memory=2 << 30, root=root)
 
 
-@needs_go
-@pytest.mark.languages
-@pytest.mark.timeout(600)
-async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
+@real("go")
+async def test_every_kind(sandbox_of: MakeSandbox) -> None:
     report = await run(sandbox_of, FILES)
     assert set(report.passed) == {
         "cart_test.go::TestPasses",
@@ -366,10 +355,8 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         assert text in report.errors[ident], ident
 
 
-@needs_go
-@pytest.mark.languages
-@pytest.mark.timeout(600)
-async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox]) -> None:
+@real("go")
+async def test_parts_of_a_module_in_a_folder(sandbox_of: MakeSandbox) -> None:
     files = {f"tools/{path}": text for path, text in FILES.items()}
     wanted = ("tools/cart_test.go::TestPasses", "tools/tags", "tools/panics/panics_test.go::TestAfter")
     report = await run(sandbox_of, files, wanted, "tools")
@@ -383,10 +370,8 @@ async def test_parts_of_a_module_in_a_folder(sandbox_of: Callable[..., Sandbox])
     assert not report.red
 
 
-@needs_go
-@pytest.mark.languages
-@pytest.mark.timeout(600)
-async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[..., Sandbox]) -> None:
+@real("go")
+async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: MakeSandbox) -> None:
     test = 'package {0}\n\nimport (\n"testing"\n"{1}"\n)\n\nfunc TestOne(t *testing.T) {{ {2}.Total() }}\n'
     files = {
         "go.work": "go 1.19\n\nuse (\n./shop\n./tools\n)\n",
@@ -412,10 +397,8 @@ async def test_modules_of_a_workspace_and_vendored_modules(sandbox_of: Callable[
     assert (report.passed, report.red, report.complete) == (("a_test.go::TestOne",), set(), True)
 
 
-@needs_go
-@pytest.mark.languages
-@pytest.mark.timeout(600)
-async def test_a_module_that_cannot_be_read(sandbox_of: Callable[..., Sandbox]) -> None:
+@real("go")
+async def test_a_module_that_cannot_be_read(sandbox_of: MakeSandbox) -> None:
     report = await run(sandbox_of, {**FILES, "go.mod": "modul example.com/shop\n"})
     assert not report.complete
     assert not report.passed

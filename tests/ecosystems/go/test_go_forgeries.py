@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -12,11 +11,9 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.runners.base import Limits, Suite, Tree
 from m3agent.tools.runners.go import Go
 from m3agent.tools.runners.run import run_suite
+from tests.ecosystems.table import needs
 
-pytestmark = [
-    pytest.mark.languages,
-    pytest.mark.skipif(shutil.which("go", path="/usr/bin") is None, reason="/usr/bin/go is missing"),
-]
+pytestmark = [pytest.mark.languages, pytest.mark.timeout(600), needs("go", path="/usr/bin")]
 TEST = """\
 package shop
 
@@ -167,7 +164,6 @@ func init() {{
 FORGERIES["machine code of a method is replaced"] = 'import _ "testing"\n' + PATCHED_FAIL
 
 
-@pytest.mark.timeout(600)
 async def test_no_forgery_is_green(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {"go.mod": "module example.com/shop\n\ngo 1.16\n"}
     forgeries = {"an honest failure": WRONG, **FORGERIES}

@@ -9,7 +9,8 @@ import pytest
 
 from m3agent.tools.runners.base import Limits, Runner
 from m3agent.tools.runners.java import Gradle, Maven
-from tests.ecosystems.table import MakeSandbox, believed, needs, outcomes, run, successes
+from tests.ecosystems.records import outcomes
+from tests.ecosystems.table import MakeSandbox, believed, needs, run, successes
 
 DEBIAN = Path("/usr/share/maven-repo")
 PLUGINS = DEBIAN / "org/apache/maven/plugins"

@@ -44,11 +44,7 @@ class Projects:
     count: int = 0
 
     async def run(
-        self,
-        runner: str,
-        files: Mapping[str, str],
-        *wanted: str,
-        limits: Limits | None = None,
+        self, runner: str, files: Mapping[str, str], *wanted: str, limits: Limits | None = None
     ) -> TestReport:
         """Run the suite of a new project, and return its report with ids relative to the project."""
         if runner != "node-test" and not self.has_packages:

@@ -11,13 +11,7 @@ from tests.ecosystems.javascript.conftest import Projects
 
 pytestmark = [pytest.mark.languages, pytest.mark.asyncio(loop_scope="module")]
 
-SCRIPTS = {
-    "jest": "jest",
-    "vitest": "vitest run",
-    "mocha": "mocha",
-    "node-test": "node --test",
-    "ava": "ava",
-}
+SCRIPTS = {"jest": "jest", "vitest": "vitest run", "mocha": "mocha", "node-test": "node --test", "ava": "ava"}
 TESTS = {
     "jest": {
         "test/sum.test.js": "const { sum } = require('../product');\n"

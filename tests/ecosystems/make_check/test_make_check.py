@@ -1,13 +1,16 @@
-"""automake without a sandbox."""
+"""automake without a sandbox, and with the real toolchain in real ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.runners.automake import AutomakeRunner
 from m3agent.tools.runners.base import Unit
+from m3agent.tools.runners.other_builds import AutomakeRunner
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.ctest.project import PLAIN_FORGERIES
+from tests.ecosystems.make_check import project
 from tests.ecosystems.records import WORK, job_of, output_of, report_from
+from tests.ecosystems.sandbox_run import RealRuns
 
 RUNNER = AutomakeRunner()
 FILES = {
@@ -79,3 +82,11 @@ def test_test_without_a_step_did_not_end() -> None:
     report = report_from(RUNNER, JOB, {}, units(), ended=False)
     assert report.red == {"tests/a.c::a", "tests/b.sh::b.sh"}
     assert not report.complete
+
+
+class TestMakeCheck(RealRuns):
+    runner = RUNNER
+    every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "tests/"
+    errors = (("fails.c::fails", "no luck"), ("broken.c::broken", "no_such_name"))
+    signs = ("tests/stops.c::stops: exit() ended the program (in cart.c)",)
+    forging, forged = project.forging_project(), [f"tests/{name}_test.c" for name in PLAIN_FORGERIES]

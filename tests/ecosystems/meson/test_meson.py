@@ -1,11 +1,14 @@
-"""Meson without a sandbox."""
+"""Meson without a sandbox, and with the real toolchain in real ones."""
 
 from __future__ import annotations
 
 import json
 
-from m3agent.tools.runners.meson import MesonRunner
+from m3agent.tools.runners.other_builds import MesonRunner
+from tests.ecosystems.ctest.project import GTEST_FORGERIES, PLAIN_FORGERIES
+from tests.ecosystems.meson import project
 from tests.ecosystems.records import WORK, job_of, output_of
+from tests.ecosystems.sandbox_run import RealRuns
 
 RUNNER = MesonRunner()
 PROJECT = "project('a', 'c')\n"
@@ -61,3 +64,11 @@ def test_build_that_cannot_be_configured_is_one_red_unit() -> None:
     failed = {"configure": {"exit": 1, "output": "meson.build:1:0: ERROR: no\n"}}
     (unit,) = RUNNER.units(JOB, output_of(RUNNER.build(JOB), failed))
     assert (unit.name, unit.built) == ("meson.build", False)
+
+
+class TestMeson(RealRuns):
+    runner = RUNNER
+    every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "tests/"
+    signs = ("tests/stops_test.c::stops: exit() ended the program (in src/cart.c)",)
+    forging = project.forging_project()
+    forged = [f"tests/{n}_test.c" for n in PLAIN_FORGERIES] + [f"tests/{n}_test.cpp" for n in GTEST_FORGERIES]

@@ -26,6 +26,22 @@ done_testing;
     "t/absent.t": USE + "use Test::More skip_all => 'no database';\n",
     "t/old.t": "print qq(1..2\\nok 1\\nok 2 - named\\n);\n",
 }
+OUTCOMES = {
+    "passed": {
+        *(
+            "cart.t::adds",
+            "cart.t::adds #2",
+            "cart.t::test 4",
+            "dies.t::before",
+            "fine.t::one",
+            "fine.t::two",
+        ),
+        *("hangs.t::before", "old.t::named", "old.t::test 1", "stops.t::before"),
+    },
+    "failed": {"cart.t::fails", "cart.t::inside"},
+    "errored": {"broken.t", "dies.t", "hangs.t", "stops.t"},
+    "skipped": {"absent.t", "cart.t::test 6", "cart.t::to do"},
+}
 TEST = (
     USE
     + "use Test::More tests => 2;\nuse NAME;\nis(NAME::add(1, 2), 3, 'adds');\nis(NAME::add(2, 2), 4, 'adds more');\n"

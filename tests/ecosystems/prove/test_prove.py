@@ -1,12 +1,14 @@
-"""Perl's tests without a sandbox."""
+"""Perl's tests without a sandbox, and in real ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from m3agent.tools.runners.prove import ProveRunner
+from m3agent.tools.runners.tap_files import ProveRunner
 from m3agent.tools.test_report import TestReport
+from tests.ecosystems.prove import project
 from tests.ecosystems.records import WORK, job_of, report_from, tree_of
+from tests.ecosystems.sandbox_run import RealRuns
 
 RUNNER = ProveRunner()
 TEST = "use strict;\nuse Test::More tests => 2;\n"
@@ -66,3 +68,11 @@ def test_run_that_is_not_believed(output: str, events: str, exit_status: int) ->
 
 def test_hanging_file_is_red() -> None:
     assert read("1..2\nok 1 - one\n", timed_out=True).errors["t/a.t"] == "timed out"
+
+
+class TestProve(RealRuns):
+    runner = RUNNER
+    every_kind, outcomes, folder = project.EVERY_KIND, project.OUTCOMES, "t/"
+    errors = (("dies.t", "no luck"), ("cart.t::fails", "got: '3'"))
+    signs = ("t/old.t: it printed results that Test::Builder did not give",)
+    forging, forged = project.forging_project(), [f"t/{name}.t" for name in project.FORGERIES]

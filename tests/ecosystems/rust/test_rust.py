@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -13,12 +12,10 @@ from m3agent.tools.runners.run import run_suite
 from m3agent.tools.runners.rust import Cargo
 from m3agent.tools.test_report import TestReport
 from tests.ecosystems.records import tree_of
+from tests.ecosystems.table import real
 
 CARGO = Cargo()
 SUITE = Suite("cargo")
-needs_cargo = pytest.mark.skipif(
-    shutil.which("cargo", path="/usr/bin") is None, reason="/usr/bin/cargo is missing"
-)
 PACKAGE = '[package]\nname = "{0}"\nversion = "0.1.0"\nedition = "{1}"\n'
 
 
@@ -266,9 +263,7 @@ async def run(
         return report
 
 
-@needs_cargo
-@pytest.mark.languages
-@pytest.mark.timeout(600)
+@real("cargo")
 async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, FILES)
     assert set(report.passed) == {
@@ -319,9 +314,7 @@ async def test_every_kind(sandbox_of: Callable[..., Sandbox]) -> None:
         assert text in report.errors[ident], ident
 
 
-@needs_cargo
-@pytest.mark.languages
-@pytest.mark.timeout(600)
+@real("cargo")
 async def test_parts_of_a_workspace_in_a_folder(sandbox_of: Callable[..., Sandbox]) -> None:
     files = {f"rust/{path}": text for path, text in FILES.items()}
     wanted = ("rust/src/cart.rs::cart::tests::passes", "rust/old/src/lib.rs")
@@ -332,9 +325,7 @@ async def test_parts_of_a_workspace_in_a_folder(sandbox_of: Callable[..., Sandbo
     assert report.complete
 
 
-@needs_cargo
-@pytest.mark.languages
-@pytest.mark.timeout(600)
+@real("cargo")
 async def test_a_workspace_that_cannot_be_read(sandbox_of: Callable[..., Sandbox]) -> None:
     report = await run(sandbox_of, {**FILES, "old/Cargo.toml": '[package]\nname = "old"\nedition = "1"\n'})
     assert not report.complete

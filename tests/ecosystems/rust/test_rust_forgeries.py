@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 
 import pytest
@@ -11,12 +10,9 @@ from m3agent.sandbox.backends.sandbox import Sandbox, SandboxLimits
 from m3agent.tools.runners.base import Limits, Suite, Tree
 from m3agent.tools.runners.run import run_suite
 from m3agent.tools.runners.rust import Cargo
+from tests.ecosystems.table import needs
 
-pytestmark = [
-    pytest.mark.languages,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(shutil.which("cargo", path="/usr/bin") is None, reason="/usr/bin/cargo is missing"),
-]
+pytestmark = [pytest.mark.languages, pytest.mark.timeout(600), needs("cargo", path="/usr/bin")]
 TEST = """\
 #[test]
 fn first() {}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.tools.runners.rust_source import split_inline_tests, with_tests_of
+from m3agent.tools.runners.rust_source import with_tests_of
 
 NOISE = [
     "",
@@ -79,6 +79,12 @@ def sources(draw: st.DrawFn) -> tuple[str, list[str], list[str]]:
     return text, code, tests
 
 
+def split_inline_tests(text: str) -> tuple[str, str] | None:
+    """Return a file's code and its tests."""
+    code, tests = with_tests_of("", text), with_tests_of(text, "")
+    return None if code is None or tests is None else (code, tests.removeprefix("\n\n"))
+
+
 def squeezed(text: str) -> str:
     return "".join(text.split())
 
@@ -135,7 +141,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     ],
 )
 def test_a_file_without_an_end_is_refused(text: str) -> None:
-    assert split_inline_tests(text) is None
     assert with_tests_of("", text) is None
     assert with_tests_of(text, "") is None
 

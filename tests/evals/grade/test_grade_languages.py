@@ -20,10 +20,8 @@ from m3agent.evals.grade.strict import TestRun, run_of
 from m3agent.evals.grade.trees import Trees, grading_trees
 from m3agent.evals.grade.validate import HARMLESS
 from m3agent.sandbox.store.git import TreeStore
-from m3agent.tools.failure_reason import exception_line
 from m3agent.tools.runners.base import Tree
-from m3agent.tools.tampering import Signs
-from m3agent.tools.test_report import EMPTY
+from m3agent.tools.test_report import EMPTY, Signs, exception_line
 from tests.agent.repositories import write_files
 from tests.evals.calc_instance import diff, small_instance
 

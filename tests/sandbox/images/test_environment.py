@@ -28,7 +28,7 @@ from m3agent.sandbox.images.environment import find_environment, image_of_tree
 from m3agent.sandbox.images.kept import REPOSITORY, touch
 from m3agent.sandbox.images.prune import environment_images, is_orphan, prune
 from m3agent.sandbox.store.workspace import Workspace
-from m3agent.tools.run_tests import run_in_sandbox
+from m3agent.tools.run_tests import Selection, run_in_sandbox
 from tests.conftest import docker_here, later
 from tests.sandbox.images.reach import WorkspaceOf, sandbox_from, yes
 from tests.servers.packages import PackageIndex, nosy_source, wheel
@@ -151,7 +151,7 @@ async def test_the_repositorys_own_way_to_run_tests(
     image = await find_environment(workspace, tmp_path, said.append)
     async with sandbox_from(image, workspace) as sandbox:
         for targets in ([], ["."]):
-            report = await run_in_sandbox(sandbox, *targets)
+            report = await run_in_sandbox(sandbox, Selection(targets))
             assert (report.passed, report.red) == (("lib/own.py::own.one",), set()), report.output
         assert (await sandbox.exec(["python3", "-c", "import own"])).exit == 0
 

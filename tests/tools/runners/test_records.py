@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.tools.runners.base import Command, Output, Result, Suite
-from m3agent.tools.runners.records import MISSING, PASSED, ident_of, path_of, read_records
+from m3agent.tools.runners.base import Command, Output, Result, Suite, ident_of
+from m3agent.tools.runners.records import MISSING, PASSED, path_of, read_records
 from tests.ecosystems.records import KEY, signed
 
 SUITE = Suite("jest", "web")

@@ -25,8 +25,7 @@ from m3agent.tools.runners.base import (
 )
 from m3agent.tools.runners.run import NO_REPORT, NOT_ENDED, report_of, run_suite
 from m3agent.tools.runners.suites import tree_files
-from m3agent.tools.tampering import Signs
-from m3agent.tools.test_report import TestReport
+from m3agent.tools.test_report import Signs, TestReport
 
 COMMAND = Command(("run",), report="/tmp/report")
 DONE = Output(COMMAND, 0, b"")
@@ -126,7 +125,6 @@ class Shell(Runner):
                 report=report,
                 key_file=key,
                 seconds=job.limits.per_test,
-                unit=unit.name,
             )
             for unit in units
             if unit.built and (not job.targets or unit.name in job.targets)
@@ -136,13 +134,15 @@ class Shell(Runner):
         reading = Reading(ended=True)
         for output in outputs:
             key, *said = output.report.decode().splitlines()
+            unit = output.command.env["UNIT"]
+            reading.planned.add(unit)
             assert key == output.key.hex()
             for line in said:
                 if line == "end":
-                    reading.reported.add(output.command.unit)
+                    reading.reported.add(unit)
                 else:
                     name, outcome = line.split()
-                    reading.results.append(Result(f"{output.command.unit}::{name}", outcome))  # type: ignore[arg-type]
+                    reading.results.append(Result(f"{unit}::{name}", outcome))  # type: ignore[arg-type]
         return reading
 
 

@@ -210,13 +210,7 @@ def test_files_that_can_hold_tests() -> None:
     assert [
         files.has_tests(path)
         for path in ("tests/test_a.py", "tests/data.py", "tests/a.json", "tests/a.js", "a.js")
-    ] == [
-        True,
-        False,
-        False,
-        True,
-        False,
-    ]
+    ] == [True, False, False, True, False]
 
 
 def test_what_runs_show_holds_for_all_trees_of_a_store(tmp_path: Path) -> None:

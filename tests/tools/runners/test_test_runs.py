@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 
 from m3agent.sandbox.store.workspace import Workspace
+from m3agent.tools.run_tests import EVERYTHING, Selection, part_of, run_tests
 from m3agent.tools.runners import suites
 from m3agent.tools.runners.base import Suite
 from m3agent.tools.runners.python import PYTEST, Pytest
 from m3agent.tools.runners.suites import tree_files
-from m3agent.tools.selection import EVERYTHING, Selection
 from m3agent.tools.test_report import EMPTY, TestReport, ids_by_outcome, joined
-from m3agent.tools.test_runs import part_of, run_tests
 from tests.fakes.machine import memory_sandbox
 from tests.tools.runners.test_runner_suites import Lua
 
@@ -25,7 +24,7 @@ ALL = [ROOT, API, WEB]
 @pytest.fixture(autouse=True)
 def two_runners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suites, "RUNNERS", {PYTEST: Pytest(), "lua": Lua()})
-    monkeypatch.setattr("m3agent.tools.test_runs.RUNNERS", suites.RUNNERS)
+    monkeypatch.setattr("m3agent.tools.run_tests.RUNNERS", suites.RUNNERS)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +68,7 @@ def test_results_of_a_selection() -> None:
     chosen = Selection(only=["a.js::group", "b.js"], skip=["a.js::group > slow"], ignore=["c.js"])
     assert [
         chosen.has(ident) for ident in ("a.js::group", "a.js::group[1]", "b.js::x", "a.js::other", "c.js::x")
-    ] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    ] == [True, True, True, False, False]
     assert EVERYTHING.has("c.js::x")
     assert not Selection(skip=["a.js::group"]).has("a.js::group")
 
@@ -90,7 +83,7 @@ async def test_a_suite_that_cannot_run_does_not_make_the_others_incomplete(
     async def run_suite(_: object, __: object, suite: Suite, *___: object, **____: object) -> TestReport:
         return results[suite.root]
 
-    monkeypatch.setattr("m3agent.tools.test_runs.run_suite", run_suite)
+    monkeypatch.setattr("m3agent.tools.run_tests.run_suite", run_suite)
     workspace = workspace_of({"a_spec.lua": ""})
     tree = tree_files(workspace.store, workspace.base)
     sandbox = memory_sandbox(workspace)

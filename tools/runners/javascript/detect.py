@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import posixpath
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from m3agent.tools.runners.base import Suite, Tree, is_within, words_of
@@ -18,13 +21,10 @@ OTHER_PROJECTS = words_of(
     "example examples fixture __fixtures__ template templates demo demos playground test tests __tests__ spec"
 )
 """Manifests in these folders are examples or data of tests."""
-PROGRAMS = {"jest": "jest", "vitest": "vitest", "mocha": "mocha", "_mocha": "mocha", "ava": "ava"}
-CONFIGURATIONS = {
-    "jest": "jest.config.",
-    "vitest": "vitest.config.",
-    "mocha": ".mocharc",
-    "ava": "ava.config.",
-}
+ROWS: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("runners.toml").read_text("utf-8")
+)
+PROGRAMS = {program: name for name, row in ROWS.items() for program in row["programs"].split()}
 _WRAPPERS = frozenset(
     {"nyc", "c8", "cross-env", "cross-env-shell", "dotenv", "env", "npx", "pnpx", "bunx", "exec", "x", "--"}
 )
@@ -66,13 +66,13 @@ def find_suites(tree: Tree, runner: str) -> list[Suite]:
     return list(suites.values())
 
 
-def calls_of(script: str, scripts: Mapping[str, Any]) -> list[Call]:
+def calls_of(script: Any, scripts: Mapping[str, Any]) -> list[Call]:
     """Return the calls of test runners in a script, through the other scripts that it runs."""
     return list(_calls(script, scripts, []))
 
 
-def _calls(script: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
-    if script in seen or len(seen) >= _MOST_CALLS:
+def _calls(script: Any, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
+    if not isinstance(script, str) or script in seen or len(seen) >= _MOST_CALLS:
         return
     seen.append(script)
     exported: dict[str, str] = {}
@@ -158,8 +158,7 @@ def _script_name(words: Sequence[str], scripts: Mapping[str, Any]) -> str:
 def _called(name: str, scripts: Mapping[str, Any], seen: list[str]) -> Iterator[Call]:
     pattern = name.replace("*", "")
     for script_name, script in scripts.items():
-        matches = script_name == name or ("*" in name and script_name.startswith(pattern))
-        if matches and isinstance(script, str):
+        if script_name == name or ("*" in name and script_name.startswith(pattern)):
             yield from _calls(script, scripts, seen)
 
 
@@ -178,49 +177,38 @@ _WITH_VALUE = words_of("-r --require --import --loader --experimental-loader -C 
 
 def _node_arguments(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return node's own options and the files among the arguments of `node --test`."""
-    options: list[str] = []
-    files: list[str] = []
-    at = 0
-    while at < len(words):
-        word = words[at]
-        if word in _WITH_VALUE and at + 1 < len(words):
-            options += words[at : at + 2]
-            at += 1
-        elif not word.startswith("-"):
-            files.append(word)
-        elif not word.startswith(("--test", "--watch", "--experimental-test-coverage")):
-            options.append(word)
-        at += 1
-    return tuple(options), tuple(files)
+    ours = ("--test", "--watch", "--experimental-test-coverage")
+    is_value = [before in _WITH_VALUE for before in ("", *words)]
+    files = [not (value or word.startswith("-")) for word, value in zip(words, is_value, strict=False)]
+    options = (
+        word for word, file in zip(words, files, strict=True) if not file and not word.startswith(ours)
+    )
+    return tuple(options), tuple(itertools.compress(words, files))
 
 
 def _call_of(tree: Tree, folder: str, runner: str) -> tuple[Call | None, str]:
-    """Return a package's call of a runner, and the evidence for it."""
+    """Return a package's call of a runner, and the evidence for it. What first names runners decides."""
     path = posixpath.join(folder, "package.json")
     manifest = tree.json(path)
     scripts = table_of(manifest, "scripts")
+    is_workspace = bool(
+        member_patterns(tree, folder)
+    )  # it may have scripts and dependencies for its packages
     names = ["test"]
-    if "test" not in scripts or not member_patterns(
-        tree, folder
-    ):  # a workspace's root may have scripts for its packages
+    if "test" not in scripts or not is_workspace:
         names += sorted(
             name for name in scripts if name.startswith(("test:", "test-", "unit", "jest", "mocha"))
         )
     for name in names:
-        script = scripts.get(name)
-        calls = calls_of(script, scripts) if isinstance(script, str) else []
-        for call in calls:
-            if call.runner == runner:
-                return call, f"scripts.{name} in {path}"
-        if calls:
-            return None, ""  # the scripts name another runner
-    own = {**table_of(manifest, "devDependencies"), **table_of(manifest, "dependencies")}
-    known = [name for name in CONFIGURATIONS if name in own]
-    if known and not member_patterns(tree, folder):  # a workspace's root often has them for its packages
-        return (Call(runner), f"devDependencies in {path}") if known[0] == runner else (None, "")
-    start = posixpath.join(folder, CONFIGURATIONS.get(runner, "\0"))
-    configuration = sorted(name for name in tree.paths if name.startswith(start))
-    return (Call(runner), configuration[0]) if configuration else (None, "")
+        if calls := calls_of(scripts.get(name), scripts):
+            return next((call for call in calls if call.runner == runner), None), f"scripts.{name} in {path}"
+    own = table_of(manifest, "devDependencies").keys() | table_of(manifest, "dependencies").keys()
+    known = [name for name in ROWS if name in own]
+    if known and not is_workspace:
+        return (Call(runner) if known[0] == runner else None), f"devDependencies in {path}"
+    start = posixpath.join(folder, ROWS[runner]["configuration"]) if runner in ROWS else "\0"
+    configuration = min((name for name in tree.paths if name.startswith(start)), default="")
+    return (Call(runner) if configuration else None), configuration
 
 
 def _options(tree: Tree, folder: str, call: Call) -> dict[str, str]:

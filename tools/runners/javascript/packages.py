@@ -1,15 +1,45 @@
-"""Find a suite's package manager, and say how it installs the packages."""
+"""What the manifests of JavaScript say: how packages are installed, and which settings and files decide how tests run."""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from m3agent.tools.runners.base import Preparation, Suite, Tree, above, is_within
 from m3agent.util.member_patterns import is_member
 
+MANIFEST = "package.json"
+RESTORED = (
+    *(
+        "scripts",
+        "type",
+        "imports",
+        "workspaces",
+        "devDependencies",
+        "packageManager",
+        "overrides",
+        "resolutions",
+    ),
+    *("pnpm", "config", "jest", "vitest", "mocha", "ava", "nyc", "c8", "babel", "swc", "ts-node"),
+)
+"""Keys of a package.json that tools of tests read. A patch may change all others, such as `dependencies`, `exports` and `version`."""
+_DEPENDENCIES = ("dependencies", "optionalDependencies", "peerDependencies")
+SECTIONS = ("jest", "mocha", "ava", "vitest")
+"""Keys of a package.json under which runners have their settings."""
+_CONFIGURATION = re.compile(r"(?:jest|vitest|vite|mocha|ava)[\w.-]*\.(?:[cm]?[jt]s|json)|\.mocharc(?:\.\w+)?")
+_NAMED = re.compile(
+    r"""\b(?:setupFiles(?:AfterEnv)?|globalSetup|globalTeardown|testEnvironment|snapshotSerializers|require|file)["']?\s*:\s*"""
+    r"""(\[[^\]]*\]|["'][^"'\n]+["'])"""
+)
+"""A key of jest, vitest, mocha or ava whose values are files, with its values."""
+_OPTION = re.compile(r"(?:^|\s)(?:-r|--require|--import|--file|--setupFiles|--globalSetup)[= ]\s*([^\s\"']+)")
+"""An option of a runner whose value is a file."""
+_TEXT = re.compile(r"""["']([^"'\n]+)["']""")
+_ENDS = ("", ".js", ".cjs", ".mjs", ".ts", ".tsx", ".mts", ".cts", "/index.js", "/index.ts")
+"""Ends of a path that a configuration may leave out."""
 LOCKS = {
     "package-lock.json": "npm",
     "npm-shrinkwrap.json": "npm",
@@ -35,10 +65,12 @@ _LINK = re.compile(r"(?:file|link|portal):((?!/).*)")
 
 def member_patterns(tree: Tree, root: str) -> list[str]:
     """Return the patterns of a workspace's packages, relative to its root; empty if it is no workspace."""
-    found = tree.json(posixpath.join(root, "package.json")).get("workspaces")
-    if isinstance(found, dict):
-        found = found.get("packages")
-    patterns = [entry for entry in found if isinstance(entry, str)] if isinstance(found, list) else []
+    workspaces = tree.json(posixpath.join(root, MANIFEST)).get("workspaces")
+    if isinstance(workspaces, dict):
+        workspaces = workspaces.get("packages")
+    patterns = (
+        [entry for entry in workspaces if isinstance(entry, str)] if isinstance(workspaces, list) else []
+    )
     # The list of packages in pnpm-workspace.yaml: lines that begin with a hyphen, below `packages:`.
     text = tree.text(posixpath.join(root, "pnpm-workspace.yaml"))
     block = re.search(r"^packages:[ \t]*\n((?:[ \t]*(?:-.*|#.*)?\n)*)", text + "\n", re.MULTILINE)
@@ -61,7 +93,7 @@ def workspace_of(tree: Tree, folder: str) -> str:
 def manager_of(tree: Tree, folder: str) -> str:
     """Return the package manager of a folder, with the version that the repository names: `npm`, `pnpm@9.1.0`."""
     root = workspace_of(tree, folder)
-    named = str(tree.json(posixpath.join(root, "package.json")).get("packageManager", ""))
+    named = str(tree.json(posixpath.join(root, MANIFEST)).get("packageManager", ""))
     match = re.fullmatch(r"(npm|pnpm|yarn|bun)@(\d+\.\d+\.\d+)([-+].*)?", named)
     if match:
         return f"{match[1]}@{match[2]}"
@@ -76,23 +108,23 @@ def preparation(suite: Suite, tree: Tree) -> Preparation:
         lock for lock, name in LOCKS.items() if name == manager != "bun" and _in(root, lock) in tree.paths
     ]
     command, notices = _install(manager, version, tree, root, locks)
-    members = [_in(root, "package.json")]
+    members = [_in(root, MANIFEST)]
     patterns = member_patterns(tree, root)
-    for path in tree.named("package.json"):
+    for path in tree.named(MANIFEST):
         inner = posixpath.dirname(path)[len(root) :].lstrip("/")
         if is_within(path, root) and is_member(patterns, inner):
             members.append(path)
     for path in members:  # it grows
-        named = {_in(folder, "package.json") for folder in _linked(tree, path)}
+        named = {_in(folder, MANIFEST) for folder in _linked(tree, path)}
         members += sorted((named & tree.paths).difference(members))
     others = [_in(root, name) for name in (*locks, *_SETTINGS)]
-    inputs = [path for path in dict.fromkeys([*members, *others]) if path in tree.paths]
+    inputs = tree.present(*dict.fromkeys([*members, *others]))
     keep = [posixpath.relpath(_in(posixpath.dirname(path), "node_modules"), root or ".") for path in members]
     return Preparation(
         root=root,
         system_packages=("nodejs", "npm"),
         commands=(command,),
-        inputs=tuple(inputs),
+        inputs=inputs,
         keep=tuple(dict.fromkeys(keep)),
         env={"CI": "1", "npm_config_update_notifier": "false"},
         notices=tuple(notices),
@@ -149,9 +181,72 @@ def _linked(tree: Tree, manifest: str) -> set[str]:
 
 def table_of(manifest: Mapping[str, Any], key: str) -> dict[str, Any]:
     """Return a table of a package.json; empty if the file has no such table."""
-    found = manifest.get(key)
-    return found if isinstance(found, dict) else {}
+    table = manifest.get(key)
+    return table if isinstance(table, dict) else {}
 
 
 def _in(folder: str, name: str) -> str:
     return posixpath.join(folder, name)
+
+
+def restored_manifest(base_text: str, patched_text: str) -> str:
+    """Return the patched package.json with the base's settings of tests.
+
+    A package that is a development dependency in the base cannot move to another kind of dependencies: that would replace
+    the test runner. If one of the texts is no JSON object, the patched text is returned: a broken manifest shows in the run.
+    """
+    base, patched = _object(base_text), _object(patched_text)
+    if base is None or patched is None:
+        return patched_text
+    settings = {key: base[key] for key in RESTORED if key in base}
+    restored = {
+        **{key: value for key, value in patched.items() if key not in RESTORED or key in base},
+        **settings,
+    }
+    developed = _names(base.get("devDependencies"))
+    for kind in _DEPENDENCIES:
+        before, after = _names(base.get(kind)), restored.get(kind)
+        if isinstance(after, dict):
+            restored[kind] = {
+                name: wanted for name, wanted in after.items() if name in before or name not in developed
+            }
+    if restored == patched:
+        return patched_text
+    indent = re.search(r"^([ \t]+)\S", patched_text, re.MULTILINE)
+    text = json.dumps(restored, indent=indent[1] if indent else 2, ensure_ascii=False)
+    return text + "\n" * patched_text.endswith("\n")
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _names(given: object) -> set[str]:
+    return set(given) if isinstance(given, dict) else set()
+
+
+def set_up_files(tree: Tree) -> set[str]:
+    """Return the paths of the set-up files of a tree."""
+    found = set[str]()
+    for path in tree.paths:
+        folder, name = posixpath.split(path)
+        if name == MANIFEST or _CONFIGURATION.fullmatch(name):
+            for value in _values(tree, path, name):
+                named = posixpath.normpath(posixpath.join(folder, value.replace("<rootDir>", ".")))
+                found |= {named + end for end in _ENDS}
+    return found & tree.paths
+
+
+def _values(tree: Tree, path: str, name: str) -> Iterator[str]:
+    text = tree.text(path)
+    if name == MANIFEST:
+        manifest = tree.json(path)
+        for script in table_of(manifest, "scripts").values():
+            yield from _OPTION.findall(str(script))
+        text = json.dumps({section: manifest.get(section) for section in SECTIONS})
+    for values in _NAMED.findall(text):
+        yield from _TEXT.findall(values)

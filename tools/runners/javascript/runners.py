@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 from m3agent.tools.runners.base import (
     Command,
@@ -27,38 +26,31 @@ from m3agent.tools.runners.base import (
     is_within,
     place_of,
 )
-from m3agent.tools.runners.javascript.detect import find_suites
-from m3agent.tools.runners.javascript.manifest import restored_manifest
-from m3agent.tools.runners.javascript.packages import preparation
-from m3agent.tools.runners.javascript.set_up import set_up_files
-from m3agent.tools.runners.path_rules import JS, JS_NAMES, is_code
+from m3agent.tools.runners.javascript.detect import ROWS, find_suites
+from m3agent.tools.runners.javascript.packages import preparation, restored_manifest, set_up_files
+from m3agent.tools.runners.path_rules import JS, RULES, is_code
 from m3agent.tools.runners.records import read_records
 
-Dropped = Mapping[str, bool]
-"""Options that a suite's own arguments lose, and whether a value follows."""
 _MISSING = re.compile(rb"^m3agent: (the package [\w@/.-]+ is not installed in node_modules)$", re.MULTILINE)
 
 
-def _dropped(alone: str, with_value: str) -> Dropped:
-    """Return the options that would change the report of any runner, and those of one runner."""
-    every = "--watch --watchAll -w --bail -b --coverage --verbose --silent --passWithNoTests -u --update"
-    reporters = "--reporter -R --reporters"
-    rows = ((every, False), (reporters, True), (alone, False), (with_value, True))
-    return {option: value for options, value in rows for option in options.split()}
+_EVERY = "--watch --watchAll -w --bail -b --coverage --verbose --silent --passWithNoTests -u --update"
+_REPORTERS = "--reporter -R --reporters"
+"""Options that would change the report of any runner; of reporters, a value follows."""
 
 
 class JavaScriptRunner(Runner):
-    """What the runners of the ecosystem share."""
+    """What the runners of the ecosystem share; `runners.toml` says what differs."""
 
     language = "JavaScript or TypeScript"
-    dropped: ClassVar[Dropped] = _dropped("", "")
-    """Options of the suite's script that would change the report."""
-    time_limit: ClassVar[str] = ""
-    """The option of a test's time limit, with `{}` for milliseconds; empty if there is another way."""
-    needs_names: ClassVar[bool] = False
-    """Whether only files with the name of a test are tests."""
-    before_files: ClassVar[tuple[str, ...]] = ()
-    """Options before files that are to run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._row = ROWS.get(name, {})
+        self._dropped = dict.fromkeys(f"{_EVERY} {self._row.get('dropped', '')}".split(), False)
+        self._dropped |= dict.fromkeys(
+            f"{_REPORTERS} {self._row.get('dropped_with_value', '')}".split(), True
+        )
 
     def detect(self, tree: Tree) -> list[Suite]:
         """Return the suites whose scripts, dependencies or configuration name this runner."""
@@ -93,19 +85,19 @@ class JavaScriptRunner(Runner):
             if not is_within(path, suite.root):
                 continue  # another suite's
             if self.is_target(path):
-                found = [path] if path in tree.paths else []
+                files = [path] if path in tree.paths else []
             else:
                 inside = (name for name in tree.paths if name.startswith(f"{path}/"))
-                found = sorted(filter(self.is_target, inside))
-                if not found:
+                files = sorted(filter(self.is_target, inside))
+                if not files:
                     return ()
-            targets += found
+            targets += files
         return tuple(dict.fromkeys(map(suite.within, targets)))
 
     def is_target(self, path: str) -> bool:
         """Return whether the runner can run a file by itself."""
-        named = re.search(rf"(^|/)__tests__/|{JS_NAMES}", path)
-        return is_code(path) and bool(named if self.needs_names else JS.is_test(path))
+        named = "/__tests__/" in f"/{path}" or RULES["js-names"].is_test(path)
+        return is_code(path) and (named if self._row.get("needs_names") else JS.is_test(path))
 
     def commands(self, job: Job, units: Sequence[Unit]) -> list[Command]:
         """Return the one command that runs the targets."""
@@ -123,7 +115,7 @@ class JavaScriptRunner(Runner):
         return [
             Command(
                 ("node", *node, f"{folder}/run.cjs", json.dumps(settings), *arguments),
-                cwd=suite.root or ".",
+                cwd=suite.root,
                 env=_table(suite, "env"),
                 files={f"{folder}/{name}": content for name, content in _programs().items()},
                 report=report,
@@ -137,10 +129,10 @@ class JavaScriptRunner(Runner):
 
     def arguments(self, suite: Suite, targets: Sequence[str], limits: Limits) -> list[str]:
         """Return the runner's arguments."""
-        own = kept(_list(suite, "args"), self.dropped)
-        limit = self.time_limit.format(int(limits.per_test * 1000))
-        start = [limit] if limit else []
-        return [*start, *options_of(own), *self.before_files, *targets] if targets else [*start, *own]
+        own = kept(_list(suite, "args"), self._dropped)
+        limit = self._row["time_limit"].format(int(limits.per_test * 1000))
+        chosen = [*options_of(own), *self._row.get("before_files", ()), *targets] if targets else own
+        return [limit, *chosen]
 
     def read(self, job: Job, units: Sequence[Unit], outputs: Sequence[Output]) -> Reading:
         """Read the records."""
@@ -152,51 +144,8 @@ class JavaScriptRunner(Runner):
         return reading
 
 
-class Jest(JavaScriptRunner):
-    """jest. Its time limit is that of asynchronous tests. It takes words for patterns, unless an option says that they are paths."""
-
-    name = "jest"
-    needs_names = True
-    before_files = ("--runTestsByPath",)
-    time_limit = "--testTimeout={}"
-    dropped = _dropped(
-        "-i --runInBand --detectOpenHandles --ci --json --updateSnapshot --collectCoverage",
-        "-w --maxWorkers --outputFile --testRunner --testTimeout --workerIdleMemoryLimit",
-    )
-
-
-class Vitest(JavaScriptRunner):
-    """vitest."""
-
-    name = "vitest"
-    needs_names = True
-    time_limit = "--testTimeout={}"
-    dropped = _dropped("run watch dev --run --ui", "--testTimeout --outputFile")
-
-
-class Mocha(JavaScriptRunner):
-    """mocha. A specification in `.mocharc` always runs as well, because mocha adds files to it."""
-
-    name = "mocha"
-    time_limit = "--timeout={}"
-    dropped = _dropped(
-        "-p --parallel -c --color --colors",
-        "-O --reporter-option --reporter-options -j --jobs -t --timeout",
-    )
-
-
-class Ava(JavaScriptRunner):
-    """ava. Its time limit is the time without any new result."""
-
-    name = "ava"
-    time_limit = "--timeout={}ms"
-    dropped = _dropped("--tap -t --fail-fast -v --update-snapshots --no-worker-threads", "--timeout -T")
-
-
 class NodeTest(JavaScriptRunner):
     """`node --test`. The files are those that node itself would run, or those of the script."""
-
-    name = "node-test"
 
     def settings(self, suite: Suite, tree: Tree, targets: Sequence[str]) -> dict[str, object]:
         """Return the files, and node's options for each of them."""
@@ -207,24 +156,14 @@ class NodeTest(JavaScriptRunner):
         return []
 
     def _files(self, suite: Suite, tree: Tree) -> list[str]:
-        start = f"{suite.root}/" if suite.root else ""
-        inner = sorted(
-            path.removeprefix(start)
-            for path in tree.paths
-            if path.startswith(start) and "node_modules/" not in path
-        )
-        patterns = _list(suite, "args")
-        if not patterns:
-            return [path for path in inner if _NODE_DEFAULT.search(path)]
-        found: list[str] = []
+        paths = map(suite.within, tree.below(suite.root, ""))
+        inner = [path for path in paths if "node_modules/" not in path]
+        patterns = [pattern.removeprefix("./").rstrip("/") for pattern in _list(suite, "args")]
+        files = list[str]()
         for pattern in patterns:
-            name = pattern.removeprefix("./").rstrip("/")
-            if any(path.startswith(f"{name}/") for path in inner):
-                found += [path for path in inner if path.startswith(f"{name}/") and is_code(path)]
-            else:
-                matches = glob_pattern(name)
-                found += [path for path in inner if matches.fullmatch(path)]
-        return list(dict.fromkeys(found))
+            below = [path for path in inner if path.startswith(f"{pattern}/")]
+            files += filter(is_code, below) if below else filter(glob_pattern(pattern).fullmatch, inner)
+        return list(dict.fromkeys(files)) if patterns else list(filter(_NODE_DEFAULT.search, inner))
 
 
 _NODE_DEFAULT = re.compile(r"(^|/)(test/.*|test-[^/]*|test|[^/]*[._-]test)\.[cm]?[jt]s$")
@@ -233,15 +172,7 @@ _NODE_DEFAULT = re.compile(r"(^|/)(test/.*|test-[^/]*|test|[^/]*[._-]test)\.[cm]
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a pattern of a shell: `*`, `?`, `**`, `[a-z]`, `{a,b}`."""
-    pieces = {
-        "**/": "(?:.*/)?",
-        "**": ".*",
-        "*": "[^/]*",
-        "?": "[^/]",
-        "{": "(?:",
-        "}": ")",
-        ",": "|",
-    }
+    pieces = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
     parts = re.findall(r"\*\*/|\[[^]]+\]|\*\*|[*?{},]|[^*?{},[]+|\[", pattern)
     depth = 0
     text = ""
@@ -259,9 +190,9 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
         return re.compile(re.escape(pattern))
 
 
-def kept(words: Sequence[str], dropped: Dropped) -> list[str]:
-    """Return the arguments of a script without some options and their values."""
-    found: list[str] = []
+def kept(words: Sequence[str], dropped: Mapping[str, bool]) -> list[str]:
+    """Return the arguments of a script without some options, and their values where one follows."""
+    words_left: list[str] = []
     skip = False
     for word in words:
         name, equals, _ = word.partition("=")
@@ -271,20 +202,20 @@ def kept(words: Sequence[str], dropped: Dropped) -> list[str]:
             skip = dropped.get(name, False) and not equals
         else:
             skip = False
-            found.append(word)
-    return found
+            words_left.append(word)
+    return words_left
 
 
 def options_of(words: Sequence[str]) -> list[str]:
     """Return the options of an argument list with their values, without files and patterns."""
-    found: list[str] = []
+    options: list[str] = []
     option = ""  # the word before, if it may have a value
     for word in words:
         is_value = option in _WITH_FILE or (bool(option) and not _FILE_LIKE.search(word))
         if word.startswith("-") or is_value:
-            found.append(word)
+            options.append(word)
         option = word if word.startswith("-") and "=" not in word else ""
-    return found
+    return options
 
 
 _FILE_LIKE = re.compile(r"[*{]|\.[cm]?[jt]sx?$|^(test|tests|spec)/?$")
@@ -309,6 +240,8 @@ def _programs() -> Mapping[str, bytes]:
 
 
 JAVASCRIPT: Mapping[str, Runner] = {
-    runner.name: runner for runner in (Jest(), Vitest(), Mocha(), NodeTest(), Ava())
+    **{name: JavaScriptRunner(name) for name in ("jest", "vitest", "mocha")},
+    "node-test": NodeTest("node-test"),
+    "ava": JavaScriptRunner("ava"),
 }
 """The runners of the ecosystem by name."""

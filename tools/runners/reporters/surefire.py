@@ -9,16 +9,18 @@ Arguments: report, key file, file with the poms of modules with tests, file with
 from __future__ import annotations
 
 import glob
-import hashlib
-import hmac
-import json
+import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from typing import Any, Callable
+from typing import Callable
 from xml.etree import ElementTree
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # -I leaves it out
+
+from m3agent.tools.in_sandbox.record_writer import RecordWriter
 
 LAUNCHER = "org.codehaus.plexus.classworlds.launcher.Launcher"
 M2_CONF = """main is org.apache.maven.cli.MavenCli from plexus.core
@@ -41,6 +43,8 @@ CRASHES = (
 )
 CORRUPTED = "Corrupted STDOUT by directly writing to native stream"
 MOST_TEXT = 20000
+OUTCOMES = (("error", "error", 2), ("failure", "failed", 1), ("skipped", "skipped", 3))
+"""Elements of a report, their outcomes, and the place of their number in the log; the first one counts."""
 LIBRARIES = (
     "org/junit",
     "junit/framework",
@@ -52,37 +56,52 @@ LIBRARIES = (
 """Packages of which a project's own classes would take precedence over those of the test libraries."""
 
 
+class Log:
+    """What Maven's own process prints."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.printed: dict[str, list[tuple[int, ...]]] = {}
+        self.goals: set[str] = set()
+        self.errors: list[str] = []
+        self.signs: set[str] = set()
+        self.crashed = self.ended = False
+
+    def add(self, line: str) -> None:
+        started, counted, goal = RUNNING.match(line), COUNTS.search(line), GOAL.match(line)
+        if started:
+            self.running.append(started.group(1))
+        elif counted:
+            *counts, name = counted.groups()
+            # a class of several modules, or of several runs, has one line for each
+            self.printed.setdefault(name, []).append(tuple(map(int, counts)))
+            if name in self.running:
+                self.running.remove(name)
+        elif goal:
+            self.goals.add(goal.group(1))
+        if line.startswith("[ERROR]") and sum(map(len, self.errors)) < MOST_TEXT:
+            self.errors.append(line[len("[ERROR]") :].strip())
+        self.crashed = self.crashed or any(text in line for text in CRASHES)
+        self.ended = self.ended or line in ("[INFO] BUILD SUCCESS", "[INFO] BUILD FAILURE")
+        if CORRUPTED in line:
+            self.signs.add("a test wrote to the channel on which tests report to Maven")
+
+
+def lines_of(path: str) -> list[str]:
+    with open(path) as file:
+        return [line for line in file.read().split("\n") if line]
+
+
 def main() -> None:
     report, key_file, poms_file, tests_file, *arguments = sys.argv[1:]
-    with open(key_file) as file:
-        key = bytes.fromhex(file.read().strip())
-    os.unlink(key_file)
-    with open(poms_file) as file:
-        poms = [line for line in file.read().split("\n") if line]
-    with open(tests_file) as file:
-        tests = [line for line in file.read().split("\n") if line]
-    output = open(report, "x")
-    number = 0
-
-    def write(*record: Any) -> None:
-        nonlocal number
-        number += 1
-        body = "%d\t%s" % (number, json.dumps(record))
-        code = hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
-        output.write("%s\t%s\n" % (body, code))
-        output.flush()
-
+    write = RecordWriter(report, key_file).write
+    poms, tests = lines_of(poms_file), lines_of(tests_file)
     folders = [os.path.join(os.path.dirname(pom), "target", "surefire-reports") for pom in poms]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)  # reports of an earlier run
     for pom in poms:
         write("plan", pom)
-    running: list[str] = []
-    printed: dict[str, list[tuple[int, ...]]] = {}
-    goals: set[str] = set()
-    errors: list[str] = []
-    signs: set[str] = set()
-    crashed = ended = False
+    log = Log()
     process = subprocess.Popen(
         command(os.path.dirname(report)) + arguments,
         stdin=subprocess.DEVNULL,
@@ -92,50 +111,33 @@ def main() -> None:
     assert process.stdout is not None
     for raw in process.stdout:
         sys.stdout.buffer.write(raw)
-        line = raw.decode("utf-8", "replace").rstrip()
-        started, counted, goal = RUNNING.match(line), COUNTS.search(line), GOAL.match(line)
-        if started:
-            running.append(started.group(1))
-        elif counted:
-            *counts, name = counted.groups()
-            # a class of several modules, or of several runs, has one line for each
-            printed.setdefault(name, []).append(tuple(map(int, counts)))
-        elif goal:
-            goals.add(goal.group(1))
-        if line.startswith("[ERROR]") and sum(map(len, errors)) < MOST_TEXT:
-            errors.append(line[len("[ERROR]") :].strip())
-        crashed = crashed or any(text in line for text in CRASHES)
-        ended = ended or line in ("[INFO] BUILD SUCCESS", "[INFO] BUILD FAILURE")
-        if CORRUPTED in line:
-            signs.add("a test wrote to the channel on which tests report to Maven")
+        log.add(raw.decode("utf-8", "replace").rstrip())
     process.wait()
     sys.stdout.flush()
 
+    signs = log.signs
     for pom, folder in zip(poms, folders):
-        for classes in ("classes", "test-classes"):
-            for library in LIBRARIES:
-                if os.path.isdir(os.path.join(os.path.dirname(folder), classes, library)):
-                    signs.add("the project has classes in the package %s" % library.replace("/", "."))
+        places = itertools.product(("classes", "test-classes"), LIBRARIES)
+        shadowed = [
+            name for kind, name in places if os.path.isdir(os.path.join(os.path.dirname(folder), kind, name))
+        ]
+        signs.update("the project has classes in the package " + name.replace("/", ".") for name in shadowed)
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "TEST-*.xml"))):
-            signs.update(write_results(write, path, pom, tests, printed))
-    for name, lines in printed.items():
-        if lines:
-            signs.add("Maven ran %s, but its report is missing" % name)
-    open_classes = list(running)
-    for name in printed:
-        while name in open_classes:
-            open_classes.remove(name)
-    for name in open_classes:
+            signs.update(write_results(write, path, pom, tests, log.printed))
+    signs.update(
+        "Maven ran %s, but its report is missing" % name for name, lines in log.printed.items() if lines
+    )
+    for name in log.running:
         write("start", file_of(name, "", tests), [name])
     for sign in sorted(signs):
         write("tampering", sign)
-    text = "\n".join(filter(None, errors[:40]))
-    for pom in poms:
-        if artifact(pom) in goals and not crashed:
+    text = "\n".join(filter(None, log.errors[:40]))
+    for pom in poms if not log.crashed else ():
+        if artifact(pom) in log.goals:
             write("unit", pom)
-        elif not crashed:
+        else:
             write("result", pom, [], "error", text or "Maven did not run its tests")
-    if ended and not crashed:
+    if log.ended and not log.crashed:
         write("end")
     sys.exit(process.returncode)
 
@@ -161,20 +163,18 @@ def command(folder: str) -> list[str]:
 
 
 def artifact(pom: str) -> str:
-    """Return a module's artifactId."""
     try:
         root = ElementTree.parse(pom).getroot()
     except (OSError, ElementTree.ParseError):
         return ""
-    found = [child.text for child in root if child.tag.rpartition("}")[2] == "artifactId"]
-    return (found[0] or "").strip() if found else ""
+    names = [child.text for child in root if child.tag.rpartition("}")[2] == "artifactId"]
+    return (names[0] or "").strip() if names else ""
 
 
 def file_of(name: str, module: str, tests: list[str]) -> str:
-    """Return the test file of a class."""
     wanted = "/" + name.partition("$")[0].replace(".", "/") + "."
-    found = [path for path in tests if wanted in "/" + path and path.startswith(module)]
-    return found[0] if found else os.path.join(module, "src/test")
+    files = [path for path in tests if wanted in "/" + path and path.startswith(module)]
+    return files[0] if files else os.path.join(module, "src/test")
 
 
 def write_results(
@@ -195,14 +195,12 @@ def write_results(
     results = []
     for case in root.iter("testcase"):
         kinds = {child.tag: child for child in case}
-        outcome, place, child = "passed", 0, None
-        for tag, then, index in (("error", "error", 2), ("failure", "failed", 1), ("skipped", "skipped", 3)):
-            if tag in kinds:
-                outcome, place, child = then, index, kinds[tag]
-                break
+        outcome, place, child = next(
+            ((outcome, place, kinds[tag]) for tag, outcome, place in OUTCOMES if tag in kinds),
+            ("passed", 0, None),
+        )
         counts[0] += 1
-        if place:
-            counts[place] += 1
+        counts[place] += place > 0
         text = ""
         if child is not None and outcome != "skipped":
             text = (child.text or child.get("message") or "")[:MOST_TEXT]
