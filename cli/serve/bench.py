@@ -244,7 +244,6 @@ def expectation(plan: Mapping[str, Any], sequence: int | None = None) -> dict[st
     """Return the values that a plan promises for what is measured here, without unknown values.
 
     Args:
-        plan: The plan.
         sequence: Tokens of the context that the plan's speed is for; None means the plan's longest context.
     """
     promised = {

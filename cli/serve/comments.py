@@ -15,12 +15,7 @@ LEAST = 40  # columns; narrower text is hard to read
 
 
 def wrapped(script: str, columns: int) -> str:
-    """Return the script with each comment wrapped at words, its further lines as far to the right as its text.
-
-    Args:
-        script: The script.
-        columns: Width of the terminal in cells.
-    """
+    """Return the script with each comment wrapped at words, its further lines as far to the right as its text."""
     paragraphs: list[str] = []
     for line in script.splitlines():
         if line.startswith(NOTE) and paragraphs and paragraphs[-1].startswith(NOTE):

@@ -23,8 +23,6 @@ def dry_run_embedded(asked: ServeRequest, why: str, options: Mapping[str, object
     """Return the command that serves the embedded engine, for a shell; everything else is in comments.
 
     Args:
-        asked: The options.
-        why: The reason for using the embedded engine.
         options: The options of the search, by flag. None means that the option was not given.
     """
     port = asked.port or "PORT"
@@ -123,13 +121,7 @@ def _started(
 
 
 def files_text(choice: Choice, files: Mapping[str, str], option: str) -> str:
-    """Return files of servers as text; the plan of each server is in comments.
-
-    Args:
-        choice: What each server starts.
-        files: The files by name.
-        option: The option that writes them.
-    """
+    """Return files of servers as text; the plan of each server is in comments."""
     from m3agent.cli.plan import plan_details
 
     lines = [*(f"m3agent: {note}" for note in choice.notes), "each server:"]

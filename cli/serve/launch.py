@@ -38,12 +38,6 @@ def launch(
 ) -> tuple[Launch, records.ServerRecord]:
     """Prepare everything that a server needs before its start. Make its folder and write its record.
 
-    Args:
-        asked: The options.
-        state: The state folder.
-        environ: The environment variables.
-        say: Receives messages for people.
-
     Raises:
         UsageError, EnvironmentFault, ServerFault: The server cannot be started; with the reason.
     """

@@ -150,7 +150,6 @@ def status_table(records: Sequence[ServerRecord], width: int) -> tuple[str, list
     """Return the table of servers, and the heads of the columns that were left out.
 
     Args:
-        records: The servers.
         width: Columns of the terminal; 0 for no terminal, which gets all of the table.
     """
     return fitting([COLUMNS, *map(_row, records)], width, DROPPED)
@@ -174,7 +173,6 @@ def relay(data: bytes, *, last: bool) -> int:
     """Print what a server in the background has written; on a terminal, its lines wrap.
 
     Args:
-        data: The new bytes.
         last: True if no more will come. Otherwise a terminal gets only whole lines.
 
     Returns:

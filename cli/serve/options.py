@@ -87,7 +87,6 @@ class Choice:
     """What to start, and where."""
 
     prepared: PreparedJob
-    """The job."""
     plan: Plan | None
     """The plan; None for a recipe that is used as documented."""
     fleet: Fleet | None
@@ -95,9 +94,7 @@ class Choice:
     detected: Detected | None
     """The GPUs of this machine, if it was searched for them."""
     checkpoint: Checkpoint | None
-    """The checkpoint, if it is known."""
     notes: tuple[str, ...]
-    """Sentences to show to the user."""
 
 
 def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
@@ -352,9 +349,6 @@ def choose(asked: ServeRequest, environ: Mapping[str, str], *, key: str | None, 
     """Plan and prepare the server.
 
     Args:
-        asked: The options.
-        environ: The environment variables.
-        key: The API key that the server will ask for, or None.
         local: The named GPUs must exist on this machine.
 
     Raises:

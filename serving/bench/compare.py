@@ -38,13 +38,9 @@ class BenchComparison:
     """Comparison of one value."""
 
     name: str
-    """Name of the value."""
     unit: Literal["tokens", "tokens/s", "s"]
-    """Unit of the value."""
     expected: float
-    """The expected value."""
     measured: float | None
-    """The measured value; None if nothing was measured."""
     ratio: float | None
     """`measured / expected`; None if nothing was measured."""
     worse: bool | None
@@ -79,11 +75,6 @@ def against_baseline(
     result: BenchResult, baseline: BenchResult, *, threshold: float = THRESHOLD
 ) -> tuple[list[BenchComparison], list[str]]:
     """Compare the medians of each row with an earlier result.
-
-    Args:
-        result: The new result.
-        baseline: The earlier result.
-        threshold: Share by which a value may be worse.
 
     Returns:
         The comparisons, and a sentence for each row that only one of the results has.

@@ -130,9 +130,7 @@ class BenchPrompt:
     """First messages of a conversation."""
 
     system: str
-    """Text of the system message."""
     user: str
-    """Text of the user message."""
     counted: int | None = None
     """Tokens of both texts; None if they were not counted."""
 
@@ -151,8 +149,6 @@ class PromptMaker:
     """Makes prompts with a wanted number of tokens; `learn` makes it more precise.
 
     Args:
-        corpus: Source of the text.
-        count: Function that counts tokens.
         nonce: Beginning of every prompt; it makes sure that nobody has sent the prompt before.
     """
 
@@ -172,7 +168,6 @@ class PromptMaker:
 
         Args:
             tokens: Length in tokens, with the template.
-            task: End of the prompt.
         """
         self._made += 1
         system = f"{self._nonce}-{self._made}. You fix issues in a software repository with the tools that you have."

@@ -58,11 +58,8 @@ class BenchRequest:
     """One timed request; None means unknown. Values from before a failure are kept, but they do not count."""
 
     prompt_tokens: int | None = None
-    """Tokens of the prompt, counted by the server."""
     cached_tokens: int | None = None
-    """Tokens of the prompt that came from the cache."""
     completion_tokens: int | None = None
-    """Tokens of the answer."""
     ttft: float | None = None
     """Time to first token in seconds."""
     e2e: float | None = None
@@ -110,7 +107,6 @@ class Round:
     """Requests that were sent at the same time."""
 
     requests: tuple[BenchRequest, ...]
-    """The requests."""
     seconds: float
     """Time from the first request's start to the last one's end."""
 
@@ -147,15 +143,12 @@ class BenchRow:
     """One kind of measurement with its rounds."""
 
     kind: Kind
-    """The kind."""
     tokens: int
     """Wanted tokens of the prompt, or of the shared prefix."""
     streams: int
-    """Number of simultaneous requests."""
     output_tokens: int | None
     """Tokens that each answer must have; None if the server's answers end by themselves."""
     rounds: tuple[Round, ...] = ()
-    """The rounds."""
 
     @property
     def key(self) -> tuple[Kind, int, int]:
@@ -250,31 +243,19 @@ class BenchResult:
     """Result of a bench, finished or not."""
 
     url: str
-    """Base URL of the server."""
     model: str
-    """Name of the model."""
     flavour: str
-    """Kind of server."""
     version: str | None
-    """Version of the engine."""
     max_model_len: int | None
-    """Context window in tokens."""
     kv_tokens: int | None
     """KV cache capacity of a rank in tokens, as the server reports it."""
     started: str
-    """Start in UTC, ISO 8601."""
     seconds: float
-    """Duration."""
     options: Options
-    """Options of the bench."""
     rows: tuple[BenchRow, ...] = ()
-    """The measurements."""
     left_out: tuple[str, ...] = ()
-    """What was not measured, and why."""
     ended: Ending = "running"
-    """How the bench ended."""
     error: str | None = None
-    """Why it ended early; None if it did not."""
     accepted_length: float | None = None
     """Mean tokens a step with a draft, during the bench; None without a draft."""
 

@@ -41,13 +41,10 @@ class BenchProgress:
     """State of the bench before each step and after the last."""
 
     doing: str
-    """The next step."""
     elapsed: float
-    """Seconds since the start."""
     to_come: float | None
     """Rough estimate of the remaining seconds; None before the first measurement."""
     result: BenchResult
-    """The result so far."""
 
 
 async def bench(
@@ -57,12 +54,6 @@ async def bench(
 
     A failed request is marked in its row, and the bench continues. If the server dies, the bench ends, and
     the result says so. If this coroutine is cancelled, the last result that `listen` received remains valid.
-
-    Args:
-        endpoint: The server.
-        api_key: Key of the server.
-        options: What to measure.
-        listen: Callback for progress.
 
     Raises:
         ModelServerError: The warm-up failed, so nothing can be measured.

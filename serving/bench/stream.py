@@ -42,13 +42,6 @@ async def timed(
 ) -> BenchRequest:
     """Send an encoded chat request and time its answer.
 
-    Args:
-        client: Client of the server.
-        endpoint: The server.
-        body: The encoded request.
-        api_key: Key of the server.
-        timeout: Time limit in seconds.
-
     Raises:
         ModelServerError: There was no complete answer.
     """
@@ -90,8 +83,6 @@ def read_stream(
 
     Args:
         arrivals: Events with their times in seconds since the request was sent.
-        endpoint: The server.
-        api_key: Key of the server, which error messages must not show.
 
     Raises:
         ModelServerError: The answer is incomplete, or reports an error.

@@ -52,11 +52,8 @@ async def checklist(
     """Check a running server; never raise because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         workload: Context window, concurrency and length of sequences that the work needs; None skips the
             comparison.
-        prometheus: Address of a Prometheus; the check asks whether it reads the server's metrics.
         findings: Results of an examination; None makes the function examine the server.
 
     Returns:

@@ -55,12 +55,7 @@ async def draft_check(endpoint: Endpoint, *, api_key: str | None) -> list[Check]
 
 
 def accepted_check(drafts: float | None, accepted: float | None) -> Check:
-    """Check how many tokens a step yields with the draft.
-
-    Args:
-        drafts: Number of drafts so far.
-        accepted: Number of accepted tokens so far.
-    """
+    """Check how many tokens a step yields with the draft."""
     name, length = "accepted length", accepted_length(drafts, accepted)
     if length is None or drafts is None:
         return Check(name, None, "no drafts so far")

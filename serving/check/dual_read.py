@@ -24,7 +24,6 @@ class DualReading:
     ours: ScriptedMessage
     """Message by m3agent's client, which repairs known faults."""
     finish: str | None
-    """The server's finish reason."""
     beginning: str
     """First characters of the answer: reasoning, text or call, whichever came first."""
 
@@ -33,8 +32,6 @@ async def hear(client: Client, body: bytes, deadline: float) -> DualReading:
     """Send one chat request that offers `TOOLS`, and read the answer.
 
     Args:
-        client: Client of the server.
-        body: The encoded request, streamed or not.
         deadline: Instant of `time.monotonic()`.
 
     Raises:

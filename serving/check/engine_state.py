@@ -34,7 +34,6 @@ class EngineState:
     """State of an engine; None or an empty tuple means unknown."""
 
     metrics: bool = False
-    """True if the server has a page of metrics."""
     kv_tokens: tuple[int, ...] = ()
     """KV cache capacity of each data-parallel rank, in tokens."""
     kv_dtype: str | None = None
@@ -50,9 +49,7 @@ class EngineState:
     asked: float | None = None
     """Prompt tokens so far, to which `hit_rate` refers."""
     prefix_caching: bool | None = None
-    """Whether the prefix cache is on."""
     chunked_prefill: bool | None = None
-    """Whether the engine splits long prompts."""
     drafts: float | None = None
     """Number of drafts so far; None if the engine has no draft or does not say."""
     accepted: float | None = None

@@ -58,9 +58,6 @@ async def model_check(
     The function never raises because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
-        listen: Callback with the name of each attempt.
         limit: Time limit of one answer in seconds. There are at most nine answers.
     """
     async with Client(endpoint, api_key=api_key, attempts=1) as client:

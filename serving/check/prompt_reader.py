@@ -53,7 +53,6 @@ class Reading:
     cached: int | None
     """Number of its tokens that came from a cache; None if the server does not say."""
     chances: Mapping[str, float]
-    """Log probabilities of the likeliest next tokens."""
 
     def difference(self, other: Reading) -> float:
         """Return the mean difference of the log probabilities in nat.
@@ -66,14 +65,7 @@ class Reading:
 
 
 class PromptReader:
-    """Sends prompts to one server.
-
-    Args:
-        client: The connections.
-        endpoint: The server.
-        api_key: Key of the server.
-        block: Tokens of one block of its cache.
-    """
+    """Sends prompts to one server."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, block: int
@@ -141,7 +133,6 @@ class PromptReader:
         """Read a prompt with this salt, with a new one, and with a block replaced.
 
         Args:
-            ids: The prompt.
             salt: The salt whose cache has a part of the prompt.
             known: A right answer of the same shape, if there is one.
 
@@ -184,7 +175,6 @@ class Comparison:
     """One prompt, read in three ways."""
 
     length: int
-    """Its tokens."""
     warm: Reading
     """With the cache."""
     cold: Reading
@@ -234,13 +224,6 @@ async def compared(
     seconds: float,
 ) -> list[Check]:
     """Compare the prompts of a running vLLM; never raise because of the server's answers.
-
-    Args:
-        name: Name of the check.
-        compare: The comparison, which gets the reader and the state of the engine.
-        endpoint: The server.
-        api_key: Key of the server.
-        seconds: Longest time of one answer.
 
     Returns:
         One check; none for other engines, which have no salt for their cache in the same form.

@@ -37,10 +37,7 @@ async def reasoning_check(
     """Check a running server; never raise because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         thinking: The mode that the user's settings choose. Only a fault in this mode, or in `enabled`, is a failure.
-        limit: Time limit of one answer in seconds.
 
     Returns:
         One check; none for a server that does not pass a thinking mode to M3's template.

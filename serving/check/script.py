@@ -72,9 +72,7 @@ class ScriptedMessage:
     """A message."""
 
     reasoning: str
-    """Reasoning."""
     text: str
-    """Visible text."""
     calls: tuple[tuple[str, Any], ...]
     """Calls as (name, arguments); arguments that are not JSON stay text."""
 

@@ -37,8 +37,6 @@ async def ids_check(endpoint: Endpoint, *, api_key: str | None, tokenizer: Path 
     """Compare the token ids of `SAMPLES`.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         tokenizer: The model's tokenizer.json or its folder; None if it is not on this machine.
     """
     name = "token ids"

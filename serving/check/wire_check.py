@@ -71,13 +71,9 @@ async def wire_check(
     """Check a server that has just started; never raise because of the server's answers.
 
     Args:
-        endpoint: The server.
-        api_key: Key of the server.
         context: Context window in tokens that the server was started with; None if the user named none.
         tokenizer: The model's tokenizer.json or its folder; None if it is not on this machine.
-        listen: Callback with the name of each attempt.
         findings: Results of an examination; None makes the function examine the server.
-        limit: Time limit of one answer in seconds.
     """
     checks: list[Check] = []
     if not grammar(endpoint.flavour, ""):

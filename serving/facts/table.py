@@ -52,7 +52,6 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
 
     Args:
         kind: Class of the rows; its fields and their types are the schema.
-        table: Name of the table.
 
     Raises:
         TableError: The file cannot be read, is not TOML, or has a malformed row.
@@ -74,11 +73,6 @@ def raw_text(table: str) -> str:
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
     """Parse the text of a table.
-
-    Args:
-        kind: Class of the rows.
-        table: Name of the table.
-        text: Its text.
 
     Raises:
         TableError: The text is not TOML, or has a malformed row.
@@ -128,7 +122,6 @@ class Fact:
     """The row's name, or the beginning of what it says."""
     date: str
     days: int
-    """Age of the date in days."""
     source: str
 
 
@@ -180,10 +173,6 @@ class Condition:
 
     A setting that is None counts as an empty text. `versions` is a range of the setting `version`, such as `>=0.25,<0.27.1`,
     and `env` has conditions on variables. Planning evaluates many conditions, so the tests are made once.
-
-    Args:
-        wanted: The group, as a row has it.
-        settings: Names of the settings that it may have.
 
     Raises:
         ValueError: It names a setting, a test or a version that does not exist.

@@ -55,9 +55,7 @@ class Checkpoint:
     folder: Path | None
     """Folder of its files; None if they are not on this machine yet."""
     shape: LayerCounts = M3
-    """Its layers."""
     precision: Precision | None = None
-    """Precision of the weights; None if unknown."""
     positions: int = NATIVE_CONTEXT
     """`max_position_embeddings` of its config."""
     whole: bool = True
@@ -68,8 +66,6 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
     """Read the config of a checkpoint and check that its weights are complete.
 
     Args:
-        model: A folder, or a name on Hugging Face.
-        environ: Environment that locates the Hugging Face cache.
         weights: False if a folder needs no weights because the engine makes up random ones.
 
     Raises:
@@ -108,10 +104,6 @@ def check_name(model: str) -> None:
 
 def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
     """Read the config of a draft for M3; a published draft that is not on this machine is known by its name.
-
-    Args:
-        model: A folder, or a name on Hugging Face.
-        environ: Environment that locates the Hugging Face cache.
 
     Raises:
         CheckpointError: There is no such folder, its config is not that of a draft for M3, or the download of an
@@ -161,14 +153,7 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
 def lacking_weights(
     checkpoint: Checkpoint, precision: Precision | None, environ: Mapping[str, str], *, download: bool
 ) -> str | None:
-    """Return why an engine cannot have the weights; None if they are here, or if it may and can download them.
-
-    Args:
-        checkpoint: The checkpoint.
-        precision: The precision of its weights; None if unknown.
-        environ: Environment that locates the Hugging Face cache.
-        download: The user lets the engine download them.
-    """
+    """Return why an engine cannot have the weights; None if they are here, or if it may and can download them."""
     if checkpoint.folder is not None:
         return None
     if _offline(environ):

@@ -59,13 +59,6 @@ def container_start(
     """Check the container engine and the image, and return the command that runs the job in a container.
 
     Args:
-        job: The job.
-        image: The name of the image.
-        name: The name of the container.
-        folder: The folder with the job's files.
-        environ: The environment variables.
-        runtime: Docker or Podman.
-        vendor: The vendor of the GPUs.
         pull: Fetch a missing image; the progress is in the log. Otherwise a missing image is an error,
             because it has 10 GiB and more.
 

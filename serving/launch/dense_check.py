@@ -48,11 +48,6 @@ def facts_of(folder: Path, engine: str) -> EngineFacts:
 def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, str]) -> list[Check]:
     """Check a server of this machine, by its checkpoint's config and by its log.
 
-    Args:
-        record: The server's record.
-        facts: What its log reports.
-        environ: Environment that locates the Hugging Face cache.
-
     Returns:
         One check; none for engines other than vLLM.
     """

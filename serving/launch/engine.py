@@ -43,9 +43,6 @@ class EngineProcess:
         """Start the engine's command under a keeper. The log of an earlier run becomes the last log.
 
         Args:
-            name: Name of the engine: vllm, sglang, trtllm or dynamo.
-            start: The command to start.
-            folder: Folder of the log; the command runs in it.
             environ: Environment of the command, without `SECRETS`.
 
         Raises:

@@ -36,9 +36,7 @@ class Fault:
     """Why an engine ended."""
 
     kind: FaultKind
-    """Kind of the fault."""
     sentence: str
-    """Explanation for people."""
     evidence: str = ""
     """Line of the log that shows it; empty if there is none."""
     source: str = ""
@@ -66,10 +64,7 @@ def explain(engine: str, log: LogReader | Path | str, exit_code: int | None, ask
     The function never raises. If the log tells nothing, the sentence says so.
 
     Args:
-        engine: Name of the engine: vllm, sglang, trtllm or dynamo.
-        log: The reader that followed the log, the log's file, or its text.
         exit_code: Exit status of the process, negative or 128 + N after signal N; None if unknown.
-        asked: What the engine was started with.
     """
     if isinstance(log, Path):
         try:

@@ -53,14 +53,6 @@ class LogReader:
     """Parse an engine's output piece by piece.
 
     No input makes the reader raise. It keeps at most about three million characters.
-
-    Args:
-        engine: Name of the engine: vllm, sglang, trtllm or dynamo; None if unknown.
-
-    Attributes:
-        facts: What the engine reported about itself.
-        progress: How far the engine is.
-        bytes_seen: Number of bytes of input.
     """
 
     def __init__(self, engine: str | None = None) -> None:

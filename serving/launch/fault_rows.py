@@ -67,15 +67,11 @@ class LaunchContext:
     """What the engine was started with."""
 
     port: int
-    """Port of the server."""
     model: str
-    """Name or folder of the checkpoint."""
     context: int | None
     """Context window in tokens; None means the model's own."""
     gpus: int
-    """Number of GPUs."""
     log: Path
-    """File of the log."""
 
 
 SMALLEST_STEP = 128
@@ -190,15 +186,12 @@ class FaultRow(Row):
 
     kind: FaultKind
     pattern: Annotated[re.Pattern[str], BeforeValidator("(?m){}".format)]
-    """Pattern of the log."""
     what: str
     """Template of what happened; it may name the pattern's groups, the values of `LaunchContext`, and the results of `reckon`."""
     fix: str
-    """Template of what to do, with the same values."""
     until_ready: bool = False
     """True if the row counts only before the engine is ready."""
     phases: frozenset[PhaseName] = frozenset(LoadPhase)
-    """Phases of the engine in which the row counts."""
     reckon: Annotated[str, AfterValidator(_known)] = ""
     """Name of the function that computes further values."""
 
@@ -212,10 +205,6 @@ class FaultRow(Row):
 
     def sentence(self, values: Values, shorten: Callable[[str], str]) -> str:
         """Return the sentence for people.
-
-        Args:
-            values: Values of `LaunchContext` and of the pattern's groups.
-            shorten: Function that shortens each value.
 
         Raises:
             ValueError, OverflowError: The log's text looks like a number but is not one.
@@ -238,13 +227,10 @@ class EndRow(Row):
 
     kind: FaultKind
     statuses: tuple[int, ...] = ()
-    """Exit statuses for which the row applies."""
     signals: Annotated[tuple[str, ...], AfterValidator(_signals)] = ()
-    """Signals for which the row applies."""
     log: Literal["", "dying", "empty", "garbled"] = ""
     """What the log must be."""
     said: Annotated[str, AfterValidator(lambda said: checked(said, _END_VALUES))]
-    """Template of the sentence."""
 
     def fits(self, exit_code: int | None, number: int | None) -> bool:
         """Return whether the row applies to an exit status, and to the number of the signal that it tells."""

@@ -19,8 +19,6 @@ def lacking_memory(size: int, *, meminfo: Path = MEMINFO, shared: Path | None = 
     """Return why this machine has no room for a host cache; None if it has, or if that is unknown.
 
     Args:
-        size: Bytes of the host cache.
-        meminfo: Linux's report of the memory.
         shared: Folder of the shared memory; None if the engine gets its own, as in a container.
     """
     if not size:

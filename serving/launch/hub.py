@@ -46,9 +46,7 @@ class HubFile:
     """A file of a checkpoint."""
 
     path: str
-    """Its path in the checkpoint."""
     size: int
-    """Its bytes."""
     blob: str
     """Its hash in git; of a file in LFS, that of a pointer."""
     sha256: str | None
@@ -65,15 +63,10 @@ class Snapshot:
     """A checkpoint as the hub has it at one commit, and where it goes."""
 
     name: str
-    """Its name on the hub."""
     revision: str
-    """The revision that was asked for."""
     commit: str
-    """The commit that this means now."""
     files: Sequence[HubFile]
-    """Its files."""
     folder: Path
-    """The folder that will have them."""
     store: Path | None
     """Folder of the repository in Hugging Face's cache; None if the files go to a folder of the user's."""
 
@@ -105,8 +98,6 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
     """Ask the hub which files a checkpoint has.
 
     Args:
-        name: Its name on the hub.
-        revision: Branch, tag or commit; None is the main branch.
         to: The folder for the files; None is Hugging Face's cache.
 
     Raises:
@@ -159,7 +150,6 @@ def download(snapshot: Snapshot, count: Callable[[int], None]) -> None:
     """Download the files that are missing.
 
     Args:
-        snapshot: What to download.
         count: Receives the bytes that this call has downloaded so far, from several threads.
 
     Raises:
@@ -196,7 +186,6 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
     """Compare every file with the hub's checksum, and remove those that differ.
 
     Args:
-        snapshot: What to check.
         count: Receives the bytes that were read so far, from several threads.
 
     Raises:

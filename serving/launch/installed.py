@@ -23,11 +23,6 @@ _SECONDS = 20
 def installed_version(engine: str, argv: Sequence[str], path: str | None) -> str | None:
     """Return the version of the engine that the command's Python has.
 
-    Args:
-        engine: Name of the engine.
-        argv: The command.
-        path: PATH to search for the program.
-
     Returns:
         The version, or None if it cannot be found, for example for a container or a wrapper.
     """
@@ -39,11 +34,6 @@ def lacking_packages(packages: Sequence[str], argv: Sequence[str], path: str | N
     """Return those of the packages (PEP 508, like `name>=1`) that the command's Python does not have in a right version.
 
     None is lacking if that Python is not found.
-
-    Args:
-        packages: Packages that the engine needs beside it.
-        argv: The command.
-        path: PATH to search for the program.
     """
     python = _python(argv, path)
     return (

@@ -52,19 +52,13 @@ class Cluster:
     resource: str
     """Name by which the cluster counts the GPUs: nvidia.com/gpu or amd.com/gpu."""
     weights: int
-    """Bytes of the weights."""
     replicas: int = 1
-    """Number of servers."""
     llm_d: bool = False
     """True if llm-d's router is in front of the servers. They then ask for no key, because its tokenizing requests have none."""
 
 
 def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     """Return the files, by name.
-
-    Args:
-        job: The command of one server.
-        cluster: The cluster.
 
     Raises:
         ValueError: The job cannot run in this way.

@@ -53,13 +53,11 @@ class LoadProgress:
     """
 
     phase: LoadPhase
-    """The phase."""
     done: int = 0
     """Finished parts (files, shards, graphs)."""
     total: int = 0
     """Number of parts; 0 if the engine does not report it."""
     detail: str = ""
-    """What the engine works on."""
 
 
 @dataclass
@@ -149,7 +147,6 @@ class Sign(Row):
     phase: PhaseName | None = None
     """Phase that the line starts; None if it only reports a fact."""
     detail: str = ""
-    """Detail of the progress."""
 
     def take(self, facts: EngineFacts, found: re.Match[str]) -> None:
         """Store the facts that a line reports."""

@@ -45,11 +45,9 @@ class Line:
     """A line without colours and prefix."""
 
     message: str
-    """The message."""
     harmless: bool
     """True if the line's level is below error, or if it is the source of a Python warning."""
     error: bool
-    """True if the line looks like an error."""
 
 
 def line_of(text: str) -> Line:

@@ -36,11 +36,8 @@ class NodeCommand:
     """A command to run on one node."""
 
     node: str
-    """Address of the node."""
     argv: tuple[str, ...]
-    """The command."""
     env: Mapping[str, str]
-    """Variables that are added to the node's environment."""
 
 
 def node_commands(
@@ -51,10 +48,7 @@ def node_commands(
     Each command stays in the foreground, except `ray start` on the first node.
 
     Args:
-        job: The job to spread.
         addresses: One address for each node, by which the other nodes reach it. Requests go to the first.
-        executor: Who spreads the work.
-        port: Free port on the first node, where the nodes connect.
 
     Raises:
         ValueError: The job cannot be spread in this way, or the addresses do not match its nodes.
@@ -83,8 +77,6 @@ def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
     Only node 0 answers HTTP requests. vLLM's other nodes serve nothing; SGLang's answer only /health.
 
     Args:
-        job: The job to spread.
-        rank: Number of the node, from 0.
         master: The first node's address, or `address:port`.
 
     Raises:
@@ -103,11 +95,8 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
     """Return the command of one node.
 
     Args:
-        job: The job to spread.
         rank: Number of the node; may be a shell variable.
         host: Address of the first node; may be a shell variable.
-        port: Port where the nodes connect.
-        first: True for the first node, which answers HTTP.
 
     Raises:
         ValueError: The engine cannot spread this job over nodes.

@@ -44,9 +44,7 @@ class LaunchRequest:
     """What the user wants from the server."""
 
     host: str = "127.0.0.1"
-    """Address on which the server listens."""
     port: int = 8000
-    """Port on which the server listens."""
     model: str | None = None
     """Checkpoint to use instead of the recipe's."""
     key: str | None = None
@@ -56,11 +54,9 @@ class LaunchRequest:
     context: int | None = None
     """Context window in tokens; None keeps the recipe's."""
     vision: bool = False
-    """Whether the server must accept images."""
     kv_dtype: KvCacheDtype | None = None
     """Type of the KV cache; None keeps the recipe's."""
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment that the engine inherits."""
     in_image: bool = False
     """Whether the engine runs in a container image. Nothing can be installed there."""
 
@@ -70,11 +66,8 @@ class PreparedJob:
     """A job, its recipe, and the changes between them."""
 
     job: EngineJob
-    """The job."""
     recipe: Recipe
-    """The documented recipe."""
     changes: Sequence[RecipeChange] = field(default_factory=tuple)
-    """The changes between the recipe and the job."""
     setup: Setup | None = None
     """The job as the table of traps reads it; None without a plan."""
     left_out: Sequence[RecipeChange] = ()

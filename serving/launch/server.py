@@ -66,11 +66,8 @@ class Launch:
     """What to start, and how it has to answer."""
 
     job: EngineJob
-    """The engine to start."""
     start: Start
-    """The command that runs it."""
     folder: Path
-    """Folder of the server's log and record."""
     key: str | None
     """Key that the server requires; None if it requires none."""
     context: int | None

@@ -50,9 +50,7 @@ class Place:
     """Where a server runs."""
 
     host: str
-    """Name or address of its machine."""
     port: int
-    """Its port."""
     devices: range | None = None
     """Numbers of its GPUs; None for all GPUs of the machine."""
 
@@ -66,7 +64,6 @@ def local_places(servers: int, gpus: int, port: int) -> list[Place]:
     """Return places on this machine: the GPUs are divided evenly, and the ports follow the router's.
 
     Args:
-        servers: Number of servers.
         gpus: Number of GPUs of all servers.
         port: Port of the router.
 
@@ -118,14 +115,8 @@ def set_files(
     """Return the files of a set of servers, by name; the scripts read the key from M3AGENT_API_KEY.
 
     Args:
-        job: The command of one server.
-        places: Where the servers run.
-        router: The router.
-        host: Address on which the router listens.
-        port: Port on which the router listens.
         visible: Variable that selects GPUs: CUDA_VISIBLE_DEVICES, or another on AMD.
         versions: Versions of the engine that may serve it (PEP 440).
-        packages: Packages that the engine needs beside it.
 
     Raises:
         ValueError: The router cannot serve these places.
@@ -169,10 +160,8 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
     """Return lines of a script that end it with one sentence if something is not installed.
 
     Args:
-        programs: The packages of the programs that have to be on PATH, by program.
         engine: The engine's program. Its beginning names the Python that needs the packages; a program without it is not
             looked into.
-        packages: Packages that the engine needs, like `name>=1`.
     """
     lines = ["missing=()"]
     for program, package in programs.items():
@@ -197,13 +186,7 @@ def _needs(programs: Mapping[str, str], engine: str, packages: Sequence[str]) ->
 
 
 def how_to_start(files: Collection[str], folder: Path, port: int) -> str:
-    """Say how to start the servers, when the files are written into a folder.
-
-    Args:
-        files: The names of the files.
-        folder: The folder.
-        port: Port of the router.
-    """
+    """Say how to start the servers, when the files are written into a folder."""
     use = f"then m3agent fix ISSUE --endpoint http://127.0.0.1:{port}/v1 uses them"
     for name in ("start.sh", "dynamo.sh"):
         if name in files:

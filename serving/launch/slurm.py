@@ -99,12 +99,7 @@ def slurm_start(
     Variables reach the job through its environment, so no script contains a secret.
 
     Args:
-        job: The engine to start.
         folder: Folder of the scripts, on a file system that the nodes share.
-        environ: Environment with the PATH of Slurm's programs.
-        partition: Slurm's partition.
-        account: Slurm's account.
-        time_limit: Slurm's time limit, such as 2-00:00:00.
         extra: Further options of sbatch; they override ours.
 
     Raises:
@@ -147,12 +142,6 @@ def slurm_command(
     job: EngineJob, *, name: str, folder: Path, extra: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command that submits the job and waits for it, and the scripts that the nodes run. Nothing is written.
-
-    Args:
-        job: The engine to start.
-        name: Name of the job.
-        folder: Folder of the scripts.
-        extra: Further options of sbatch; they override ours.
 
     Raises:
         ValueError: The job cannot run under Slurm.

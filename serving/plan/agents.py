@@ -58,7 +58,6 @@ class Simulation:
     """What happens if all agents start at the same time."""
 
     seconds: float
-    """Simulated time."""
     agents: tuple[tuple[Segment, ...], ...]
     """Segments of each agent, in order and without gaps."""
     cached_share: float
@@ -76,7 +75,6 @@ class Addition:
     advice: str
     """What to do, and how many sessions then stay cached, in one sentence."""
     why: str
-    """What it does, in one sentence."""
     agents: int
     """Number of agents whose sessions stay cached with it."""
     dollars_per_hour: float | None
@@ -92,7 +90,6 @@ class TeamPlan:
     agents: int
     """Wanted number of agents at once."""
     repository_tokens: int
-    """Tokens of the packed repository."""
     session_tokens: int
     """Tokens of a session at its end; also the context window."""
     plan: Plan
@@ -116,7 +113,6 @@ class TeamPlan:
     dollars_per_fix: float | None
     """Price of a session of `TURNS` turns whose prefixes stay cached; None if unknown."""
     as_planned: Simulation
-    """The timeline."""
     additions: tuple[Addition, ...]
     """What to add, the first first; empty if nothing is lacking."""
     with_addition: Simulation | None
@@ -149,14 +145,7 @@ def team_plan(
     """Plan a server for a team.
 
     Args:
-        fleet: The GPUs.
         wish: What else is wanted of the server; its window, its number of sequences and their length do not matter.
-        agents: Number of agents at once.
-        repository: Tokens of the packed repository.
-        prices: Prices of the GPUs.
-
-    Returns:
-        The answer; None if no plan holds even one session.
 
     Raises:
         ValueError: The repository is too large.
@@ -211,9 +200,6 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
     The model writes for all sessions at the speed of one stream.
 
     Args:
-        speed: Times of the plan.
-        agents: Number of agents.
-        repository: Tokens of the packed repository.
         slots: Sessions that the cache of all ranks keeps.
         host: Whether the machine's memory keeps all sessions.
     """

@@ -19,8 +19,6 @@ def setup_of(argv: Sequence[str], env: Mapping[str, str], planned: Setup) -> Set
     """Return the setup that a command starts.
 
     Args:
-        argv: The engine's command, with the user's own options.
-        env: Environment variables of the command.
         planned: The setup of the plan. It has what the command does not say.
 
     Returns:

@@ -49,13 +49,10 @@ class Detected:
     """Result of the detection."""
 
     fleet: Fleet
-    """The GPUs to plan for."""
     notes: tuple[str, ...] = ()
-    """Sentences about what limits the GPUs."""
     devices: tuple[str, ...] = ()
     """Indices of the GPUs, as `variable` takes them."""
     variable: str = "CUDA_VISIBLE_DEVICES"
-    """Environment variable that selects GPUs."""
     used: tuple[int, ...] = ()
     """Bytes in use on each GPU."""
 
@@ -74,10 +71,6 @@ class _Seen:
 
 def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detected:
     """Detect the GPUs that a server started with this environment would see.
-
-    Args:
-        environ: Environment of the server.
-        seconds: Timeout in seconds for each program.
 
     Raises:
         DetectionError: There are no GPUs, they are of different or unknown kinds, MIG divides them into

@@ -14,9 +14,7 @@ class EngineRow(Row):
 
     name: str
     title: str
-    """Name for people."""
     package: str
-    """Python package that contains it."""
     too_old: str
     """What to install if it is too old: the first versions known to support M3."""
     prefix_cache: str = ""

@@ -52,13 +52,11 @@ class Gpu(Row):
     measured: bool
     """True if we measured it on this kind of GPU."""
     aliases: tuple[str, ...] = ()
-    """Other ways to write the name."""
     spot: float | None = None
     """Spot price in dollars an hour; None if unknown."""
     on_demand: float | None = None
     """On-demand price in dollars an hour; None if unknown."""
     prices: str = ""
-    """Where the prices come from."""
     node: int = 8
     """Maximum number of GPUs in one machine."""
     known: bool = True
@@ -80,7 +78,6 @@ class ArchitectureRow(Row):
     precisions: tuple[Precision, ...]
     """Precisions of the weights to try if the user names none, in order of preference."""
     fp8_cache: bool = True
-    """True if the engines have a KV cache in fp8."""
     fp8_index: str = ""
     """Versions of vLLM that are planned with index keys in fp8; empty for none."""
     sglang_tp: tuple[int, ...] = ()
@@ -88,7 +85,6 @@ class ArchitectureRow(Row):
     sglang_precisions: tuple[Precision, ...] = ()
     """Precisions that the cookbook has; empty for any."""
     vllm_env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment that vLLM's recipe page sets."""
     vllm_mxfp8_env: Mapping[str, str] = field(default_factory=dict[str, str])
     """The same for MXFP8 weights, in addition."""
 
@@ -115,11 +111,9 @@ class Fleet:
     """GPUs of one kind, equally spread over machines."""
 
     gpu: Gpu
-    """The kind."""
     per_node: int
     """GPUs in each machine."""
     nodes: int = 1
-    """Number of machines."""
     free_bytes: int | None = None
     """Free memory on the fullest GPU if other programs hold memory; None if all memory is free."""
 
@@ -176,7 +170,6 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
     a rack of 18 machines.
 
     Args:
-        text: The number of GPUs.
         memory: Nominal memory of each GPU in GB (as sold, so in units of 2^30 bytes); then the GPU need not be a
             known one. None takes the table's memory.
 
@@ -209,7 +202,6 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
     """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X").
 
     Args:
-        product: Product name that the driver reports.
         total_bytes: Memory that the driver reports; it decides where a GPU comes in two sizes.
 
     Returns:

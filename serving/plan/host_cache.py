@@ -42,10 +42,7 @@ def host_cache(size: int, *, token: int, ranks: int, nodes: int, sequence: int, 
     Args:
         size: Bytes on each node.
         token: KV cache of one token on each GPU, in bytes.
-        ranks: Tensor-parallel size.
         nodes: Number of machines that share one copy of the attention.
-        sequence: Length of a typical sequence in tokens.
-        kept: Typical sequences that the GPUs' cache holds.
     """
     whole = token * ranks
     tokens = size * nodes // whole

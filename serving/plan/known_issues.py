@@ -41,15 +41,10 @@ class Setup:
     """Configuration of a server before its start."""
 
     engine: EngineKind
-    """The engine."""
     vendor: Vendor
-    """Manufacturer of the GPUs."""
     architecture: Architecture
-    """Architecture of the GPUs."""
     precision: Precision
-    """Precision of the weights."""
     context: int
-    """Context window in tokens."""
     version: str | None = None
     """Version of the engine; None means any version at or above the minimum."""
     kv_dtype: str = "auto"
@@ -61,33 +56,21 @@ class Setup:
     block_size: int | None = BLOCK
     """Tokens of one block of the KV cache; None means the engine's default."""
     text_only: bool = True
-    """True if the server accepts no images."""
     encoder_parallel: bool = False
-    """True if the vision encoder runs data-parallel."""
     prefix_caching: bool = True
-    """True if the prefix cache is on."""
     attention_backend: str | None = None
-    """Attention backend; None is the engine's choice."""
     moe_backend: str | None = None
-    """Backend of the experts; None is the engine's choice."""
     parser: str | None = None
-    """Name of the tool call parser."""
     nodes: int = 1
-    """Number of machines."""
     tp: int = 1
-    """Tensor-parallel size."""
     dp: int = 1
-    """Data-parallel size."""
     trust_remote_code: bool = False
-    """True if the checkpoint's own code runs."""
     assumed_parameters: float | None = None
     """Number of parameters that the memory estimate uses."""
     draft_method: str | None = None
     """Method of speculative decoding; None without it."""
     draft_kv_heads: int | None = None
-    """KV heads of the draft; None if unknown."""
     draft_backend: str | None = None
-    """Attention backend of the draft; None is the engine's choice."""
     draft_synthetic: bool = False
     """True if the engine accepts drafted tokens at random."""
     offload: str | None = None
@@ -97,21 +80,16 @@ class Setup:
     hisparse: bool = False
     """True if SGLang moves parts of the context that attention does not choose to the machine's memory."""
     pp: int = 1
-    """Pipeline-parallel size."""
     max_num_seqs: int | None = None
     """Sequences in one step; None if unknown."""
     random_weights: bool = False
-    """True if the engine makes up random weights."""
     msa: bool = False
     """True if TensorRT-LLM computes M3's attention with its msa kernels; its default is triton."""
     index_cache: bool = False
     """True if layers take over the choice of blocks of other layers."""
     lora: bool = False
-    """True if the engine loads LoRA adapters."""
     gpu: str = ""
-    """Name of the kind of GPU; empty if unknown."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment variables."""
 
 
 _SETTINGS = tuple(one.name for one in fields(Setup))
@@ -125,13 +103,10 @@ class KnownIssue(Row):
 
     name: str
     severity: Severity
-    """Whether the row refuses a plan or warns."""
     when: tuple[Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     effect: str
-    """What happens."""
     remedy: str
-    """What to do instead."""
 
     @property
     def sentence(self) -> str:
@@ -146,7 +121,6 @@ class VersionRow(Row):
     when: tuple[Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     versions: str
-    """The versions (PEP 440)."""
 
 
 def applies(when: Sequence[Condition], setup: Setup) -> bool:

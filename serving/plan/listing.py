@@ -37,15 +37,12 @@ class KnownOption:
     """An option as the engine defines it."""
 
     flags: tuple[str, ...]
-    """All spellings of the flag."""
     takes: Takes = "one"
-    """How many values the option takes."""
     type: str | None = None
     """Type of the values; None accepts any text."""
     names: tuple[str, ...] = ()
     """Allowed values; empty accepts any name."""
     repeats: bool = False
-    """True if the option may occur several times."""
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,7 @@ class LayerCounts:
     """Number of layers of each kind; all widths are M3's."""
 
     dense: int = 3
-    """Layers with dense attention and a dense feed-forward part."""
     sparse: int = 57
-    """Layers with sparse attention and experts."""
 
     @property
     def layers(self) -> int:
@@ -163,10 +161,6 @@ def weight_bytes(
     logits layer are split by vocabulary and never quantised. Every GPU has the norms and the router (fp32).
 
     Args:
-        shape: Layers of the model.
-        precision: Precision of the weights.
-        split: Layout over the GPUs.
-        vision: Whether the vision tower is loaded.
         positions: `max_position_embeddings` of the config.
     """
     experts, linear = _WEIGHT_BYTES[precision]
@@ -218,7 +212,6 @@ class Batch:
     tokens: int = 8192
     """Tokens of one step."""
     sequences: int = 8
-    """Sequences in one step."""
     graphs: tuple[int, ...] = (1, 2, 4, 8)
     """Batch sizes of the captured CUDA graphs."""
     drafted: int = 0
@@ -255,7 +248,6 @@ class GpuMemory:
     allowed: int
     """Memory that the engine may use: utilisation times `total`, the sum of `weights`, `other` and `kv`."""
     weights: int
-    """Weights."""
     other: int
     """Activations, CUDA graphs and buffers."""
     kv: int

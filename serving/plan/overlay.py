@@ -46,9 +46,7 @@ class ChangeRow(Row):
     """A rule that makes a change; the texts may contain `$` and the name of a value of `_values`."""
 
     what: str
-    """Short name of the change."""
     reason: str
-    """Why the change is made, in one sentence."""
     when: tuple[_Wanted, ...]
     """Groups of settings for which the row applies; one of them is enough."""
     give: tuple[Option, ...] = ()
@@ -60,17 +58,13 @@ class ChangeRow(Row):
     replace: Mapping[str, Option] = field(default_factory=dict[str, Option])
     """Options in place of others that the command may have, by their flags."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Variables to set."""
     unset: tuple[str, ...] = ()
-    """Variables to remove."""
     files: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Files to write beside the command."""
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
     """Other values for settings in the recipe's own files."""
     append: str = ""
     """A line to add to the recipe's own files."""
     packages: tuple[str, ...] = ()
-    """Packages to install beside the engine."""
 
 
 CHANGES = rows(ChangeRow, "changes")
@@ -81,17 +75,12 @@ class RecipeChange:
     """One change to a recipe, or a choice of the recipe that is deliberately kept."""
 
     what: str
-    """Short name of the change."""
     reason: str
-    """Why the change is made, in one sentence."""
     source: str
-    """Where the reason comes from."""
     added: tuple[Option, ...] = ()
-    """Options that are new."""
     changed: tuple[tuple[Option, Option], ...] = ()
     """Pairs of an option: as it was and as it becomes."""
     dropped: tuple[Option, ...] = ()
-    """Options that are removed."""
     kept: tuple[Option, ...] = ()
     """Options that stay on purpose."""
     env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
@@ -99,7 +88,6 @@ class RecipeChange:
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Text of files to write beside the command, by name."""
     packages: tuple[str, ...] = ()
-    """Packages to install beside the engine."""
 
 
 def overlay(
@@ -117,11 +105,7 @@ def overlay(
     already has all the options, the result names only what is kept on purpose.
 
     Args:
-        recipe: The documented recipe.
-        context: Context window in tokens; None keeps the recipe's.
-        vision: Whether the server must accept images.
         loopback: False if other machines may reach the server; it then asks for a key.
-        kv_dtype: Type of the KV cache; None keeps the recipe's.
         plan: Spread the recipe over this plan's GPUs, with this plan's memory settings; None keeps the
             recipe's.
 
@@ -269,14 +253,7 @@ def applied(recipe: Recipe, changes: Sequence[RecipeChange]) -> tuple[tuple[str,
 def files_beside(
     recipe: Recipe, changes: Sequence[RecipeChange], argv: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the files to write beside the changed command, by name.
-
-    Args:
-        recipe: The documented recipe.
-        changes: The changes that were applied.
-        argv: The command with the changes.
-        env: The environment with the changes.
-    """
+    """Return the files to write beside the changed command, by name."""
     files = dict(recipe.files)
     for change in changes:
         files |= change.files

@@ -80,17 +80,13 @@ class PlanRequest:
     """
 
     context: int = NATIVE_CONTEXT
-    """Context window in tokens."""
     concurrency: int = 1
     """Number of sequences of typical length that the cache must hold at the same time."""
     typical: int | None = None
     """Length in tokens of a typical sequence (90th percentile of the work); None means the whole context."""
     precision: Precision | None = None
-    """Precision of the weights; None allows any."""
     engine: EngineKind | None = None
-    """Engine; None allows any."""
     vision: bool = False
-    """Whether the server must accept images."""
     shape: LayerCounts = M3
     """Layers of the checkpoint, if they differ from M3's."""
     draft_use: DraftUse = DraftUse.OFF
@@ -98,9 +94,7 @@ class PlanRequest:
     download. A draft is a third party's, so only the user decides about its download.
     """
     draft: Draft = GQA_DRAFT
-    """The draft."""
     draft_here: bool = False
-    """Whether the draft is on the machine."""
     host_cache: int = 0
     """Size in bytes of a KV cache in each machine's memory; 0 for none."""
     version: str | None = None
@@ -157,11 +151,9 @@ class Cost:
     """Cost of a plan; None means unknown. Spot prices change often."""
 
     dollars_per_hour: float | None
-    """Price of all GPUs for an hour."""
     spot_dollars_per_hour: float | None
     """The same at spot prices."""
     price_source: str
-    """Where the price comes from."""
     tokens_per_second: float | None
     """Output tokens a second: given, or of one stream if this very plan was measured."""
     throughput_source: str
@@ -171,7 +163,6 @@ class Cost:
     not measured.
     """
     dollars_per_million: float | None
-    """Dollars for a million output tokens."""
     hosted_dollars_per_million: float
     """Price of a million output tokens at the hosted API."""
     breakeven_tokens_per_second: float | None
@@ -187,19 +178,14 @@ class Memory:
     """Memory of each GPU, in bytes."""
 
     total: int
-    """Memory as a process sees it."""
     allowed: int
     """Memory that the engine may use: the sum of `weights`, `other` and `kv`."""
     weights: int
-    """Weights."""
     other: int
-    """Activations, CUDA graphs and buffers."""
     kv: int
-    """KV cache."""
     kv_spare: int
     """Part of `kv` that one sequence as long as the context does not use."""
     free: int
-    """Memory that the engine does not use."""
     outside_spare: int
     """Part of `free` that nothing in the estimate needs."""
     measured_total: bool
@@ -213,7 +199,6 @@ class Plan(Setup):
     fleet: Fleet
     """The GPUs that were asked for; the plan may use a part of them."""
     wish: PlanRequest
-    """What the user wants."""
     ep: bool
     """True if each GPU has whole experts, False if it has a slice of each."""
     utilisation: float
@@ -225,11 +210,8 @@ class Plan(Setup):
     tight: bool
     """True if the memory settings leave little reserve."""
     batch: Batch
-    """Batch sizes that the engine is prepared for."""
     draft: Draft | None
-    """Draft model; None without one."""
     room: GpuMemory
-    """How the memory of a GPU divides."""
     predicted: bool = True
     """False if the memory of the checkpoint's widths is not known."""
     barred: Sequence[KnownIssue] = ()
@@ -413,17 +395,12 @@ class Refusal:
     """Why a precision cannot be served."""
 
     precision: Precision
-    """The precision."""
     reason: str
-    """The reason, with numbers."""
     tp: int
     """Tensor-parallel size of the layout that came nearest."""
     weights: int
-    """Bytes of weights on each GPU."""
     other: int
-    """Bytes on each GPU for activations, CUDA graphs and buffers."""
     allowed: int
-    """Bytes on each GPU that the engine may use."""
     lacking: int
     """Bytes of KV cache that are missing on each GPU."""
     kv_tokens: int
@@ -530,13 +507,10 @@ class _Profile:
     """Memory settings of an engine. Both profiles were measured on four H200."""
 
     tight: bool
-    """True if the settings leave little reserve."""
     utilisation: float
-    """Share of the memory for the engine."""
     batched: int
     """Tokens of one step."""
     sequences: int
-    """Sequences in one step."""
 
 
 _PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))

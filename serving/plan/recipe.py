@@ -55,23 +55,18 @@ class Recipe(Row):
     name: str
     engine: Engine
     vendor: Vendor = "nvidia"
-    """Manufacturer of the GPUs."""
     checkpoint: str
-    """Checkpoint on Hugging Face, or a folder."""
     gpus: int
     """Number of GPUs on all nodes together."""
     argv: Annotated[tuple[str, ...], BeforeValidator(_words)]
     """The whole command as printed, with the program."""
     env: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Environment of the command."""
     files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Text of the files that the command reads, by name; `{command}` stands for the command with its variables."""
     image: str | None = None
-    """Container image."""
     verified: bool = False
     """True if the newest option listing of the engine accepts the command with the overlay's changes."""
     notes: str = ""
-    """Remarks for users."""
     refused: str | None = None
     """Why this recipe is never planned; None if it may be."""
     only: str = ""

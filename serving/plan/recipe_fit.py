@@ -27,10 +27,6 @@ def misfit(
     """Return why a recipe does not run on these GPUs, in one sentence; None if nothing is known against it.
 
     Args:
-        recipe: The recipe.
-        fleet: The GPUs.
-        argv: The recipe's command, with the changes and the user's own options.
-        env: Environment variables of the command.
         precision: Precision of the user's own checkpoint; None for the recipe's checkpoint.
     """
     if recipe.vendor != fleet.gpu.vendor:

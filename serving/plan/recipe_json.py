@@ -39,11 +39,7 @@ def recipe_json(
     """Return a recipe as JSON types: the documented command, the changes, and the resulting command.
 
     Args:
-        name: Name of the recipe.
-        context: Context window in tokens; None keeps the recipe's.
-        vision: Whether the server must accept images.
         loopback: False if other machines may reach the server.
-        kv_dtype: Type of the KV cache; None keeps the recipe's.
 
     Returns:
         A JSON object. `problems` belongs to the documented command and the newest listing of the engine,

@@ -72,12 +72,7 @@ def was_measured(*, gpus: str, engine: str, precision: str, tp: int, draft: bool
 
 
 def source(gpus: str, *, measured: bool) -> str:
-    """Return where the times come from.
-
-    Args:
-        gpus: The GPUs, as `parse_gpus` reads them.
-        measured: Whether this very plan was measured.
-    """
+    """Return where the times come from."""
     if measured:
         return f"from measurements on {_SETUP}"
     if _is_measured_kind(gpus):

@@ -16,10 +16,6 @@ def overrides(vendor: Vendor, context: int) -> dict[str, object]:
     (0.33, models/minimax_m3/nvidia/model.py), so the positions simply continue. Four H200 served 1,000,200
     tokens this way.
 
-    Args:
-        vendor: Manufacturer of the GPUs.
-        context: Context window in tokens.
-
     Returns:
         The overrides; empty if M3's own positions are enough.
     """
