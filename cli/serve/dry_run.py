@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from m3agent.cli.serve.options import Choice, ServeRequest, choose, image_of, reachable
-from m3agent.serving.launch.container import container_command, without_chosen_gpus
+from m3agent.serving.launch.container import container_start, without_chosen_gpus
 from m3agent.serving.launch.job import EngineJob
-from m3agent.serving.launch.nodes import as_node, node_commands
+from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.slurm import slurm_command
 from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
 from m3agent.util.errors import UsageError
@@ -85,9 +85,8 @@ def dry_run(asked: ServeRequest, environ: Mapping[str, str]) -> str:
         lines += ["#", f"# Write {', '.join(files)} into the current folder before the command:"]
     if job.nodes > 1 and asked.node_rank is None and not asked.slurm and job.engine in ("vllm", "sglang"):
         lines += ["#", "# On each node, its address in place of NODE1 and so on (or --slurm):"]
-        nodes = [f"NODE{number}" for number in range(1, job.nodes + 1)]
-        for one in node_commands(job, nodes):
-            lines += [f"# {one.node}:", command_line(one.argv, one.env)]
+        for rank in range(job.nodes):
+            lines += [f"# NODE{rank + 1}:", command_line(as_node(job, rank, "NODE1").argv, job.env)]
         return "\n".join(lines) + "\n"
     return "\n".join([*lines, command_line(argv, env)]) + "\n"
 
@@ -105,7 +104,7 @@ def _started(
             sbatch, scripts = slurm_command(job, name=_NAME, folder=_HERE, extra=asked.sbatch)
             return sbatch, job.env, {**job.files, **scripts}
         if asked.container:
-            start = container_command(
+            start = container_start(
                 job,
                 image=image_of(asked, choice.prepared),
                 name=_NAME,
@@ -113,6 +112,7 @@ def _started(
                 environ=environ if asked.gpus is None else without_chosen_gpus(environ),
                 vendor=choice.prepared.recipe.vendor,
                 pull=asked.pull,
+                ready=False,
             )
             return start.argv, start.env, job.files
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Run a job in a container of Docker or Podman.
+"""Run a job in a container of Docker.
 
 The command-line client stays in the foreground and passes SIGTERM on to the engine inside. The command line
 has only the names of environment variables, because every user of a machine can read its command lines.
@@ -15,7 +15,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
 
 from m3agent.serving.launch.checkpoint import as_path, cache_folder
 from m3agent.serving.launch.errors import LaunchError
@@ -24,10 +23,8 @@ from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import GIB
 from m3agent.serving.plan.recipe import HTTP_HOST, Vendor
 
-Runtime = Literal["docker", "podman"]
-
 ANSWER_SECONDS = 30
-"""Seconds that Docker or Podman may take to answer."""
+"""Seconds that Docker may take to answer."""
 
 SHARED_GIB = 16
 """The limit of /dev/shm in GiB, without a host cache. Docker's default of 64 MiB is too small for the engines' processes (vLLM's recipe
@@ -41,8 +38,6 @@ _VISIBLE: Mapping[Vendor, tuple[str, ...]] = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-_NAMES = {"docker": "Docker", "podman": "Podman"}
-_INSTALL = {"docker": "https://docs.docker.com/engine/install", "podman": "https://podman.io"}
 
 
 def container_start(
@@ -52,75 +47,41 @@ def container_start(
     name: str,
     folder: Path,
     environ: Mapping[str, str],
-    runtime: Runtime = "docker",
     vendor: Vendor = "nvidia",
     pull: bool = False,
+    ready: bool = True,
 ) -> Start:
-    """Check the container engine and the image, and return the command that runs the job in a container.
+    """Return the command that runs the job in a container, which is removed when it ends.
+
+    The job's folder with files, and a checkpoint or a draft in a folder, have the same paths inside and are read-only. Hugging
+    Face's cache is writable; it is left out if checkpoint and draft are folders elsewhere. The job's port is open only on
+    `job.host` of this machine. A job on several nodes uses this machine's network directly.
 
     Args:
         pull: Fetch a missing image; the progress is in the log. Otherwise a missing image is an error,
             because it has 10 GiB and more.
+        ready: Check Docker and the image, and make the cache; False only returns the command.
 
     Raises:
-        LaunchError: The container engine or the image is missing.
+        LaunchError: Docker or the image is missing.
         ValueError: The job cannot run in a container.
     """
-    _check_engine(runtime, environ)
-    if not pull:
-        _check_image(runtime, image, environ)
-    start = container_command(
-        job,
-        image=image,
-        name=name,
-        folder=folder,
-        environ=environ,
-        runtime=runtime,
-        vendor=vendor,
-        pull=pull,
-    )
-    for variable in (_CACHE, _HUB):
-        if variable in start.env:
-            _make_cache(Path(start.env[variable]))
-    return start
-
-
-def container_command(
-    job: EngineJob,
-    *,
-    image: str,
-    name: str,
-    folder: Path,
-    environ: Mapping[str, str],
-    runtime: Runtime = "docker",
-    vendor: Vendor = "nvidia",
-    pull: bool = False,
-) -> Start:
-    """Return the command that runs the job in a container, which is removed when it ends. Nothing is checked or made.
-
-    The arguments are those of `container_start`. The job's folder with files, and a checkpoint or a draft in a folder, have
-    the same paths inside and are read-only. Hugging Face's cache is writable; it is left out if checkpoint and draft are
-    folders elsewhere. The job's port is open only on `job.host` of this machine. A job on several nodes uses this machine's
-    network directly.
-
-    Raises:
-        ValueError: The job cannot run in a container.
-    """
+    if ready:
+        _check_engine(environ)
+        if not pull and _fails("image", "inspect", image, environ=environ) is not None:
+            raise LaunchError(
+                f"The image {image} is not on this machine: pull it with `docker pull {image}`."
+            )
     argv = _argv_inside(job)
     env, mounts = _what_it_needs(job, folder, environ)
     gpus = job.gpus // job.nodes
     renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
     names = [variable for variable in env if variable not in renumbered]
     names += [variable for variable in _PASSED_ON if variable in environ and variable not in env]
-    words = [runtime, "run", "--rm", "--init", "--name", name, "--log-driver=none"]
+    words = ["docker", "run", "--rm", "--init", "--name", name, "--log-driver=none"]
     words += [] if pull else ["--pull=never"]
-    words += (
-        gpu_options(
-            gpus, vendor=vendor, runtime=runtime, environ={**environ, **job.env}, host_cache=job.host_cache
-        )
-        if gpus
-        else []
-    )
+    if gpus:
+        words += gpu_options(gpus, vendor=vendor, environ={**environ, **job.env}, host_cache=job.host_cache)
     words += ["--network=host"] if job.nodes > 1 else ["--publish", _published(job)]
     words += [word for mount in mounts for word in ("--mount", mount)]
     words += [word for variable in names for word in ("--env", variable)]
@@ -130,7 +91,10 @@ def container_command(
         words += ["--entrypoint", argv[0], image, *argv[1:]]
     else:
         words += [image, *argv]
-    return Start(tuple(words), env, (runtime, "rm", "--force", name))
+    if ready:
+        for variable in {_CACHE, _HUB} & env.keys():
+            _make_cache(Path(env[variable]))
+    return Start(tuple(words), env, ("docker", "rm", "--force", name))
 
 
 def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:
@@ -139,14 +103,7 @@ def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in chosen}
 
 
-def gpu_options(
-    count: int,
-    *,
-    vendor: Vendor,
-    runtime: Runtime = "docker",
-    environ: Mapping[str, str],
-    host_cache: int = 0,
-) -> list[str]:
+def gpu_options(count: int, *, vendor: Vendor, environ: Mapping[str, str], host_cache: int = 0) -> list[str]:
     """Return the options that let a container use `count` GPUs, with shared memory for a host cache.
 
     The GPUs are those that CUDA_VISIBLE_DEVICES (for AMD also HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES)
@@ -172,14 +129,7 @@ def gpu_options(
         return [*rocm, "--ipc=host", shared_memory, *chosen]
     # NVIDIA's start-up message for its images asks for these limits
     shared = [shared_memory, "--ulimit", "memlock=-1", "--ulimit", "stack=67108864"]
-    if runtime == "podman":  # NVIDIA Container Toolkit's guide to CDI
-        cdi = [word for device in devices[:count] for word in ("--device", f"nvidia.com/gpu={device}")]
-        return [*cdi, "--security-opt=label=disable", *shared]
-    return [
-        "--gpus",
-        f'"device={",".join(devices[:count])}"',  # in quotes, because Docker parses it as CSV
-        *shared,
-    ]
+    return ["--gpus", f'"device={",".join(devices[:count])}"', *shared]  # in quotes: Docker parses it as CSV
 
 
 def _argv_inside(job: EngineJob) -> tuple[str, ...]:
@@ -269,34 +219,27 @@ def _mount(path: Path, *, writable: bool = False) -> str:
     return line.getvalue()
 
 
-def _check_engine(runtime: Runtime, environ: Mapping[str, str]) -> None:
-    called = _NAMES[runtime]
-    if shutil.which(runtime, path=environ.get("PATH")) is None:
+def _check_engine(environ: Mapping[str, str]) -> None:
+    if shutil.which("docker", path=environ.get("PATH")) is None:
         raise LaunchError(
-            f"There is no {runtime} on this machine: install {called} ({_INSTALL[runtime]}), or start the "
-            "engine without a container."
+            "There is no docker on this machine: install Docker (https://docs.docker.com/engine/install), or start the engine "
+            "without a container."
         )
-    words = ("version", "--format", "{{.Server.Version}}") if runtime == "docker" else ("info",)
-    failed = _fails(runtime, *words, environ=environ)
+    failed = _fails("version", "--format", "{{.Server.Version}}", environ=environ)
     if failed is None:
         return
     if "permission denied" in failed.casefold():
         raise LaunchError(
-            f"You may not use {called} on this machine: add yourself to the group docker (as root), and log in again."
+            "You may not use Docker on this machine: add yourself to the group docker (as root), and log in again."
         )
     raise LaunchError(
-        f"{called} does not answer ({failed}): start it, or start the engine without a container."
+        f"Docker does not answer ({failed}): start it, or start the engine without a container."
     )
 
 
-def _check_image(runtime: Runtime, image: str, environ: Mapping[str, str]) -> None:
-    if _fails(runtime, "image", "inspect", image, environ=environ) is not None:
-        raise LaunchError(f"The image {image} is not on this machine: pull it with `{runtime} pull {image}`.")
-
-
-def _fails(runtime: Runtime, *words: str, environ: Mapping[str, str]) -> str | None:
+def _fails(*words: str, environ: Mapping[str, str]) -> str | None:
     """Run a client; return its error message if it fails, else None."""
-    program = shutil.which(runtime, path=environ.get("PATH")) or runtime
+    program = shutil.which("docker", path=environ.get("PATH")) or "docker"
     try:
         done = subprocess.run(
             [program, *words],

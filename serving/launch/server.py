@@ -19,8 +19,7 @@ from m3agent.serving.client.http import certificates_for
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.dense_check import dense_check
 from m3agent.serving.launch.engine import EngineProcess
-from m3agent.serving.launch.engine_faults import explain
-from m3agent.serving.launch.fault_rows import LaunchContext
+from m3agent.serving.launch.engine_faults import LaunchContext, explain
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record

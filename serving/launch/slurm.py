@@ -88,9 +88,6 @@ def slurm_start(
     *,
     folder: Path,
     environ: Mapping[str, str],
-    partition: str | None = None,
-    account: str | None = None,
-    time_limit: str | None = None,
     extra: Sequence[str] = (),
 ) -> Start:
     """Write the job's scripts and return the command that submits the job and waits for it.
@@ -117,13 +114,7 @@ def slurm_start(
             f"{job.host} cannot be reached: use --host 0.0.0.0, which also sets a key."
         )
     name = f"m3agent-{secrets.token_hex(4)}"
-    given = [
-        *(f"--partition={partition}" for _ in range(partition is not None)),
-        *(f"--account={account}" for _ in range(account is not None)),
-        *(f"--time={time_limit}" for _ in range(time_limit is not None)),
-        *extra,
-    ]
-    sbatch, files = slurm_command(job, name=name, folder=folder, extra=given)
+    sbatch, files = slurm_command(job, name=name, folder=folder, extra=extra)
     files[SUBMIT] = _SUBMIT.format(
         name=name,
         folder=shlex.quote(str(folder)),

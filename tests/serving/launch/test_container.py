@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.container import container_command, container_start, gpu_options
+from m3agent.serving.launch.container import container_start, gpu_options
 from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.recipe import recipe
@@ -174,7 +174,7 @@ def test_a_checkpoint_in_hugging_faces_cache_brings_the_cache(
 
 def test_models_may_be_elsewhere_than_the_rest_of_hugging_faces_cache(tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "models")}
-    start = container_command(job(), image="i:1", name="n", folder=tmp_path, environ=environ)
+    start = container_start(job(), image="i:1", name="n", folder=tmp_path, environ=environ, ready=False)
     for place in (tmp_path / "models", tmp_path / ".cache" / "huggingface"):
         assert f"type=bind,source={place},target={place}" in start.argv
     assert start.env["HF_HUB_CACHE"] == str(tmp_path / "models")
@@ -293,10 +293,6 @@ def test_nvidia_gpus_are_the_first_ones_or_those_that_are_visible() -> None:
     assert gpu_options(2, vendor="nvidia", environ={}) == ["--gpus", '"device=0,1"', *shared]
     visible = {"CUDA_VISIBLE_DEVICES": "4, GPU-5ab,7"}
     assert gpu_options(2, vendor="nvidia", environ=visible)[:2] == ["--gpus", '"device=4,GPU-5ab"']
-    assert gpu_options(2, vendor="nvidia", runtime="podman", environ=visible) == [
-        *("--device", "nvidia.com/gpu=4", "--device", "nvidia.com/gpu=GPU-5ab"),
-        *("--security-opt=label=disable", *shared),
-    ]
 
 
 def test_fewer_visible_gpus_than_are_needed_are_refused() -> None:
@@ -349,7 +345,3 @@ def test_an_engine_that_does_not_answer_is_one_sentence(
 def test_without_docker_it_says_where_to_get_it(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(LaunchError, match="There is no docker on this machine: install Docker"):
         container_start(job(), image="i", name="n", folder=folder, environ={"PATH": str(tmp_path)})
-    with pytest.raises(LaunchError, match="There is no podman"):
-        container_start(
-            job(), image="i", name="n", folder=folder, environ={"PATH": str(tmp_path)}, runtime="podman"
-        )

@@ -89,7 +89,9 @@ def seen(start: Start) -> dict[str, Any]:
 def test_an_engine_runs_on_a_node_of_slurms_choice_with_its_gpus_and_its_secret(
     slurm: OwnSlurm, environ: dict[str, str], folder: Path
 ) -> None:
-    start = slurm_start(job("--tensor-parallel-size", "4"), folder=folder, environ=environ, time_limit="10")
+    start = slurm_start(
+        job("--tensor-parallel-size", "4"), folder=folder, environ=environ, extra=["--time=10"]
+    )
     with running(start, environ) as process:
         found = seen(start)
         asked = slurm.run("squeue", "--noheader", "--format=%D %l %b %h").split()
@@ -168,7 +170,7 @@ def test_a_job_that_waits_for_nodes_says_why(slurm: OwnSlurm, environ: dict[str,
 
 @pytest.mark.slow
 def test_refusal_of_slurm_is_in_the_log(environ: dict[str, str], folder: Path) -> None:
-    start = slurm_start(job(gpus=9), folder=folder, environ=environ, partition="nowhere")
+    start = slurm_start(job(gpus=9), folder=folder, environ=environ, extra=["--partition=nowhere"])
     with running(start, environ) as process:
         text = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 1
@@ -214,7 +216,7 @@ def test_tensorrt_llm_keeps_its_srun_and_gets_this_jobs_folders(tmp_path: Path) 
     given = EngineJob(
         "trtllm", guide.argv, guide.env, guide.files, "0.0.0.0", 8000, 8, model=guide.checkpoint
     )
-    start = slurm_start(given, folder=tmp_path, environ=environ, account="m3")
+    start = slurm_start(given, folder=tmp_path, environ=environ, extra=["--account=m3"])
     assert start.env == {"MODEL": "/models/MiniMax-M3"}
     submit, text = (tmp_path / SUBMIT).read_text(), (tmp_path / SCRIPT).read_text()
     assert "--nodes=2 --ntasks-per-node=4 --gres=gpu:4 --account=m3" in submit
