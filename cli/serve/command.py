@@ -14,7 +14,7 @@ from m3agent.cli.common import Typical, option, print_bytes, run, state_folder
 from m3agent.cli.plan import Concurrency, Drafting, HostCacheGb, Vision, WeightPrecision
 from m3agent.cli.serve.app import ENGINE_OPTIONS, serve_app
 from m3agent.serving.plan.kinds import DraftUse
-from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import columns_of, print_note
 from m3agent.util.token_count import some_tokens
 
@@ -253,14 +253,11 @@ def _server_files(asked: ServeRequest, folder: Path | None, *, dry_run: bool) ->
 async def _serve(asked: ServeRequest, state: Path) -> None:
     from m3agent.agent.ui.serve_display import ServeView
     from m3agent.cli.serve.launch import launch
-    from m3agent.serving.launch.server import LaunchFailed, Server
+    from m3agent.serving.launch.server import Server
 
     with ServeView() as view:
         server, record = launch(asked, state, os.environ, view.say)
-        try:
-            await Server(server, record, os.environ, view).run()
-        except LaunchFailed as error:
-            raise ServerFault(str(error)) from None
+        await Server(server, record, os.environ, view).run()
 
 
 def refuse_search_options(seed: int | None, candidates: int | None) -> None:

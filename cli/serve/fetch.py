@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.as_typed import as_typed
-from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
+from m3agent.util.errors import EnvironmentFault, UsageError
 from m3agent.util.sanitize import print_text
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: 
     import asyncio
 
     from m3agent.serving.launch import hub
-    from m3agent.serving.launch.checkpoint import CheckpointError, check_name
-    from m3agent.serving.launch.errors import LaunchError
+    from m3agent.serving.launch.checkpoint import check_name
     from m3agent.util.daemon_thread import in_background
 
     try:
@@ -80,12 +79,6 @@ async def _fetch(model: str, revision: str | None, to: Path | None, *, as_json: 
     except asyncio.CancelledError:
         say("interrupted: what is whole stays, and the same command continues")
         raise
-    except CheckpointError as error:
-        raise UsageError(str(error)) from None
-    except LaunchError as error:
-        raise EnvironmentFault(str(error)) from None
-    except hub.HubError as error:
-        raise ServerFault(str(error)) from None
     _report(snapshot, missing, as_json=as_json)
 
 

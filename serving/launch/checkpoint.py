@@ -27,6 +27,7 @@ from m3agent.serving.plan.memory_model import (
     Split,
     weight_bytes,
 )
+from m3agent.util.errors import UsageError
 
 _WIDTHS = {
     "hidden_size": HIDDEN,
@@ -42,7 +43,7 @@ _OTHER_MODEL = re.compile(r"minimax-?m3\.[0-9]", re.IGNORECASE)  # M3.1-Flash
 _PRECISIONS = {"mxfp8": Precision.MXFP8, "mxfp4": Precision.MXFP4, "nvfp4": Precision.NVFP4}
 
 
-class CheckpointError(Exception):
+class CheckpointError(UsageError):
     """A checkpoint that cannot be served. The message says in one sentence why and what to do."""
 
 

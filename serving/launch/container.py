@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from m3agent.serving.launch.checkpoint import as_path, cache_folder
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import GIB
 from m3agent.serving.plan.recipe import HTTP_HOST, Vendor
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 ANSWER_SECONDS = 30
 """Seconds that Docker may take to answer."""
@@ -63,13 +63,13 @@ def container_start(
         ready: Check Docker and the image, and make the cache; False only returns the command.
 
     Raises:
-        LaunchError: Docker or the image is missing.
-        ValueError: The job cannot run in a container.
+        EnvironmentFault: Docker or the image is missing.
+        UsageError: The job cannot run in a container.
     """
     if ready:
         _check_engine(environ)
         if not pull and _fails("image", "inspect", image, environ=environ) is not None:
-            raise LaunchError(
+            raise EnvironmentFault(
                 f"The image {image} is not on this machine: pull it with `docker pull {image}`."
             )
     argv = _argv_inside(job)
@@ -110,14 +110,14 @@ def gpu_options(count: int, *, vendor: Vendor, environ: Mapping[str, str], host_
     names, else the first ones.
 
     Raises:
-        ValueError: The variable names fewer GPUs.
+        UsageError: The variable names fewer GPUs.
     """
     variable = next((known for known in _VISIBLE[vendor] if known in environ), None)
     devices = [str(number) for number in range(count)]
     if variable is not None:
         devices = [device.strip() for device in environ[variable].split(",") if device.strip()]
         if len(devices) < count:
-            raise ValueError(
+            raise UsageError(
                 f"{count} GPUs are needed, and {variable}={environ[variable]} names {len(devices)}: name more, or unset it."
             )
     shared_memory = f"--shm-size={SHARED_GIB + math.ceil(host_cache / GIB)}g"
@@ -135,11 +135,11 @@ def gpu_options(count: int, *, vendor: Vendor, environ: Mapping[str, str], host_
 def _argv_inside(job: EngineJob) -> tuple[str, ...]:
     """Return the engine's command inside the container, where it must listen on the container's network."""
     if job.argv[0] in ("docker", "podman"):
-        raise ValueError(
+        raise UsageError(
             f"This recipe's command is {job.argv[0]} itself: use the recipe that runs inside its image."
         )
     if job.argv[0] == "srun":
-        raise ValueError(
+        raise UsageError(
             "This recipe's command is Slurm's srun, which starts its own containers: use --slurm."
         )
     if job.nodes > 1 or job.engine == "dynamo":
@@ -155,7 +155,7 @@ def _published(job: EngineJob) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        raise ValueError(
+        raise UsageError(
             f"A container's port needs an address, not a name like {host!r}: use --host 127.0.0.1, or 0.0.0.0 for all."
         ) from None
     shown = f"[{address}]" if address.version == 6 else str(address)
@@ -192,7 +192,7 @@ def _make_cache(cache: Path) -> None:
     try:
         cache.mkdir(parents=True, exist_ok=True)  # otherwise the container engine would create it for root
     except OSError as error:
-        raise LaunchError(
+        raise EnvironmentFault(
             f"Hugging Face's cache {cache} cannot be created: {error.strerror}; set HF_HOME to a writable folder."
         ) from None
 
@@ -221,7 +221,7 @@ def _mount(path: Path, *, writable: bool = False) -> str:
 
 def _check_engine(environ: Mapping[str, str]) -> None:
     if shutil.which("docker", path=environ.get("PATH")) is None:
-        raise LaunchError(
+        raise EnvironmentFault(
             "There is no docker on this machine: install Docker (https://docs.docker.com/engine/install), or start the engine "
             "without a container."
         )
@@ -229,10 +229,10 @@ def _check_engine(environ: Mapping[str, str]) -> None:
     if failed is None:
         return
     if "permission denied" in failed.casefold():
-        raise LaunchError(
+        raise EnvironmentFault(
             "You may not use Docker on this machine: add yourself to the group docker (as root), and log in again."
         )
-    raise LaunchError(
+    raise EnvironmentFault(
         f"Docker does not answer ({failed}): start it, or start the engine without a container."
     )
 

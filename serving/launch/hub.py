@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from m3agent.serving.launch.checkpoint import CheckpointError
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.counted import first_of
+from m3agent.util.errors import EnvironmentFault, ServerFault
 from m3agent.util.sanitize import printable_line
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ _ANSWER_SECONDS = 30.0
 _CHUNK = 1 << 22
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 MAIN = "main"
-
-
-class HubError(Exception):
-    """The hub, or the way to it, fails. The message says in one sentence why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +98,8 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
 
     Raises:
         CheckpointError: There is no such checkpoint or revision.
-        LaunchError: This machine lacks huggingface_hub, or must not use the network.
-        HubError: The hub fails.
+        EnvironmentFault: This machine lacks huggingface_hub, or must not use the network.
+        ServerFault: The hub fails.
     """
     hub = _library()
     revision = revision or MAIN
@@ -111,7 +107,7 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
         raise CheckpointError(f"{revision} is no revision: give a branch, a tag or a commit with --revision")
     store = Path(hub.constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
     if hub.is_offline_mode():
-        raise LaunchError("HF_HUB_OFFLINE forbids the download: unset it, and fetch again")
+        raise EnvironmentFault("HF_HUB_OFFLINE forbids the download: unset it, and fetch again")
     with _explained(hub, name, revision):
         api = hub.HfApi(library_name="m3agent")
         commit = str(api.model_info(name, revision=revision, timeout=_ANSWER_SECONDS).sha)
@@ -127,7 +123,7 @@ def check_room(snapshot: Snapshot, needed: int) -> int:
     """Return the free bytes of the disk that gets the files.
 
     Raises:
-        LaunchError: They are too few, or the disk cannot be asked.
+        EnvironmentFault: They are too few, or the disk cannot be asked.
     """
     there = snapshot.folder
     try:
@@ -135,11 +131,11 @@ def check_room(snapshot: Snapshot, needed: int) -> int:
             there = there.parent
         free = shutil.disk_usage(there).free
     except OSError as error:
-        raise LaunchError(
+        raise EnvironmentFault(
             f"{there} cannot be read: {error.strerror}; choose another folder with --to"
         ) from None
     if free < needed:
-        raise LaunchError(
+        raise EnvironmentFault(
             f"{snapshot.name} needs {needed / 1e9:,.1f} GB more and {there} has {free / 1e9:,.1f} GB free: make room, or set "
             "HF_HOME or --to to a folder on a larger disk"
         )
@@ -153,7 +149,7 @@ def download(snapshot: Snapshot, count: Callable[[int], None]) -> None:
         count: Receives the bytes that this call has downloaded so far, from several threads.
 
     Raises:
-        CheckpointError, LaunchError, HubError: A file cannot be downloaded, with the reason.
+        CheckpointError, EnvironmentFault, ServerFault: A file cannot be downloaded, with the reason.
     """
     hub = _library()
     with _explained(hub, snapshot.name, snapshot.revision):
@@ -189,8 +185,8 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
         count: Receives the bytes that were read so far, from several threads.
 
     Raises:
-        LaunchError: A file cannot be read.
-        HubError: A file differs.
+        EnvironmentFault: A file cannot be read.
+        ServerFault: A file differs.
     """
     done, lock = 0, threading.Lock()
 
@@ -214,10 +210,10 @@ def check_files(snapshot: Snapshot, count: Callable[[int], None]) -> None:
         for file in wrong:
             snapshot.remove(file)
     except OSError as error:
-        raise LaunchError(f"{error.filename} cannot be read: {error.strerror}; fetch again") from None
+        raise EnvironmentFault(f"{error.filename} cannot be read: {error.strerror}; fetch again") from None
     if wrong:
         names = first_of([file.path for file in wrong], 1)
-        raise HubError(
+        raise ServerFault(
             f"{names} did not have the hub's checksum and was removed: fetch again to download it anew"
         )
 
@@ -231,7 +227,7 @@ def keep_revision(snapshot: Snapshot) -> None:
         reference.parent.mkdir(parents=True, exist_ok=True)
         write_whole(reference, snapshot.commit.encode())
     except OSError as error:
-        raise LaunchError(f"{reference} cannot be written: {error.strerror}") from None
+        raise EnvironmentFault(f"{reference} cannot be written: {error.strerror}") from None
 
 
 def _library() -> ModuleType:
@@ -241,7 +237,7 @@ def _library() -> ModuleType:
         import huggingface_hub.hf_api
         import huggingface_hub.utils
     except ImportError:
-        raise LaunchError(
+        raise EnvironmentFault(
             "huggingface_hub is not installed: install m3agent[serve] as docs/install.md says"
         ) from None
     hub.utils.logging.set_verbosity(logging.CRITICAL)  # it would print words of the server
@@ -296,7 +292,7 @@ def _explanation(hub: ModuleType, error: Exception, name: str, revision: str) ->
     host = urlsplit(hub.constants.ENDPOINT).netloc.rpartition("@")[2]
     status = getattr(getattr(error, "response", None), "status_code", None)
     if isinstance(error, errors.GatedRepoError):
-        return HubError(
+        return ServerFault(
             f"{host} gives {name} only to those who agreed to its terms: agree on its page, and set HF_TOKEN"
         )
     if isinstance(error, errors.RevisionNotFoundError):
@@ -306,19 +302,19 @@ def _explanation(hub: ModuleType, error: Exception, name: str, revision: str) ->
             f"{host} has no model {name}, or it is private: correct the name, or set HF_TOKEN"
         )
     if status in (401, 403):
-        return HubError(
+        return ServerFault(
             f"{host} refuses the download of {name} ({status}): correct HF_TOKEN, or log in with `hf auth login`"
         )
     if status is not None:
-        return HubError(f"{host} answers {status} for {name}: fetch again later; what is here stays")
+        return ServerFault(f"{host} answers {status} for {name}: fetch again later; what is here stays")
     if isinstance(error, errors.HTTPError):
-        return HubError(
+        return ServerFault(
             f"{host} cannot be reached ({type(error).__name__}): check the network and HF_ENDPOINT, and fetch again; what is "
             "here stays"
         )
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename} cannot be written" if error.filename else "the download failed"
-        return LaunchError(
+        return EnvironmentFault(
             f"{where}: {error.strerror}; make room, or choose another folder with HF_HOME or --to"
         )
-    return HubError(f"{host} does not answer as a hub should for {name} ({printable_line(error, 200)})")
+    return ServerFault(f"{host} does not answer as a hub should for {name} ({printable_line(error, 200)})")

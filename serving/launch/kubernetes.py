@@ -20,6 +20,7 @@ from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
 from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.memory_model import BLOCK, GIB
 from m3agent.serving.plan.overlay import KEY
+from m3agent.util.errors import UsageError
 from m3agent.util.yaml_text import yaml_text
 
 NAME = "minimax-m3"
@@ -61,18 +62,18 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     """Return the files, by name.
 
     Raises:
-        ValueError: The job cannot run in this way.
+        UsageError: The job cannot run in this way.
     """
     if job.engine not in ("vllm", "sglang"):
-        raise ValueError(
+        raise UsageError(
             f"--kubernetes is for vLLM and SGLang, not for {job.engine}: for Dynamo and TensorRT-LLM take the files of Dynamo's "
             "recipes/minimax-m3"
         )
     if cluster.llm_d and (job.engine != "vllm" or job.nodes > 1):
-        raise ValueError("llm-d's files are for vLLM on one machine: leave out --router, or take fewer GPUs")
+        raise UsageError("llm-d's files are for vLLM on one machine: leave out --router, or take fewer GPUs")
     for folder in filter(None, (job.model, job.draft)):
         if PurePosixPath(folder).is_absolute():
-            raise ValueError(f"{folder} is a folder of this machine: name a checkpoint on Hugging Face")
+            raise UsageError(f"{folder} is a folder of this machine: name a checkpoint on Hugging Face")
     served = _served(job)
     servers = _servers(job, cluster, served)
     files = {

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.command import LaunchCommand, Option
+from m3agent.util.errors import UsageError
 
 MASTER_PORT = 29501
 """Default port where the nodes connect; also vLLM's own default (vLLM 0.24, config/parallel.py)."""
@@ -31,13 +32,13 @@ def as_node(job: EngineJob, rank: int, master: str) -> EngineJob:
         master: The first node's address, or `address:port`.
 
     Raises:
-        ValueError: The job cannot be spread in this way, or `rank` or `master` is invalid.
+        UsageError: The job cannot be spread in this way, or `rank` or `master` is invalid.
     """
     _check(job)
     if not 0 <= rank < job.nodes:
-        raise ValueError(f"There is no node {rank}: the {job.nodes} nodes are 0 to {job.nodes - 1}.")
+        raise UsageError(f"There is no node {rank}: the {job.nodes} nodes are 0 to {job.nodes - 1}.")
     if not master:
-        raise ValueError("--master is missing: --node-rank needs the address of the first node.")
+        raise UsageError("--master is missing: --node-rank needs the address of the first node.")
     host, port = _host_and_port(master)
     return replace(job, argv=node_argv(job, str(rank), host, port, first=rank == 0))
 
@@ -50,7 +51,7 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
         host: Address of the first node; may be a shell variable.
 
     Raises:
-        ValueError: The engine cannot spread this job over nodes.
+        UsageError: The engine cannot spread this job over nodes.
     """
     _check(job)
     count = ("--nnodes", str(job.nodes))
@@ -72,15 +73,15 @@ def node_argv(job: EngineJob, rank: str, host: str, port: int, *, first: bool) -
 def _check(job: EngineJob) -> None:
     """Raise ValueError unless the engine itself spreads this job over its nodes."""
     if job.engine == "trtllm":
-        raise ValueError("Only Slurm can start TensorRT-LLM on several nodes: use --slurm.")
+        raise UsageError("Only Slurm can start TensorRT-LLM on several nodes: use --slurm.")
     if job.engine not in ("vllm", "sglang"):
-        raise ValueError(
+        raise UsageError(
             f"{job.engine} has its own launch files for several nodes; `m3agent plan --recipe` prints them."
         )
     if job.nodes < 2:
-        raise ValueError("The plan has one node, which needs no number: leave out --node-rank and --master.")
+        raise UsageError("The plan has one node, which needs no number: leave out --node-rank and --master.")
     if job.gpus % job.nodes:
-        raise ValueError(
+        raise UsageError(
             f"{job.gpus} GPUs cannot be divided evenly among {job.nodes} nodes; the engine needs the same "
             "number on each."
         )
@@ -95,7 +96,7 @@ def _host_and_port(master: str) -> tuple[str, int]:
         or (found["v6"] and not _is_ip(found["v6"]))
         or int(found["port"] or 1) not in range(1, 65536)
     ):
-        raise ValueError(
+        raise UsageError(
             f"{master!r} is not an address of the first node: write it like 10.0.0.1 or node1:29501."
         )
     return found["v6"] or found["name"], int(found["port"] or MASTER_PORT)

@@ -23,6 +23,7 @@ from m3agent.serving.launch.engine_faults import LaunchContext, explain
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
+from m3agent.util.errors import ServerFault
 
 LOOK_SECONDS = 0.3
 """Interval in seconds between two reads of the log while the engine loads."""
@@ -35,10 +36,6 @@ MOST_CRASHES, CRASH_WINDOW = 5, 900.0
 LONGEST_BACKOFF = 60.0
 CHECK_SECONDS = 300.0
 """Time limit in seconds for all checks together; the first requests compile kernels."""
-
-
-class LaunchFailed(Exception):
-    """The engine did not start, or crashes too often. The message says in one sentence why and what to do."""
 
 
 class Watcher(Protocol):
@@ -99,7 +96,7 @@ class Server:
         The server restarts a crashed engine with backoff.
 
         Raises:
-            LaunchFailed: The engine does not start, or crashes too often.
+            ServerFault: The engine does not start, or crashes too often.
         """
         crashes: list[float] = []
         try:
@@ -109,7 +106,7 @@ class Server:
                 now = time.monotonic()
                 crashes = [*(crash for crash in crashes if now - crash < CRASH_WINDOW), now]
                 if len(crashes) > MOST_CRASHES:
-                    raise LaunchFailed(
+                    raise ServerFault(
                         f"the engine crashed {len(crashes)} times within {CRASH_WINDOW / 60:.0f} minutes, last "
                         f"with this error: {why}"
                     )
@@ -126,7 +123,7 @@ class Server:
         try:
             engine = await EngineProcess.begin(launch.job.engine, launch.start, launch.folder, self._environ)
         except OSError as error:
-            raise LaunchFailed(
+            raise ServerFault(
                 f"the engine's log cannot be created in {launch.folder}: {error.strerror}"
             ) from None
         try:
@@ -135,7 +132,7 @@ class Server:
                 return f"this node's engine ended with exit code {await engine.ended()}"
             why = await self._ready(engine)
             if why is not None and not self._served:
-                raise LaunchFailed(why)
+                raise ServerFault(why)
             if why is None:
                 await self._check(engine)
                 self._served = True

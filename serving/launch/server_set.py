@@ -19,6 +19,7 @@ from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.plan.command import END_CHILDREN, LaunchCommand, Option, command_line, flag_of
 from m3agent.serving.plan.memory_model import BLOCK
 from m3agent.serving.plan.overlay import KEY
+from m3agent.util.errors import UsageError
 
 Router = Literal["vllm-router", "dynamo", "llm-d"]
 """Routers; the files for llm-d are those of `serving/launch/kubernetes.py`."""
@@ -68,12 +69,12 @@ def local_places(servers: int, gpus: int, port: int) -> list[Place]:
         port: Port of the router.
 
     Raises:
-        ValueError: The GPUs cannot be divided evenly.
+        UsageError: The GPUs cannot be divided evenly.
     """
     if not 2 <= servers <= MOST_SERVERS:
-        raise ValueError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
+        raise UsageError(f"{servers} servers are out of range: give 2 to {MOST_SERVERS}")
     if gpus % servers:
-        raise ValueError(
+        raise UsageError(
             f"{gpus} GPUs cannot be divided evenly among {servers} servers: --gpus are those of all servers on this machine; "
             f"for other machines, {NAMED}"
         )
@@ -85,19 +86,19 @@ def named_places(text: str) -> list[Place]:
     """Parse the machines of the servers: `gpu1,gpu2:8001`.
 
     Raises:
-        ValueError: The text does not name two or more different servers.
+        UsageError: The text does not name two or more different servers.
     """
     found: list[Place] = []
     for word in text.split(","):
         match = _HOST.fullmatch(word.strip())
         port = int(match["port"] or FIRST_PORT) if match else 0
         if match is None or port > 65_535:
-            raise ValueError(
+            raise UsageError(
                 f"{word.strip()[:60]!r} is not a machine: write the servers like 2, or gpu1,gpu2:8001"
             )
         found.append(Place(match["host"], port))
     if not 2 <= len({place.url for place in found}) == len(found) <= MOST_SERVERS:
-        raise ValueError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
+        raise UsageError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
     return found
 
 
@@ -119,16 +120,16 @@ def set_files(
         versions: Versions of the engine that may serve it (PEP 440).
 
     Raises:
-        ValueError: The router cannot serve these places.
+        UsageError: The router cannot serve these places.
     """
     if router == "dynamo":
         if any(place.devices is None for place in places):
-            raise ValueError(
+            raise UsageError(
                 "the script for Dynamo is for one machine: give --servers a number; on several machines Dynamo needs its "
                 "discovery service"
             )
         if not is_loopback(host):
-            raise ValueError(
+            raise UsageError(
                 f"{host} is not a loopback address, and Dynamo's frontend asks for no key: put a proxy in front of it that does"
             )
         return {"dynamo.sh": _dynamo(job, places, host, port, visible)}

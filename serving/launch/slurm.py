@@ -14,10 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from m3agent.serving.client.http import is_loopback
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import MASTER_PORT, node_argv
 from m3agent.serving.plan.command import command_line
+from m3agent.util.errors import EnvironmentFault, UsageError
 
 SUBMIT, SCRIPT, NODE_SCRIPT = "submit.sh", "job.sh", "node.sh"
 """Names of the scripts in the job's folder: for this machine, for the first node, for every node."""
@@ -100,16 +100,16 @@ def slurm_start(
         extra: Further options of sbatch; they override ours.
 
     Raises:
-        LaunchError: Slurm is not installed on this machine.
-        ValueError: The job cannot run under Slurm.
+        EnvironmentFault: Slurm is not installed on this machine.
+        UsageError: The job cannot run under Slurm.
     """
     for program in ("sbatch", "squeue", "scancel"):
         if shutil.which(program, path=environ.get("PATH")) is None:
-            raise LaunchError(
+            raise EnvironmentFault(
                 f"There is no {program} on this machine: run this on a login node, where Slurm jobs are submitted."
             )
     if is_loopback(job.host):
-        raise ValueError(
+        raise UsageError(
             "Slurm runs the server on another machine, where "
             f"{job.host} cannot be reached: use --host 0.0.0.0, which also sets a key."
         )
@@ -135,7 +135,7 @@ def slurm_command(
     """Return the command that submits the job and waits for it, and the scripts that the nodes run. Nothing is written.
 
     Raises:
-        ValueError: The job cannot run under Slurm.
+        UsageError: The job cannot run under Slurm.
     """
     shape, files = _body(job, folder)
     options = [
@@ -187,7 +187,7 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     The command is the guide's, with this job's folders instead of the guide's folders.
 
     Raises:
-        ValueError: The checkpoint is not a folder with an absolute path.
+        UsageError: The checkpoint is not a folder with an absolute path.
     """
     words = list(job.argv)
     asked = dict(pairwise(words))
@@ -195,7 +195,7 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     shape += [word for word in words if word.startswith("--gres=")]
     model = job.env.get("MODEL", job.model)
     if not model.startswith("/"):
-        raise ValueError(
+        raise UsageError(
             f"TensorRT-LLM reads the chat template from the checkpoint's folder, and {model!r} is not a folder: "
             "download it to a folder that all nodes see, and give that folder with --model."
         )

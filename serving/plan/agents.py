@@ -17,6 +17,7 @@ from m3agent.serving.plan.host_cache import GIGABYTE
 from m3agent.serving.plan.memory_model import BLOCK, LONGEST_CONTEXT
 from m3agent.serving.plan.planner import HardwarePrices, Plan, PlanRequest, plans, smallest
 from m3agent.serving.plan.speed import RESULT_TOKENS, Speed, seconds_between
+from m3agent.util.errors import UsageError
 
 TURNS = 50
 """Turns of a session (assumed)."""
@@ -129,10 +130,10 @@ def session_tokens(repository: int) -> int:
     """Return the tokens of a session at its end, in whole blocks.
 
     Raises:
-        ValueError: The repository leaves no room for a conversation.
+        UsageError: The repository leaves no room for a conversation.
     """
     if not 1 <= repository <= LONGEST_REPOSITORY:
-        raise ValueError(
+        raise UsageError(
             f"a repository of {repository:,} tokens is out of range: M3 reads {LONGEST_CONTEXT:,} tokens, and a session needs "
             f"{CONVERSATION:,} of them for its conversation, so give 1 to {LONGEST_REPOSITORY:,}"
         )
@@ -148,7 +149,7 @@ def team_plan(
         wish: What else is wanted of the server; its window, its number of sequences and their length do not matter.
 
     Raises:
-        ValueError: The repository is too large.
+        UsageError: The repository is too large.
     """
     session = session_tokens(repository)
     wish = replace(wish, context=session, typical=None, concurrency=agents)

@@ -17,6 +17,7 @@ from typing import Any
 
 from m3agent.serving.plan.gpus import GPUS, Fleet, gpu_of_product
 from m3agent.serving.plan.memory_model import GIB, MIB
+from m3agent.util.errors import EnvironmentFault
 
 ANSWER_SECONDS = 20
 """Timeout of each program in seconds: a sleeping driver needs some seconds for each GPU."""
@@ -30,7 +31,7 @@ _NVIDIA_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "mig.m
 _Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its arguments
 
 
-class DetectionError(Exception):
+class DetectionError(EnvironmentFault):
     """This machine has no GPUs that M3 could be planned for.
 
     The message says in one sentence why and what to do.

@@ -14,6 +14,7 @@ from enum import StrEnum
 from m3agent.serving.facts.table import Row, rows, within
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.memory_model import GIB
+from m3agent.util.errors import UsageError
 
 MOST_GPUS = 1024
 """Upper limit of GPUs in a specification; a larger number is a typing error."""
@@ -59,6 +60,8 @@ class Gpu(Row):
     prices: str = ""
     node: int = 8
     """Maximum number of GPUs in one machine."""
+    trtllm_tp: tuple[int, ...] = ()
+    """Tensor-parallel sizes of TensorRT-LLM on one node, for which it has msa kernels."""
     known: bool = True
     """False if the user gave only its name and memory; the rest is then assumed to be as on an H200."""
 
@@ -148,7 +151,7 @@ _SPEC = re.compile(
 )
 
 
-class UnknownGpu(ValueError):
+class UnknownGpu(UsageError):
     """The table has no such GPU.
 
     Attributes:
@@ -175,19 +178,19 @@ def parse_gpus(text: str, memory: int | None = None) -> Fleet:
 
     Raises:
         UnknownGpu: The table has no such GPU.
-        ValueError: The text is not a number of GPUs; the message is one sentence.
+        UsageError: The text is not a number of GPUs; the message is one sentence.
     """
     spec = _counted(re.sub(r"(?<=[0-9])\s*[x×*]\s*", "x", text.strip().lower()))  # noqa: RUF001  # the sign people paste
     match = _SPEC.fullmatch(spec)
     if match is None:
         shown = text if len(text) <= 40 else text[:39] + "…"
-        raise ValueError(
+        raise UsageError(
             f"{shown!r} is not a number of GPUs; write it like 8xH200, or 2x4xGB200 for two nodes of four"
         )
     first, second, model, size = match.groups()
     nodes, per_node = (int(first), int(second)) if second else (1, int(first or 1))
     if not (nodes and per_node and nodes * per_node <= MOST_GPUS):
-        raise ValueError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
+        raise UsageError(f"{text.strip()!r} asks for {nodes * per_node:,} GPUs; give 1 to {MOST_GPUS:,}")
     fleet = Fleet(_named(model, size) if memory is None else _of_memory(model, size, memory), per_node, nodes)
     return fleet if second else fleet.of(per_node)
 

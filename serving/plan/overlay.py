@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import Template
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import PlainValidator
@@ -21,8 +20,9 @@ from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
-from m3agent.serving.plan.recipe import MSA_FILE, MXFP4, Recipe, filled, with_settings
+from m3agent.serving.plan.recipe import MSA_FILE, Recipe, filled, with_settings
 from m3agent.serving.plan.window import overrides
+from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:
     from m3agent.serving.plan.planner import Plan
@@ -70,24 +70,24 @@ class ChangeRow(Row):
 CHANGES = rows(ChangeRow, "changes")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecipeChange:
-    """One change to a recipe, or a choice of the recipe that is deliberately kept."""
+    """One change to a recipe, or a choice of the recipe that is deliberately kept; the fields are those of its JSON."""
 
     what: str
-    reason: str
-    source: str
     added: tuple[Option, ...] = ()
     changed: tuple[tuple[Option, Option], ...] = ()
     """Pairs of an option: as it was and as it becomes."""
     dropped: tuple[Option, ...] = ()
     kept: tuple[Option, ...] = ()
     """Options that stay on purpose."""
-    env: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
+    env: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     """Environment variables to set; None removes a variable."""
-    files: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
     """Text of files to write beside the command, by name."""
     packages: tuple[str, ...] = ()
+    reason: str
+    source: str
 
 
 def overlay(
@@ -110,18 +110,15 @@ def overlay(
             recipe's.
 
     Raises:
-        ValueError: M3 does not support the context, the recipe does not support the KV cache type, or the
-            recipe has no options to set.
+        UsageError: M3 does not support the context, or the recipe has no options to set.
     """
     if context is not None and not 1 <= context <= LONGEST_CONTEXT:
-        raise ValueError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
+        raise UsageError(f"M3 has no window of {context:,} tokens: give 1 to {LONGEST_CONTEXT:,}.")
     command = LaunchCommand.of(recipe.argv)
     if recipe.engine == "dynamo" or command.starts.startswith("docker"):
         if context is not None or kv_dtype is not None:
-            raise ValueError(f"{recipe.name} has no options to set: {recipe.notes}")
+            raise UsageError(f"{recipe.name} has no options to set: {recipe.notes}")
         return []
-    if kv_dtype == "fp8" and (why := _no_fp8(recipe)):
-        raise ValueError(f"{recipe.name} cannot have an fp8 KV cache: {why}.")
     settings = {
         **dict.fromkeys(_OF_A_PLAN),
         "engine": recipe.engine,
@@ -136,15 +133,12 @@ def overlay(
     values = _values(recipe, command, context)
     if plan is not None:
         settings |= {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
-        settings |= {"draft": plan.draft and plan.draft.model, "host_cache": plan.host_cache and True}
+        settings |= {"draft": plan.draft_model, "host_cache": bool(plan.wish.host_cache) or None}
         settings["predicted"] = plan.kv_tokens > 0
         values |= _values_of_a_plan(plan)
-    found = [
-        _change(row, recipe, command, values)
-        for row in CHANGES
-        if any(condition.holds(settings) for condition in row.when)
-    ]
-    return [change for change in found if change is not None]
+    rows = [row for row in CHANGES if any(condition.holds(settings) for condition in row.when)]
+    changes = [_change(row, recipe, command, values) for row in rows]
+    return [change for change in changes if change is not None]
 
 
 _Values = dict[str, str | Sequence[str]]
@@ -162,10 +156,10 @@ def _values(recipe: Recipe, command: LaunchCommand, context: int | None) -> _Val
 
 
 def _values_of_a_plan(plan: Plan) -> _Values:
-    host = 0 if plan.host_cache is None else plan.host_cache.bytes
+    host = plan.wish.host_cache
     speculative = {
         "method": DRAFT_METHOD,
-        "model": plan.draft and plan.draft.model,
+        "model": plan.draft_model,
         "num_speculative_tokens": plan.batch.drafted,
         "attention_backend": plan.draft_backend,
     }
@@ -183,7 +177,7 @@ def _values_of_a_plan(plan: Plan) -> _Values:
         "host_gb": f"{host / GIGABYTE:,.0f}",
         "host_gb_a_rank": str(max(1, host // (GIGABYTE * plan.tp))),
         "transfer": transfer_config(host),
-        "draft": "" if plan.draft is None else plan.draft.model,
+        "draft": plan.draft_model or "",
         "draft_tokens": str(plan.batch.drafted),
         "speculative": json.dumps(speculative, separators=(",", ":")),
     }
@@ -192,30 +186,34 @@ def _values_of_a_plan(plan: Plan) -> _Values:
 def _change(row: ChangeRow, recipe: Recipe, command: LaunchCommand, values: _Values) -> RecipeChange | None:
     """Return the change that a row makes; None if it affects no option and no variable."""
     there = {flag_of(option): option for option in command.options}
-    give = [_filled(option, values) for option in row.give]
+    new: list[tuple[Option | None, Option]] = [
+        (there[old], _filled(new, values)) for old, new in row.replace.items() if old in there
+    ]
+    new += [(there.get(flag_of(option)), _filled(option, values)) for option in row.give]
     wanted = {**row.env, **dict.fromkeys(row.unset)}
-    env = {name: value for name, value in wanted.items() if recipe.env.get(name) != value}
-    replaced = [(there[old], _filled(new, values)) for old, new in row.replace.items() if old in there]
-    given = [(there[flag_of(option)], option) for option in give if flag_of(option) in there]
-    files = dict(row.files)
-    if row.settings:
-        own = {name: _text(value, values) for name, value in row.settings.items()}
-        more = f"{_text(row.append, values)}\n" if row.append else ""
-        files |= {name: with_settings(text, own) + more for name, text in recipe.files.items()}
     change = RecipeChange(
-        row.what,
-        _text(row.reason, values),
-        row.source,
-        added=tuple(option for option in give if flag_of(option) not in there),
-        changed=tuple((old, new) for old, new in (*replaced, *given) if old != new),
+        what=row.what,
+        added=tuple(option for old, option in new if old is None),
+        changed=tuple((old, option) for old, option in new if old is not None and old != option),
         dropped=tuple(there[flag] for flag in row.drop if flag in there),
         kept=tuple(there[flag] for flag in row.keep if flag in there),
-        env=MappingProxyType(env),
-        files=MappingProxyType(files),
+        env={name: value for name, value in wanted.items() if recipe.env.get(name) != value},
+        files={**row.files, **_own_files(row, recipe, values)},
         packages=row.packages,
+        reason=_text(row.reason, values),
+        source=row.source,
     )
-    effect = change.added or change.changed or change.dropped or change.kept or change.env or change.files
-    return change if effect else None
+    effects = (change.added, change.changed, change.dropped, change.kept, change.env, change.files)
+    return change if any(effects) else None
+
+
+def _own_files(row: ChangeRow, recipe: Recipe, values: _Values) -> dict[str, str]:
+    """Return the recipe's own files with the row's settings and its further line."""
+    if not row.settings:
+        return {}
+    settings = {name: _text(value, values) for name, value in row.settings.items()}
+    more = f"{_text(row.append, values)}\n" if row.append else ""
+    return {name: with_settings(text, settings) + more for name, text in recipe.files.items()}
 
 
 def _filled(option: Option, values: _Values) -> Option:
@@ -239,14 +237,14 @@ def applied(recipe: Recipe, changes: Sequence[RecipeChange]) -> tuple[tuple[str,
             last.
     """
     command = LaunchCommand.of(recipe.argv)
-    dropped = {option for change in changes for option in change.dropped}
-    changed = {old: new for change in changes for old, new in change.changed}
-    kept = [changed.get(option, option) for option in command.options if option not in dropped]
-    added = [option for change in changes for option in change.added]
+    becomes: dict[Option, Option | None] = {}
     env: dict[str, str | None] = {**recipe.env}
     for change in changes:
+        becomes |= dict(change.changed) | dict.fromkeys(change.dropped)
         env |= change.env
-    words = LaunchCommand(command.launcher, command.program, command.positional, (*kept, *added)).words
+    kept = [new for option in command.options if (new := becomes.get(option, option)) is not None]
+    added = [option for change in changes for option in change.added]
+    words = replace(command, options=(*kept, *added)).words
     return words, {name: value for name, value in env.items() if value is not None}
 
 
@@ -254,20 +252,10 @@ def files_beside(
     recipe: Recipe, changes: Sequence[RecipeChange], argv: Sequence[str], env: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the files to write beside the changed command, by name."""
-    files = dict(recipe.files)
-    for change in changes:
-        files |= change.files
-    return filled(files, argv, env)
+    files = {name: text for change in changes for name, text in change.files.items()}
+    return filled({**recipe.files, **files}, argv, env)
 
 
 def packages_beside(changes: Sequence[RecipeChange]) -> list[str]:
     """Return the packages that the changes need beside the engine, sorted."""
     return sorted({package for change in changes for package in change.packages})
-
-
-def _no_fp8(recipe: Recipe) -> str | None:
-    if recipe.engine == "trtllm" and MSA_FILE not in recipe.files:
-        return "without its msa kernels TensorRT-LLM serves M3 in BF16 only"
-    if recipe.checkpoint == MXFP4:
-        return "that checkpoint has no calibrated KV scales, so vLLM would use 1.0 and lose accuracy"
-    return None

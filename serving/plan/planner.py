@@ -30,7 +30,6 @@ from m3agent.serving.plan.host_cache import (
     NATIVE,
     RECOMPUTE,
     HostCache,
-    host_cache,
 )
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.known_issues import KnownIssue, Rope, Setup, Severity, met, needed_versions
@@ -52,14 +51,12 @@ from m3agent.serving.plan.memory_model import (
     room,
 )
 from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
-from m3agent.serving.plan.speed import seconds_between, source, was_measured
+from m3agent.serving.plan.speed import MEASURED_GPUS, MEASURED_TP, seconds_between, source
 from m3agent.serving.plan.window import overrides
+from m3agent.util.errors import UsageError
 
 ERROR = 0.03
 """Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
-
-_MSA_GPUS = ("B200", "GB200")
-"""GPUs of SM100, for which TensorRT-LLM has msa kernels."""
 
 _OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
 
@@ -76,7 +73,7 @@ class PlanRequest:
     """What the user wants from a server.
 
     Raises:
-        ValueError: The context, the typical length or the concurrency is out of range.
+        UsageError: The context, the typical length or the concurrency is out of range.
     """
 
     context: int = NATIVE_CONTEXT
@@ -102,15 +99,15 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if not BLOCK <= self.context <= LONGEST_CONTEXT:
-            raise ValueError(
+            raise UsageError(
                 f"a context of {self.context:,} tokens is out of range: {BLOCK} to {LONGEST_CONTEXT:,}"
             )
         if not 1 <= self.sequence <= self.context:
-            raise ValueError(f"a typical sequence of {self.typical:,} tokens is not within the context")
+            raise UsageError(f"a typical sequence of {self.typical:,} tokens is not within the context")
         if self.host_cache < 0:
-            raise ValueError("a host cache has 1 GB or more")
+            raise UsageError("a host cache has 1 GB or more")
         if self.concurrency < 1:
-            raise ValueError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
+            raise UsageError(f"{self.concurrency} sequences at a time are out of range: give 1 or more")
 
     @property
     def sequence(self) -> int:
@@ -128,7 +125,7 @@ class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
 
     Raises:
-        ValueError: A value is negative or not finite.
+        UsageError: A value is negative or not finite.
     """
 
     gpu_hour: float | None = None
@@ -143,7 +140,7 @@ class HardwarePrices:
     def __post_init__(self) -> None:
         for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{value} is neither a price nor a number of tokens a second")
+                raise UsageError(f"{value} is neither a price nor a number of tokens a second")
 
 
 @dataclass(frozen=True)
@@ -245,6 +242,17 @@ class Plan(Setup):
         return CHECKPOINTS.get(self.precision)
 
     @property
+    def draft_model(self) -> str | None:
+        """Folder or name of the draft; None without one."""
+        return None if self.draft is None else self.draft.model
+
+    @property
+    def measured(self) -> bool:
+        """Whether the times of `speed` were measured with this very plan."""
+        plan = (self.gpus, self.engine, self.precision, self.tp, self.draft, self.wish.shape)
+        return plan == (MEASURED_GPUS, EngineKind.VLLM, Precision.MXFP8, MEASURED_TP, None, M3)
+
+    @property
     def split(self) -> Split:
         """How the model is spread over the GPUs."""
         return Split(self.tp, self.dp, self.ep)
@@ -297,11 +305,16 @@ class Plan(Setup):
     @property
     def host_cache(self) -> HostCache | None:
         """KV cache in the machine's memory; None without one."""
-        size, kept = self.wish.host_cache, self.sequences
-        if not size:
+        if not self.wish.host_cache:
             return None
-        return host_cache(
-            size, token=self.room.token, ranks=self.tp, nodes=self.nodes, sequence=self.sequence, kept=kept
+        token = self.room.token * self.tp
+        tokens = self.wish.host_cache * self.nodes // token
+        return HostCache(
+            bytes=self.wish.host_cache,
+            token=token,
+            tokens=tokens,
+            pays_from=self.sequences + 1,
+            sequences=max(self.sequences, tokens // self.sequence),
         )
 
     @property
@@ -746,27 +759,28 @@ def _cache_types(
 
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
     """Yield every way to spread the model over these GPUs or some of them, with the number of nodes."""
-    if engine is EngineKind.SGLANG:
-        row = ARCHITECTURES[fleet.gpu.architecture]
-        if not row.sglang_precisions or precision in row.sglang_precisions:
-            yield from ((Split(tp, ep=True), 1) for tp in row.sglang_tp if tp <= fleet.per_node)
-        return
-    if engine is EngineKind.TRTLLM and precision is Precision.NVFP4:
-        if fleet.gpu.name in _MSA_GPUS:
-            yield from ((Split(tp), 1) for tp in (4, 8) if tp <= fleet.per_node)
-        return
-    if engine is EngineKind.TRTLLM:
-        if fleet.gpu.architecture is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
-            yield Split(8, ep=True), 2
-        return
+    row = ARCHITECTURES[fleet.gpu.architecture]
+    documented: Sequence[int] = ()  # tensor-parallel sizes of an engine's documents, on one node
+    if engine is EngineKind.VLLM:
+        yield from _vllm_splits(fleet)
+    elif engine is EngineKind.SGLANG:
+        documented = row.sglang_tp if precision in (row.sglang_precisions or (precision,)) else ()
+    elif precision is Precision.NVFP4:
+        documented = fleet.gpu.trtllm_tp
+    elif row.name is Architecture.BLACKWELL and fleet.nodes >= 2 and fleet.per_node >= 4:
+        yield Split(8, ep=True), 2
+    ep = engine is EngineKind.SGLANG
+    yield from ((Split(tp, ep=ep), 1) for tp in documented if tp <= fleet.per_node)
+
+
+def _vllm_splits(fleet: Fleet) -> Iterator[tuple[Split, int]]:
     powers = [2**power for power in range(7)]
     for tp in filter(possible_tp, powers):
         if tp <= fleet.per_node:
             yield Split(tp), 1
-        for dp in powers[1:]:
-            # Above TP4 KV heads are copies, so data-parallel ranks hold more tokens.
-            if tp <= 4 and tp * dp <= fleet.per_node:
-                yield Split(tp, dp, ep=True), 1
+        # Above TP4 KV heads are copies, so data-parallel ranks hold more tokens.
+        ranks = powers[1:] if tp <= 4 else ()
+        yield from ((Split(tp, dp, ep=True), 1) for dp in ranks if tp * dp <= fleet.per_node)
         for nodes in powers[1:]:
             if nodes <= fleet.nodes and tp % nodes == 0 and tp // nodes <= fleet.per_node:
                 yield Split(tp), nodes
@@ -906,50 +920,30 @@ def _setup(
     )
 
 
-def _throughput(plan: Plan) -> tuple[float | None, bool, str]:
-    """Return the output tokens a second of one stream, whether this very plan was measured, and the source.
-
-    The stream is as long as the typical sequence. The number is None for a checkpoint of other widths than M3's.
-    """
-    if plan.wish.shape != M3:
-        return None, False, "not measured"
-    measured = was_measured(
-        gpus=plan.gpus,
-        engine=plan.engine,
-        precision=plan.precision,
-        tp=plan.tp,
-        draft=plan.draft is not None,
-    )
-    return (
-        1 / seconds_between(plan.sequence),
-        measured,
-        source(plan.gpus, measured=measured),
-    )
-
-
 def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
-    gpu = plan.fleet.gpu
-    each = gpu.on_demand if prices.gpu_hour is None else prices.gpu_hour
-    price_source = (
-        "given"
-        if prices.gpu_hour is not None
-        else f"on demand, {gpu.prices}"
-        if each is not None
-        else "unknown"
-    )
+    gpu, given = plan.fleet.gpu, prices.gpu_hour is not None
+    each = prices.gpu_hour if given else gpu.on_demand
+    documented = "unknown" if each is None else f"on demand, {gpu.prices}"
     hour = None if each is None else each * plan.count
-    stream, measured, speed_source = _throughput(plan)
-    speed = stream if measured else None
+    stream, speed_source = None, "not measured"
+    if plan.wish.shape == M3:  # the times hold for M3's widths only
+        stream, speed_source = 1 / seconds_between(plan.sequence), source(plan.gpus, measured=plan.measured)
+    speed = stream if plan.measured else None
     if prices.tokens_per_second is not None:
         speed, speed_source = prices.tokens_per_second, "given"
     return Cost(
-        hour,
-        None if gpu.spot is None or prices.gpu_hour is not None else gpu.spot * plan.count,
-        price_source,
-        speed,
-        speed_source,
-        stream,
-        None if hour is None or not speed else hour / (speed * 3600) * 1e6,
-        prices.hosted,
-        None if hour is None or not prices.hosted else hour / (prices.hosted * 3600) * 1e6,
+        dollars_per_hour=hour,
+        spot_dollars_per_hour=None if gpu.spot is None or given else gpu.spot * plan.count,
+        price_source="given" if given else documented,
+        tokens_per_second=speed,
+        throughput_source=speed_source,
+        stream_tokens_per_second=stream,
+        dollars_per_million=_millions_an_hour(hour, speed),
+        hosted_dollars_per_million=prices.hosted,
+        breakeven_tokens_per_second=_millions_an_hour(hour, prices.hosted),
     )
+
+
+def _millions_an_hour(hour: float | None, divisor: float | None) -> float | None:
+    """Divide the price of an hour by a speed, which gives the price of a million tokens, or by that price, which gives the speed."""
+    return None if hour is None or not divisor else hour / (divisor * 3600) * 1e6

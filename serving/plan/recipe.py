@@ -16,6 +16,7 @@ from m3agent.serving.facts.table import Row, rows
 from m3agent.serving.plan.command import command_line
 from m3agent.serving.plan.kinds import Precision
 from m3agent.serving.plan.known_issues import Setup, Wanted, applies
+from m3agent.util.errors import UsageError
 
 Engine = Literal["vllm", "sglang", "trtllm", "dynamo"]
 Vendor = Literal["nvidia", "amd"]
@@ -109,7 +110,7 @@ def recipe(name: str) -> Recipe:
     """Return the recipe with this name.
 
     Raises:
-        ValueError: There is no such recipe; the message names the nearest ones.
+        UsageError: There is no such recipe; the message names the nearest ones.
     """
     for known in RECIPES:
         if known.name == name:
@@ -117,4 +118,4 @@ def recipe(name: str) -> Recipe:
     names = [known.name for known in RECIPES]
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "`m3agent plan --recipe list` names all."
-    raise ValueError(f"There is no recipe {name!r}; {hint}")
+    raise UsageError(f"There is no recipe {name!r}; {hint}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from m3agent.serving.plan.command import Option, command_line
+from m3agent.serving.plan.command import command_line
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import (
-    KvCacheDtype,
     RecipeChange,
     applied,
     files_beside,
@@ -22,24 +22,27 @@ from m3agent.serving.plan.recipe import RECIPES, recipe
 UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."
 """Note for a recipe that nobody checked against the engine's options."""
 
+_FIELDS = (
+    "name",
+    "engine",
+    "vendor",
+    "checkpoint",
+    "gpus",
+    "image",
+    "source",
+    "verified",
+    "notes",
+    "refused",
+)
+
 
 def recipe_list() -> list[str]:
     """Return the names of the recipes in their fixed order."""
     return [known.name for known in RECIPES]
 
 
-def recipe_json(
-    name: str,
-    *,
-    context: int | None = None,
-    vision: bool = False,
-    loopback: bool = True,
-    kv_dtype: KvCacheDtype | None = None,
-) -> dict[str, Any]:
+def recipe_json(name: str, *, context: int | None = None, vision: bool = False) -> dict[str, Any]:
     """Return a recipe as JSON types: the documented command, the changes, and the resulting command.
-
-    Args:
-        loopback: False if other machines may reach the server.
 
     Returns:
         A JSON object. `problems` belongs to the documented command and the newest listing of the engine,
@@ -50,45 +53,28 @@ def recipe_json(
         ValueError: There is no such recipe, or `overlay` rejects the arguments.
     """
     known = recipe(name)
-    changes = overlay(known, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
+    changes = overlay(known, context=context, vision=vision)
     argv, env = applied(known, changes)
     checked = listing(known.engine) if versions(known.engine) and changes else None
+    result = {
+        "argv": list(argv),
+        "env": env,
+        "files": files_beside(known, changes, argv, env),
+        "packages": packages_beside(changes),
+    }
     return {
-        "name": known.name,
-        "engine": known.engine,
-        "vendor": known.vendor,
-        "checkpoint": known.checkpoint,
-        "gpus": known.gpus,
-        "image": known.image,
-        "source": known.source,
-        "verified": known.verified,
-        "notes": known.notes,
-        "refused": known.refused,
+        **{name: getattr(known, name) for name in _FIELDS},
         "argv": list(known.argv),
         "env": dict(known.env),
         "files": files_beside(known, (), known.argv, known.env),
         "checked_with": checked.name if checked else None,
         "problems": problems(known.argv, checked) if checked else None,
-        "overlay": [_change_json(change) for change in changes],
-        "result": None
-        if known.refused
-        else {
-            "argv": list(argv),
-            "env": env,
-            "files": files_beside(known, changes, argv, env),
-            "packages": packages_beside(changes),
-        },
+        "overlay": [asdict(change) for change in changes],
+        "result": None if known.refused else result,
     }
 
 
-def recipe_text(
-    name: str,
-    *,
-    context: int | None = None,
-    vision: bool = False,
-    loopback: bool = True,
-    kv_dtype: KvCacheDtype | None = None,
-) -> str:
+def recipe_text(name: str, *, context: int | None = None, vision: bool = False) -> str:
     """Format a recipe for people and shells: the documented command, then everything else as comments.
 
     The comments contain the recipe's files, each change with its reason, and the resulting command. The
@@ -97,7 +83,7 @@ def recipe_text(
     Raises:
         ValueError: There is no such recipe, or `overlay` rejects the arguments.
     """
-    shown = recipe_json(name, context=context, vision=vision, loopback=loopback, kv_dtype=kv_dtype)
+    shown = recipe_json(name, context=context, vision=vision)
     lines = [
         f"# {name}: {shown['source']}",
         command_line(shown["argv"], shown["env"]),
@@ -123,7 +109,7 @@ def recipe_text(
 
 def changes_text(changes: Sequence[RecipeChange]) -> list[str]:
     """Format changes to a recipe, each with its reason, as lines of shell comments."""
-    return _changes([_change_json(change) for change in changes])
+    return _changes([asdict(change) for change in changes])
 
 
 def _changes(changes: list[dict[str, Any]]) -> list[str]:
@@ -153,22 +139,3 @@ def _marks(change: dict[str, Any]) -> Iterator[str]:
         f"- {name}" if value is None else f"+ {name}={value}" for name, value in change["env"].items()
     )
     yield from (f"+ {name}: {text.strip()}" for name, text in change["files"].items())
-
-
-def _change_json(change: RecipeChange) -> dict[str, Any]:
-    return {
-        "what": change.what,
-        "added": _lists(change.added),
-        "changed": [_lists(pair) for pair in change.changed],
-        "dropped": _lists(change.dropped),
-        "kept": _lists(change.kept),
-        "env": dict(change.env),
-        "files": dict(change.files),
-        "packages": list(change.packages),
-        "reason": change.reason,
-        "source": change.source,
-    }
-
-
-def _lists(options: tuple[Option, ...]) -> list[list[str]]:
-    return [list(option) for option in options]

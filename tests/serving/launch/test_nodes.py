@@ -12,6 +12,7 @@ from m3agent.serving.plan.command import LaunchCommand
 from m3agent.serving.plan.listing import listing, problems, versions
 from m3agent.serving.plan.overlay import applied, overlay
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import UsageError
 
 SPREAD = [
     ("vllm-nvidia-tp8", "vllm"),
@@ -102,7 +103,7 @@ def test_the_first_nodes_address_is_read_with_and_without_port(master: str, host
 def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
     try:
         argv = as_node(job_of("vllm-nvidia-tp8"), 0, master).argv
-    except ValueError as error:
+    except UsageError as error:
         assert ("is not an" if master else "--node-rank needs the") + " address of the first node" in str(
             error
         )
@@ -125,5 +126,5 @@ def test_any_other_address_is_refused_in_a_sentence(master: str) -> None:
 def test_engines_that_cannot_use_several_nodes_are_refused(
     name: str, nodes: int, rank: int, said: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(UsageError, match=said):
         as_node(job_of(name, nodes), rank, "10.0.0.1")

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from m3agent.serving.launch.errors import LaunchError
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.slurm import OUTPUT, SCRIPT, SUBMIT, slurm_start
 from m3agent.serving.plan.recipe import recipe
+from m3agent.util.errors import EnvironmentFault, UsageError
 from tests.servers.engine_image import script
 from tests.servers.seen import seen as answered
 from tests.servers.slurm import PATIENCE, OwnSlurm
@@ -197,14 +197,14 @@ def with_programs(folder: Path, *programs: str) -> dict[str, str]:
 
 
 def test_missing_slurm_has_its_own_message(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(LaunchError, match="There is no squeue on this machine"):
+    with pytest.raises(EnvironmentFault, match="There is no squeue on this machine"):
         slurm_start(job(), folder=folder, environ=with_programs(tmp_path / "bin", "sbatch"))
 
 
 def test_a_server_that_only_its_own_node_would_reach_is_refused(tmp_path: Path, folder: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     for host in ("127.0.0.1", "localhost", "::1"):
-        with pytest.raises(ValueError, match=r"--host 0\.0\.0\.0"):
+        with pytest.raises(UsageError, match=r"--host 0\.0\.0\.0"):
             slurm_start(job(host=host), folder=folder, environ=environ)
     assert not list(folder.iterdir())
 
@@ -233,5 +233,5 @@ def test_tensorrt_llm_wants_the_checkpoint_in_a_folder(tmp_path: Path) -> None:
     environ = with_programs(tmp_path / "bin", "sbatch", "squeue", "scancel")
     guide = recipe("trtllm-gb200-2x4")
     given = EngineJob("trtllm", guide.argv, {"MODEL": guide.checkpoint}, guide.files, "0.0.0.0", 8000, 8)
-    with pytest.raises(ValueError, match="is not a folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         slurm_start(given, folder=tmp_path, environ=environ)
