@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
-from m3agent.cli.common import AsJson, argument, option, print_bytes, run, say
+from m3agent.cli.common import AsJson, argument, option, print_json, run, say
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.as_typed import as_typed
 from m3agent.util.errors import EnvironmentFault, UsageError
@@ -92,8 +92,6 @@ def _announce(snapshot: Snapshot, missing: int, free: int) -> None:
 
 
 def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
-    import json
-
     from m3agent.serving.plan.draft import known_draft
 
     if as_json:
@@ -106,7 +104,7 @@ def _report(snapshot: Snapshot, missing: int, *, as_json: bool) -> None:
             "bytes": snapshot.size,
             "downloaded": missing,
         }
-        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
+        print_json(told)
         return
     print_text(str(snapshot.folder))
     flag = "--model" if known_draft(snapshot.name) is None else "--draft-model"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from m3agent.cli.common import AsJson, argument, end, option, print_bytes, say, state_folder
+from m3agent.cli.common import AsJson, argument, end, option, print_bytes, print_json, say, state_folder
 from m3agent.cli.serve.app import serve_app
 from m3agent.util.errors import ServerFault
 from m3agent.util.sanitize import columns_of, print_note, print_text, printable_line
@@ -37,14 +37,12 @@ LINES = 40
 @serve_app.command()
 def status(as_json: AsJson = False) -> None:
     """List the servers that m3agent runs on this machine. Exit code 4: none is running."""
-    import json
-
     from m3agent.serving.launch.record import live_servers
 
     found = live_servers(state_folder())
     if as_json:
         told = [{**record.model_dump(mode="json"), "folder": str(folder)} for folder, record in found]
-        print_bytes(json.dumps(told, indent=2).encode() + b"\n")
+        print_json(told)
     elif found:
         width = columns_of(sys.stdout)
         table, left_out = status_table([record for _, record in found], width)

@@ -17,7 +17,7 @@ from m3agent.serving.plan.overlay import (
     overlay,
     packages_beside,
 )
-from m3agent.serving.plan.recipe import RECIPES, recipe
+from m3agent.serving.plan.recipe import recipe
 
 UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."
 """Note for a recipe that nobody checked against the engine's options."""
@@ -34,11 +34,6 @@ _FIELDS = (
     "notes",
     "refused",
 )
-
-
-def recipe_list() -> list[str]:
-    """Return the names of the recipes in their fixed order."""
-    return [known.name for known in RECIPES]
 
 
 def recipe_json(name: str, *, context: int | None = None, vision: bool = False) -> dict[str, Any]:
