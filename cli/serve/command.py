@@ -311,7 +311,7 @@ async def _embedded(host: str, port: int, candidates: int | None, seed: int, sta
 
 def _print_script(script: str) -> None:
     """Print a script: as it is to files and pipes, with wrapped comments to a terminal."""
-    from m3agent.cli.serve.comments import wrapped
+    from m3agent.cli.serve.dry_run import wrapped
 
     columns = columns_of(sys.stdout)
     print_bytes((wrapped(script, columns) if columns else script).encode())

@@ -17,8 +17,7 @@ from m3agent.serving.client.http import is_loopback
 from m3agent.serving.launch import record as records
 from m3agent.serving.launch.checkpoint import are_cached, lacking_weights
 from m3agent.serving.launch.container import container_start
-from m3agent.serving.launch.host_memory import SHARED, lacking_memory
-from m3agent.serving.launch.installed import installed_version, lacking_packages
+from m3agent.serving.launch.installed import SHARED, installed_version, lacking_memory, lacking_packages
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.server import Launch

@@ -32,6 +32,7 @@ from m3agent.serving.launch.server_set import (
     set_files,
 )
 from m3agent.serving.plan.command import flag_of
+from m3agent.serving.plan.command_setup import misfit
 from m3agent.serving.plan.detect import Detected, DetectionError, detect
 from m3agent.serving.plan.draft import GQA_DRAFT
 from m3agent.serving.plan.gpus import Fleet, UnknownGpu, Vendor, parse_gpus
@@ -40,7 +41,6 @@ from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.memory_model import NATIVE_CONTEXT, LayerCounts
 from m3agent.serving.plan.planner import Plan, PlanRequest, longest_context, plans, refusals
 from m3agent.serving.plan.recipe import Recipe, recipe
-from m3agent.serving.plan.recipe_fit import misfit
 from m3agent.util.errors import EnvironmentFault, UsageError
 
 SMALLEST = LayerCounts(dense=1, sparse=1)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.check.engine_state import engine_state
-from m3agent.serving.check.metrics import parse_metrics, total
+from m3agent.serving.check.check import Check
+from m3agent.serving.check.engine_state import engine_state, parse_metrics, total
 from m3agent.serving.client.endpoint import Endpoint, get, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import count_tokens
@@ -198,3 +198,47 @@ def sample_text() -> str:
     names = ("argparse.py", "typing.py", "inspect.py", "tarfile.py")
     texts = [path.read_text(encoding="utf-8") for path in map(folder.joinpath, names) if path.is_file()]
     return "".join(texts) or "def f(x):\n    return x + 1\n" * 10_000
+
+
+def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
+    """Return the three checks; `ok` is None where the examination found nothing out."""
+    cached, reported, seconds = findings.prefix_caching, findings.cached_tokens, findings.tokenizer_seconds
+    speed = None if seconds is None else f"{seconds:.2g} s for a million tokens"
+    return [
+        _check(
+            "prefix cache",
+            cached,
+            "a prefix sent twice came from the cache",
+            "no prefix cache: each turn computes the whole prompt again",
+            remedy(endpoint.flavour, "prefix_cache"),
+        ),
+        _check(
+            "cached tokens",
+            reported,
+            "usage reports cached tokens",
+            "does not report how many prompt tokens were cached",
+            remedy(endpoint.flavour, "cached_tokens"),
+        ),
+        _check(
+            "tokenizer",
+            None if seconds is None else seconds <= SLOW_TOKENIZER,
+            speed or "",
+            f"slow, in each turn: {speed}",
+            remedy(endpoint.flavour, "tokenizer"),
+            timed=True,
+        ),
+    ]
+
+
+def _check(
+    name: str,
+    ok: bool | None,
+    good: str,
+    bad: str,
+    fix: str,
+    *,
+    timed: bool = False,
+) -> Check:
+    if ok is None:
+        return Check(name, None, "unknown", timed=timed)
+    return Check(name, ok, good if ok else bad, "" if ok else fix, timed)

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import EngineState, engine_state
-from m3agent.serving.check.metrics import parse_metrics, total
+from m3agent.serving.check.engine_state import EngineState, engine_state, parse_metrics, total
 from m3agent.serving.check.prefix_probe import sample_text
 from m3agent.serving.client.endpoint import Endpoint, get, post
 from m3agent.serving.client.http import open_client

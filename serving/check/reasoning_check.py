@@ -11,8 +11,7 @@ from __future__ import annotations
 import time
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.differences import faults
-from m3agent.serving.check.dual_read import DualReading, hear
+from m3agent.serving.check.dual_read import DualReading, faults, hear
 from m3agent.serving.check.script import TOOLS, grammar, markup, wanted
 from m3agent.serving.check.wire_check import LIMIT, marker_bias
 from m3agent.serving.client.client import Client

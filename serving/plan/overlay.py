@@ -19,9 +19,9 @@ from m3agent.serving.plan.command import LaunchCommand, Option, flag_of
 from m3agent.serving.plan.draft import DRAFT_METHOD
 from m3agent.serving.plan.gpus import Vendor
 from m3agent.serving.plan.host_cache import GIGABYTE, transfer_config
+from m3agent.serving.plan.known_issues import overrides
 from m3agent.serving.plan.memory_model import LONGEST_CONTEXT
 from m3agent.serving.plan.recipe import MSA_FILE, Recipe, filled, with_settings
-from m3agent.serving.plan.window import overrides
 from m3agent.util.errors import UsageError
 
 if TYPE_CHECKING:

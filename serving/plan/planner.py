@@ -32,7 +32,15 @@ from m3agent.serving.plan.host_cache import (
     HostCache,
 )
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
-from m3agent.serving.plan.known_issues import KnownIssue, Rope, Setup, Severity, met, needed_versions
+from m3agent.serving.plan.known_issues import (
+    KnownIssue,
+    Rope,
+    Setup,
+    Severity,
+    met,
+    needed_versions,
+    overrides,
+)
 from m3agent.serving.plan.memory_model import (
     BLOCK,
     LONGEST_CONTEXT,
@@ -52,7 +60,6 @@ from m3agent.serving.plan.memory_model import (
 )
 from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
 from m3agent.serving.plan.speed import MEASURED_GPUS, MEASURED_TP, seconds_between, source
-from m3agent.serving.plan.window import overrides
 from m3agent.util.errors import UsageError
 
 ERROR = 0.03

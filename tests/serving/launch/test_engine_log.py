@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from m3agent.serving.launch import engine
-from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader
+from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader, line_of
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
-from m3agent.serving.launch.log_line import line_of
 from m3agent.serving.launch.record import LAST_LOG, LOG
 
 LOGS = Path(__file__).parent / "logs"
