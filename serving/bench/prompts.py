@@ -19,54 +19,18 @@ _FILLER = " a"  # one token in the tokenizers that we know
 _MOST_FILLER = 64  # tokens
 _MOST_COUNTS = 8
 
-_VERBS = [
-    "read",
-    "write",
-    "parse",
-    "merge",
-    "split",
-    "load",
-    "store",
-    "check",
-    "count",
-    "find",
-    "drop",
-    "push",
-    "fetch",
-    "render",
-    "update",
-    "resolve",
-]
-_NOUNS = [
-    "token",
-    "block",
-    "frame",
-    "record",
-    "header",
-    "buffer",
-    "index",
-    "route",
-    "ticket",
-    "vessel",
-    "ledger",
-    "parcel",
-    "branch",
-    "cursor",
-]
-_ADJECTIVES = [
-    "first",
-    "last",
-    "empty",
-    "stale",
-    "remote",
-    "local",
-    "pending",
-    "broken",
-    "merged",
-    "hidden",
-    "sorted",
-    "shared",
-]
+_VERBS = (
+    *("read", "write", "parse", "merge", "split", "load", "store", "check"),
+    *("count", "find", "drop", "push", "fetch", "render", "update", "resolve"),
+)
+_NOUNS = (
+    *("token", "block", "frame", "record", "header", "buffer", "index"),
+    *("route", "ticket", "vessel", "ledger", "parcel", "branch", "cursor"),
+)
+_ADJECTIVES = (
+    *("first", "last", "empty", "stale", "remote", "local"),
+    *("pending", "broken", "merged", "hidden", "sorted", "shared"),
+)
 _COMMENTS = (
     "keep the order in which they came",
     "the caller has checked this already",
@@ -99,7 +63,7 @@ def _functions(seed: int) -> Iterator[str]:
     # Python documents that random() gives the same numbers in every version; other methods may not.
     draw = random.Random(seed).random  # noqa: S311  # no secret
 
-    def one_of(words: list[str] | tuple[str, ...]) -> str:
+    def one_of(words: tuple[str, ...]) -> str:
         return words[int(draw() * len(words))]
 
     def name() -> str:

@@ -20,10 +20,8 @@ from m3agent.serving.launch.load_signs import (
     BAR,
     GRAPH_SIZES,
     GRAPHS_AHEAD,
-    GRAPHS_TOOK,
     READY_ELSE,
     READY_WHEN,
-    SGLANG_TOOK,
     SIGNS,
     TRT_GRAPH,
     TRT_GRAPHS,
@@ -72,7 +70,6 @@ class LogReader:
         self._told = False
         self._graphs_ahead = 0
         self._graphs_done: set[str] = set()
-        self._graph_gib: dict[str, float] = {}
 
     @property
     def ready(self) -> bool:
@@ -171,10 +168,6 @@ class LogReader:
         if found := GRAPHS_AHEAD.match(message):
             self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", found[1])))
             self._advance(LoadPhase.MEMORY, 0, 0, "", news)
-        elif found := GRAPHS_TOOK.match(message):
-            self._graph_gib["all"] = float(found[1])
-        elif (found := SGLANG_TOOK.match(message)) and len(self._graph_gib) < _MOST_NAMES:
-            self._graph_gib[found[1]] = float(found[2])
         elif found := GRAPH_SIZES.match(message):
             self._graphs_ahead = max(self._graphs_ahead, len(found[1].split(",")))
             self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
@@ -186,8 +179,6 @@ class LogReader:
         ):
             self._graphs_done.add(found[1])  # each rank prints the line, and an earlier run prints it too
             self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
-        if self._graph_gib:
-            self.facts.graph_gib = round(sum(self._graph_gib.values()), 2)
 
     def _bars(self, text: str, news: list[LoadProgress]) -> bool:
         """Count the progress bars of a line; return whether there were any."""

@@ -72,7 +72,6 @@ class EngineFacts:
     weights_gib: float | None = None
     load_seconds: float | None = None
     cache_gib: float | None = None
-    graph_gib: float | None = None
     backends: list[str] = field(default_factory=list[str])
     """Backends that the engine chose for attention and experts, in its own words."""
 
@@ -170,8 +169,6 @@ _READ: Mapping[str, Callable[[str], object]] = {
 SIGNS = rows(Sign, "signs")
 # vLLM: gpu_model_runner.py reports the number of graphs before it captures them
 GRAPHS_AHEAD = re.compile(r"^Profiling CUDA graph memory: ((?:\w{1,20}=\d{1,6} \(largest=\d{1,9}\)(?:, )?)+)")
-GRAPHS_TOOK = re.compile(r"^Graph capturing finished in \d{1,6} secs, took (\d{1,6}(?:\.\d{1,4})?) GiB")
-SGLANG_TOOK = re.compile(r"^Capture ([\w -]{1,40}) end\..{0,1000}?mem usage=(\d{1,6}(?:\.\d{1,4})?) GB")
 # SGLang up to 0.5.5 and TensorRT-LLM (_torch/pyexecutor/model_engine.py)
 GRAPH_SIZES = re.compile(r"^Capture cuda graph (?:bs|num tokens) \[([\d, ]{1,4000})\]")
 TRT_GRAPHS = re.compile(r"^Creating CUDA graph instances for (\d{1,6}) batch sizes")
