@@ -6,6 +6,7 @@ The code only evaluates the rows. Each file explains its fields in its first lin
 from __future__ import annotations
 
 import pkgutil
+import string
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -30,6 +31,7 @@ TABLES = (
     "ends",
     "models",
     "panels",
+    "remarks",
 )
 """Names of the tables. A row of `gpus` begins with `[[gpu]]`, and so on."""
 
@@ -149,6 +151,18 @@ def facts(today: date) -> list[Fact]:
 _NAMING = ("name", "what", "said", "versions", "pattern")
 """Fields that name a row for people, the first that it has."""
 _NAME_CELLS = 60
+
+
+def checked(template: str, values: Collection[str]) -> str:
+    """Return a format string that names nothing but these values and their fields.
+
+    Raises:
+        ValueError: It names something else.
+    """
+    for _, name, _, _ in string.Formatter().parse(template):
+        if name is not None and name.partition(".")[0] not in values:
+            raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
+    return template
 
 
 def _error(table: str, said: str) -> TableError:

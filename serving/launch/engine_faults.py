@@ -9,8 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import signal
-import string
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from m3agent.serving.errors import shorten
-from m3agent.serving.facts.table import Row, rows
+from m3agent.serving.facts.table import Row, checked, rows
 from m3agent.serving.launch.engine_log import LogReader
 from m3agent.serving.launch.load_signs import LoadPhase, PhaseName
 from m3agent.serving.plan.engines import ENGINES
@@ -142,18 +141,6 @@ def _known(name: str) -> str:
 _RECKONED = ("nearest", "asked", "fits", "largest", "most", "shown", "held", "cuda", "size_gb", "free_gb")
 _ASKED = ("name", "too_old", "port", "next_port", "model", "gpus", "log")
 _END_VALUES = ("name", "log_file", "number", "how", "when")
-
-
-def checked(template: str, values: Collection[str]) -> str:
-    """Return a template that names nothing but these values.
-
-    Raises:
-        ValueError: It names something else.
-    """
-    for _, name, _, _ in string.Formatter().parse(template):
-        if name is not None and name not in values:
-            raise ValueError(f"{{{name}}} is no value; the values are {', '.join(values)}")
-    return template
 
 
 @dataclass(frozen=True, kw_only=True)

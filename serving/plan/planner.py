@@ -22,10 +22,9 @@ from m3agent.serving.plan.draft import (
     Draft,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, GIVEN, Architecture, Fleet, Vendor
+from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, Fleet, Vendor
 from m3agent.serving.plan.host_cache import (
     FIRST_WITH_DRAFT,
-    GIGABYTE,
     HICACHE,
     NATIVE,
     RECOMPUTE,
@@ -53,17 +52,14 @@ from m3agent.serving.plan.memory_model import (
     LayerCounts,
     Split,
     gib,
-    kv_bytes_per_token,
     outside_bytes,
     possible_tp,
     room,
 )
 from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
+from m3agent.serving.plan.remarks import remarks as remarks_on
 from m3agent.serving.plan.speed import MEASURED_GPUS, MEASURED_TP, seconds_between, source
 from m3agent.util.errors import UsageError
-
-ERROR = 0.03
-"""Relative error assumed for the predicted KV cache capacity; the three measured runs are within 0.2%."""
 
 _OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
 
@@ -177,19 +173,14 @@ NO_COST = Cost(None, None, "unknown", None, "not measured", None, None, 0.0, Non
 """The cost of a plan that is not offered."""
 
 
-@dataclass(frozen=True)
-class Memory:
+@dataclass(frozen=True, kw_only=True)
+class Memory(GpuMemory):
     """Memory of each GPU, in bytes."""
 
-    total: int
-    allowed: int
-    """Memory that the engine may use: the sum of `weights`, `other` and `kv`."""
-    weights: int
-    other: int
-    kv: int
     kv_spare: int
     """Part of `kv` that one sequence as long as the context does not use."""
     free: int
+    """Memory that the engine does not use."""
     outside_spare: int
     """Part of `free` that nothing in the estimate needs."""
     measured_total: bool
@@ -345,15 +336,11 @@ class Plan(Setup):
         """Memory of each GPU."""
         room = self.room
         return Memory(
-            room.total,
-            room.allowed,
-            room.weights,
-            room.other,
-            room.kv,
-            room.kv - room.token * self.context,
-            room.total - room.allowed,
-            self.unasked - self.outside,
-            self.fleet.gpu.measured,
+            **vars(room),
+            kv_spare=room.kv - room.token * self.context,
+            free=room.total - room.allowed,
+            outside_spare=self.unasked - self.outside,
+            measured_total=self.fleet.gpu.measured,
         )
 
     @property
@@ -456,14 +443,15 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
     for plan in found:
         with_draft = drafting.get(plan.kind)
         better = [_better_than(plan, found[1])] if plan is found[0] and len(found) > 1 else []
-        reasons = _reasons(plan, could_draft=wish.draft_here and with_draft is not None)
+        remarks = remarks_on(plan, with_draft, _PROFILES[0])
+        traps = (trap.sentence for trap in met(plan, Severity.WARN))
         result.append(
             replace(
                 plan,
                 cost=_cost(plan, prices),
-                reasons=(*better, *reasons),
-                warnings=tuple(_warnings(plan)),
-                advice=(*_advice(plan, with_draft), *_several(plan, found)),
+                reasons=(*better, *remarks["reason"]),
+                warnings=(*remarks["warning"], *traps),
+                advice=(*remarks["advice"], *_several(plan, found)),
             )
         )
     return result
@@ -523,7 +511,7 @@ def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
 
 
 @dataclass(frozen=True)
-class _Profile:
+class Profile:
     """Memory settings of an engine. Both profiles were measured on four H200."""
 
     tight: bool
@@ -533,7 +521,7 @@ class _Profile:
     sequences: int
 
 
-_PROFILES = (_Profile(False, 0.92, 8192, 8), _Profile(True, 0.965, 4096, 2))
+_PROFILES = (Profile(False, 0.92, 8192, 8), Profile(True, 0.965, 4096, 2))
 _CacheTypes = tuple[KvDtype, KvDtype]
 """Types of the numbers in the KV cache: of keys and values, and of the index keys."""
 
@@ -592,73 +580,6 @@ def _refusal(plan: Plan) -> Refusal:
     )
 
 
-def _reasons(plan: Plan, *, could_draft: bool) -> Iterator[str]:
-    """Yield why the plan has its place in the order."""
-    room, wish = plan.room, plan.wish
-    kv = KvDtype.FP8 if plan.fp8 else KvDtype.BF16
-    over = "GPU" if plan.tp == 1 else f"{plan.tp} GPUs"
-    over = f"{plan.count} GPUs for the experts, over {over} for the rest" if plan.dp > 1 else over
-    yield (
-        f"{plan.precision.upper()} weights are {gib(room.weights)} a GPU over {over}; with {gib(room.other)} for the "
-        f"engine's work {gib(room.kv)} are left for the cache: {room.tokens:,} tokens at {room.token:,} bytes"
-    )
-    yield (
-        f"beside one sequence of {wish.context:,} tokens, the cache has room for {room.tokens - wish.context:,} more "
-        f"({gib(room.kv - room.token * wish.context)} a GPU)"
-    )
-    if not plan.enough:
-        yield (
-            f"it holds {plan.sequences} of the {wish.concurrency} sequences of {wish.sequence:,} tokens wanted at "
-            "a time; the others wait"
-        )
-    unfit = "the workload does not fit" if plan.enough else "fewer sequences fit"
-    if plan.msa:
-        yield "fp8 cache and fp8 index keys, as in the recipe"
-    elif plan.fp8:
-        yield f"fp8 cache: in bf16 {unfit} into the same memory"
-    if plan.index_dtype == KvDtype.FP8 and not plan.msa:
-        wider = kv_bytes_per_token(wish.shape, plan.tp, kv)
-        yield (
-            f"fp8 index keys: a token takes {room.token:,} bytes a GPU instead of {wider:,}; with bf16 index keys "
-            f"{unfit} into the same memory"
-        )
-    if plan.draft is not None:
-        yield (
-            f"a draft proposes {plan.batch.drafted} tokens at a time and M3 verifies them: published gains for few "
-            f"sequences are 1.4 to 2.4 times the speed; it takes {gib(plan.draft.weight_bytes(plan.tp))} a GPU "
-            f"and {plan.draft.token_bytes(plan.tp, kv):,} bytes a token"
-        )
-    if (host := plan.host_cache) is not None:
-        yield (
-            f"the host cache of {host.bytes / GIGABYTE:,.0f} GB holds {host.tokens:,} tokens at {host.token:,} bytes; it "
-            f"pays from {host.pays_from} sequences of {wish.sequence:,} tokens at a time, and {host.sequences} keep "
-            "their prefix"
-        )
-    if plan.tight:
-        yield (
-            f"memory use is set high (utilisation {plan.utilisation:g}, {plan.batch.tokens:,} tokens a step): with "
-            f"{_PROFILES[0].utilisation:g} and {_PROFILES[0].batched:,} the workload does not fit"
-        )
-    if plan.draft is None and could_draft and not plan.fp8:
-        yield (
-            "no draft, because beside it the workload does not fit with a bf16 cache; a draft fits with an fp8 cache "
-            "(--draft on)"
-        )
-
-
-def _advice(plan: Plan, drafting: Plan | None) -> Iterator[str]:
-    """Yield what would make the server better, and needs the user's decision."""
-    wish = plan.wish
-    if drafting is None or drafting.draft is None or plan.draft is not None or wish.draft_here:
-        return
-    fp8 = "an fp8 cache and " if drafting.fp8 != plan.fp8 else ""
-    yield (
-        f"a draft pays here: --draft on uses {fp8}{drafting.draft.model}, a third party's model, and downloads it; "
-        f"published gains for few sequences are 1.4 to 2.4 times the speed, and {drafting.room.tokens:,} tokens of cache "
-        "are left"
-    )
-
-
 def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
     """Yield how several servers use all GPUs, if a part of them is enough for one: prefixes then stay in their server."""
     fleet = plan.fleet
@@ -672,49 +593,6 @@ def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
         f"{servers} servers of {each.gpus} behind a router use {servers * each.count} GPUs and hold {servers * each.sequences} "
         f"sequences{tight}: m3agent serve --servers HOST1,HOST2 --gpus {each.gpus} (docs/serving-ways.md)"
     )
-
-
-def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield what the user should know before the start."""
-    wish = plan.wish
-    if plan.count < plan.fleet.count:
-        yield f"{plan.fleet.count - plan.count} of the {plan.fleet.count} GPUs stay unused"
-    if plan.room.tokens < plan.wish.context * (1 + ERROR):
-        safe = int(plan.room.tokens / (1 + ERROR)) // BLOCK * BLOCK
-        yield (
-            f"narrow margin: the prediction is accurate to {ERROR:.0%} and less than that is spare; if the engine does "
-            f"not start, a context of {safe:,} is safe"
-        )
-    gpu = plan.fleet.gpu
-    if not gpu.known:
-        yield f"whether M3's kernels run on the {gpu.name} is unknown: the plan assumes a GPU like H200"
-    if not gpu.measured and gpu.source != GIVEN:
-        yield f"the memory of the {gpu.name} was not measured: {gpu.source}"
-    if (host := plan.host_cache) is not None:
-        if wish.concurrency < host.pays_from:
-            yield (
-                f"the GPUs' cache holds {plan.sequences} sequences and {wish.concurrency} were asked for, so the host "
-                "cache gains nothing: leave out --host-cache, or say the number with --concurrency"
-            )
-        elif host.sequences <= plan.sequences:
-            least = math.ceil((plan.sequences + 1) * wish.sequence * host.token / plan.nodes / GIGABYTE)
-            yield (
-                f"the host cache holds {host.tokens // wish.sequence} sequences, the GPUs' cache {plan.sequences}, and what the "
-                f"GPUs hold is in it too, so it gains nothing: give --host-cache {least} or more"
-            )
-        yield (
-            f"each machine needs {host.bytes / GIGABYTE:,.0f} GB of memory that cannot be swapped out, as much room in "
-            "its shared memory, and more for reading the checkpoint"
-        )
-    if plan.precision in (Precision.NVFP4, Precision.INT4):
-        unknown = (
-            "" if plan.precision in CHECKPOINTS else f"no {plan.precision.upper()} checkpoint is known, and "
-        )
-        yield f"{unknown}which layers of another {plan.precision.upper()} checkpoint are in how many bits is assumed"
-    if plan.wish.vision:
-        yield "the memory of the image encoder was measured for images of 578 tokens only; more is kept for larger ones"
-    for trap in met(plan, Severity.WARN):
-        yield trap.sentence
 
 
 def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[Plan]:
@@ -800,7 +678,7 @@ def _sized(
     split: Split,
     cache: _CacheTypes,
     draft: Draft | None,
-    profile: _Profile,
+    profile: Profile,
     barred: list[KnownIssue],
 ) -> Plan:
     """Return a setup with memory settings and its memory."""

@@ -19,6 +19,7 @@ from m3agent.serving.plan.gpus import ArchitectureRow, Gpu
 from m3agent.serving.plan.known_issues import KnownIssue, VersionRow
 from m3agent.serving.plan.overlay import ChangeRow
 from m3agent.serving.plan.recipe import Recipe
+from m3agent.serving.plan.remarks import Remark
 
 KINDS: dict[str, Any] = {
     "engines": EngineRow,
@@ -33,6 +34,7 @@ KINDS: dict[str, Any] = {
     "ends": EndRow,
     "models": ModelRow,
     "panels": PanelRow,
+    "remarks": Remark,
 }
 
 
