@@ -138,13 +138,14 @@ def plan(
         raise UsageError(
             "--agents and --repository-tokens belong together: give both (`m3agent context --stats` counts the tokens)"
         )
-    if agents is not None and (context, typical, concurrency) != (None, None, 1):
-        raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
-    if agents is not None and engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
-        raise UsageError(
-            "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
-            "GB200: leave out --engine"
-        )
+    if agents is not None:
+        if (context, typical, concurrency) != (None, None, 1):
+            raise UsageError("--agents decides --context, --concurrency and --typical: leave these out")
+        if engine is EngineKind.TRTLLM and precision is not Precision.NVFP4:
+            raise UsageError(
+                "--agents is for servers that keep prefixes, and trtllm keeps them only with --precision nvfp4 on B200 or "
+                "GB200: leave out --engine"
+            )
     if gpus is None and gpu_memory is not None:
         raise UsageError("--gpu-memory is the memory of GPUs that --gpus names: give both")
     wish = PlanRequest(

@@ -205,13 +205,12 @@ def serve(
         raise typer.Exit(detached(sys.argv, state))
     if why is not None:
         _refuse_other_machines(host)
-        if dry_run:
-            given = {"--seed": seed, "--candidates": candidates}
-            from m3agent.cli.serve.dry_run import dry_run_embedded
-
-            _print_script(dry_run_embedded(asked, why, given))
+        if not dry_run:
+            run(_embedded(host, port, candidates, seed or 0, state))
             return
-        run(_embedded(host, port, candidates, seed or 0, state))
+        from m3agent.cli.serve.dry_run import dry_run_embedded
+
+        _print_script(dry_run_embedded(asked, why, {"--seed": seed, "--candidates": candidates}))
     elif dry_run:
         from m3agent.cli.serve.dry_run import dry_run as script_of
 

@@ -155,28 +155,31 @@ def _difference(wanted: Any, got: Any, where: str) -> str | None:
 
     Numbers compare as in JSON, but a truth value never equals a number.
     """
-    if isinstance(wanted, Mapping) and isinstance(got, Mapping):
-        for key in (*wanted, *(key for key in got if key not in wanted)):
-            inner = f"{key!r} of {where}"
-            if key not in got:
-                return f"{inner} is missing"
-            if key not in wanted:
-                return f"{inner} was added"
-            if found := _difference(wanted[key], got[key], inner):
-                return found
-        return None
-    if isinstance(wanted, list) and isinstance(got, list):
-        if len(wanted) != len(got):
+    match wanted, got:
+        case dict(), dict():
+            differences = (
+                _difference_at(key, wanted, got, f"{key!r} of {where}") for key in {**wanted, **got}
+            )
+            return next(filter(None, differences), None)
+        case list(), list() if len(wanted) == len(got):
+            entries = enumerate(zip(wanted, got, strict=True), start=1)
+            differences = (
+                _difference(right, entry, f"entry {at} of {where}") for at, (right, entry) in entries
+            )
+            return next(filter(None, differences), None)
+        case list(), list():
             return f"{where} has {len(got)} entries, not {len(wanted)}"
-        pairs = enumerate(zip(wanted, got, strict=True), start=1)
-        return next(
-            (found for at, (a, b) in pairs if (found := _difference(a, b, f"entry {at} of {where}"))), None
-        )
-    if isinstance(wanted, str) and isinstance(got, str):
-        return _difference_of_texts(wanted, got, where)
+        case str(), str():
+            return _difference_of_texts(wanted, got, where)
     if wanted == got and isinstance(wanted, bool) == isinstance(got, bool):
         return None
     return f"{where} is {_short(got)}, not {_short(wanted)}"
+
+
+def _difference_at(key: str, wanted: Mapping[str, Any], got: Mapping[str, Any], where: str) -> str | None:
+    if key not in got:
+        return f"{where} is missing"
+    return _difference(wanted[key], got[key], where) if key in wanted else f"{where} was added"
 
 
 def _difference_of_texts(wanted: str, got: str, where: str) -> str | None:

@@ -129,26 +129,28 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
             f"{folder / 'config.json'} is not that of an EAGLE3 draft: take {GQA_DRAFT.model}, or --draft off"
         )
     keys = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads")
-    sizes = [config.get(key) for key in keys]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    sizes = [_size(config.get(key)) for key in keys]
+    if not all(sizes):
         raise CheckpointError(
             f"{folder / 'config.json'} lacks one of {', '.join(keys)}: download the draft again"
         )
-    hidden, inner, heads, kv_heads = (int(str(size)) for size in sizes)
+    hidden, inner, heads, kv_heads = sizes
     if hidden != HIDDEN:
         raise CheckpointError(
             f"the draft {model} reads states of {hidden:,} numbers and M3's have {HIDDEN:,}: take {GQA_DRAFT.model}"
         )
-    head = config.get("head_dim")
-    width = head if isinstance(head, int) else hidden // heads
+    width = _size(config.get("head_dim")) or hidden // heads
     # An EAGLE3 layer reads the embedding beside the state, so the inputs of its attention have twice the width.
     attention = 2 * hidden * (heads + 2 * kv_heads) * width + heads * width * hidden
     count = 3 * hidden * hidden + attention + 3 * hidden * inner
     name = str(folder) if path.is_dir() else model
-    positions = config.get("max_position_embeddings")
-    return Draft(
-        name, kv_heads, count * 2, inner, positions if isinstance(positions, int) else ROPE_POSITIONS
-    )
+    positions = _size(config.get("max_position_embeddings")) or ROPE_POSITIONS
+    return Draft(name, kv_heads, count * 2, inner, positions)
+
+
+def _size(value: object) -> int:
+    """Return a size of a config; 0 if it is none."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def lacking_weights(

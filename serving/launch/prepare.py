@@ -105,9 +105,9 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
     changes = [change for change in changes if change not in left_out]
     argv, env = applied(recipe, changes)
-    model, gpus, nodes = recipe.checkpoint, recipe.gpus, 1
+    model = recipe.checkpoint
     if plan is not None:
-        model, gpus, nodes = plan.checkpoint or model, plan.count, plan.nodes
+        model = plan.checkpoint or model
         env |= plan.env
     model = wanted.model or model
     env |= _for_scripts(env, wanted)
@@ -120,13 +120,13 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         files=_filled(files_beside(recipe, changes, argv, env), wanted.key),
         host=wanted.host,
         port=wanted.port,
-        gpus=gpus,
-        nodes=nodes,
+        gpus=recipe.gpus,
         image=_image(recipe, plan, setup),
         model=model,
-        host_cache=0 if plan is None else plan.wish.host_cache,
-        draft="" if plan is None else plan.draft_model or "",
     )
+    if plan is not None:
+        host_cache, draft = plan.wish.host_cache, plan.draft_model or ""
+        job = replace(job, gpus=plan.count, nodes=plan.nodes, host_cache=host_cache, draft=draft)
     return PreparedJob(job, recipe, changes, setup, left_out)
 
 

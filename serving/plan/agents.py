@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
 from m3agent.serving.plan.gpus import Fleet
@@ -204,59 +204,70 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
         slots: Sessions that the cache of all ranks keeps.
         host: Whether the machine's memory keeps all sessions.
     """
-    ranks = speed.plan.dp
-    room = max(1, slots // ranks)
-    seconds = max(HORIZON, 2 * math.ceil(agents / ranks) * speed.cold(repository))
-    free = [0.0] * ranks
-    kept: list[list[int]] = [[] for _ in range(ranks)]  # the least recently used first
+    ranks = [_Rank(max(1, slots // speed.plan.dp)) for _ in range(speed.plan.dp)]
+    seconds = max(HORIZON, 2 * math.ceil(agents / len(ranks)) * speed.cold(repository))
     busy = [0.0] * agents
     tokens = [repository] * agents
     made = [0] * agents  # turns of the session
-    found: list[list[Segment]] = [[] for _ in range(agents)]
+    timelines: list[list[Segment]] = [[] for _ in range(agents)]
     asked, cached, turns, took = 0, 0, 0, 0.0
     queue = [(0.0, agent) for agent in range(agents)]
     while queue:
         ready, agent = heapq.heappop(queue)
         if ready >= seconds:
             continue
-        rank = agent % ranks
-        mine, start = kept[rank], max(ready, free[rank])
-        hit = agent in mine
-        if not hit and len(mine) >= room:
-            start = max(
-                start, min(busy[one] for one in mine)
-            )  # a session whose answer is being written stays
-            mine.remove(next(one for one in mine if busy[one] <= start))
+        rank, size = ranks[agent % len(ranks)], tokens[agent]
+        start, hit = rank.admit(agent, ready, busy)
         known = hit or (host and made[agent] > 0)
-        work = speed.cached(tokens[agent]) if known else speed.cold(tokens[agent])
-        work += speed.reload(tokens[agent]) if known and not hit else 0.0
-        answered = start + work + OUTPUT_TOKENS * seconds_between(tokens[agent])
+        work = speed.cached(size) if known else speed.cold(size)
+        work += speed.reload(size) if known and not hit else 0.0
+        answered = start + work + OUTPUT_TOKENS * seconds_between(size)
         if made[agent]:
-            asked += tokens[agent]
-            cached += tokens[agent] - RESULT_TOKENS if known else 0
+            asked += size
+            cached += size - RESULT_TOKENS if known else 0
             turns, took = turns + 1, took + answered - ready
         rest = answered + TOOL_SECONDS
-        found[agent] += [
+        timelines[agent] += [
             Segment(Activity.WAITS, ready, start),
             Segment(Activity.CACHED if known else Activity.WHOLE, start, start + work),
             Segment(Activity.CACHED, start + work, rest),
         ]
-        if hit:
-            mine.remove(agent)
         made[agent] = (made[agent] + 1) % TURNS
+        tokens[agent] = repository  # of the next issue
         if made[agent]:
-            mine.append(agent)
-            tokens[agent] = min(tokens[agent] + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
-        else:
-            tokens[agent] = repository  # of the next issue
-        free[rank], busy[agent] = start + work, answered
+            rank.kept.append(agent)
+            tokens[agent] = min(size + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        rank.free, busy[agent] = start + work, answered
         heapq.heappush(queue, (rest, agent))
     return Simulation(
         seconds,
-        tuple(tuple(_merged(segments, seconds)) for segments in found),
+        tuple(tuple(_merged(segments, seconds)) for segments in timelines),
         round(cached / asked, 4) if asked else 0.0,
         round(took / turns, 1) if turns else 0.0,
     )
+
+
+@dataclass
+class _Rank:
+    """A copy of the attention with its own cache."""
+
+    room: int
+    """Sessions that its cache keeps."""
+    free: float = 0.0
+    """When it can compute the next prompt."""
+    kept: list[int] = field(default_factory=list[int])
+    """Agents whose sessions it keeps, the least recently used first."""
+
+    def admit(self, agent: int, ready: float, busy: Sequence[float]) -> tuple[float, bool]:
+        """Return when an agent's turn starts, and whether its session was kept; if not, another one may have to go."""
+        start = max(ready, self.free)
+        if agent in self.kept:
+            self.kept.remove(agent)
+            return start, True
+        if len(self.kept) >= self.room:  # a session whose answer is being written stays
+            start = max(start, min(busy[other] for other in self.kept))
+            self.kept.remove(next(other for other in self.kept if busy[other] <= start))
+        return start, False
 
 
 def _merged(segments: Sequence[Segment], end: float) -> Iterator[Segment]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from m3agent.serving.plan.gpus import GPUS, Fleet, gpu_of_product
+from m3agent.serving.plan.gpus import GPUS, Fleet, Gpu, gpu_of_product
 from m3agent.serving.plan.memory_model import GIB, MIB
 from m3agent.util.errors import EnvironmentFault
 
@@ -69,6 +69,12 @@ class _Seen:
     used: int
     mig: bool = False
 
+    def called(self, entry: str) -> bool:
+        """Return whether an entry of a variable means it: its index, its UUID, or the beginning of that."""
+        if entry.isdecimal():
+            return self.index == int(entry)
+        return entry.upper().startswith("GPU-") and self.uuid.upper().startswith(entry.upper())
+
 
 def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detected:
     """Detect the GPUs that a server started with this environment would see.
@@ -97,32 +103,7 @@ def detect(environ: Mapping[str, str], seconds: float = ANSWER_SECONDS) -> Detec
 
 
 def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
-    sliced = [gpu for gpu in found if gpu.mig]
-    if sliced:
-        whole = [gpu for gpu in found if not gpu.mig]
-        instead = f", or leave it out with {variable}={_indices(whole)}" if whole else ""
-        raise DetectionError(
-            f"GPU {_indices(sliced)} is divided into slices by MIG, and M3 needs whole GPUs: "
-            f"end that as root with `nvidia-smi -i {_indices(sliced)} -mig 0`{instead}"
-        )
-    kinds: dict[str, list[_Seen]] = {}
-    for gpu in found:
-        kinds.setdefault(gpu.product, []).append(gpu)
-    if len(kinds) > 1:
-        listed = "; ".join(f"{len(of)} x {product} ({_indices(of)})" for product, of in kinds.items())
-        known = [of for of in kinds.values() if gpu_of_product(of[0].product, of[0].total)]
-        most = max(known or kinds.values(), key=len)
-        raise DetectionError(
-            f"the GPUs here are of several kinds: {listed}; one server needs GPUs of "
-            f"one kind: choose them with {variable}={_indices(most)}"
-        )
-    product, total = found[0].product, min(gpu.total for gpu in found)
-    kind = gpu_of_product(product, total)
-    if kind is None:
-        raise DetectionError(
-            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that can "
-            f"run M3; those are {', '.join(GPUS)}"
-        )
+    kind = _kind(found, variable)
     devices, used = tuple(str(gpu.index) for gpu in found), tuple(gpu.used for gpu in found)
     held = [gpu for gpu in found if gpu.used >= HELD]
     if not held:
@@ -135,6 +116,37 @@ def _fleet(found: Sequence[_Seen], variable: str) -> Detected:
     )
     fleet = Fleet(kind, len(found), free_bytes=max(0, kind.usable_bytes - fullest.used))
     return Detected(fleet, (note,), devices, variable, used)
+
+
+def _kind(found: Sequence[_Seen], variable: str) -> Gpu:
+    """Return the one kind of GPUs that M3 runs on, or raise a DetectionError that says what is there instead."""
+    if sliced := [gpu for gpu in found if gpu.mig]:
+        whole = [gpu for gpu in found if not gpu.mig]
+        instead = f", or leave it out with {variable}={_indices(whole)}" if whole else ""
+        raise DetectionError(
+            f"GPU {_indices(sliced)} is divided into slices by MIG, and M3 needs whole GPUs: "
+            f"end that as root with `nvidia-smi -i {_indices(sliced)} -mig 0`{instead}"
+        )
+    kinds: dict[str, list[_Seen]] = {}
+    for gpu in found:
+        kinds.setdefault(gpu.product, []).append(gpu)
+    if len(kinds) > 1:
+        listed = "; ".join(f"{len(of)} x {product} ({_indices(of)})" for product, of in kinds.items())
+        most = max(
+            kinds.values(), key=lambda of: (gpu_of_product(of[0].product, of[0].total) is not None, len(of))
+        )
+        raise DetectionError(
+            f"the GPUs here are of several kinds: {listed}; one server needs GPUs of "
+            f"one kind: choose them with {variable}={_indices(most)}"
+        )
+    product, total = found[0].product, min(gpu.total for gpu in found)
+    kind = gpu_of_product(product, total)
+    if kind is None:
+        raise DetectionError(
+            f"{len(found)} x {product} ({total / GIB:.0f} GiB) is not a GPU that can "
+            f"run M3; those are {', '.join(GPUS)}"
+        )
+    return kind
 
 
 def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
@@ -151,12 +163,7 @@ def _visible(found: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
             raise DetectionError(
                 f"{variable}={value} names a slice of a GPU (MIG), and M3 needs whole GPUs; name whole ones"
             )
-        match = [
-            gpu
-            for gpu in found
-            if (entry.isdecimal() and gpu.index == int(entry))
-            or (entry.upper().startswith("GPU-") and gpu.uuid.upper().startswith(entry.upper()))
-        ]
+        match = [gpu for gpu in found if gpu.called(entry)]
         if len(match) != 1 or match[0] in chosen:
             wrong = "names no GPU of this machine" if not match else "names one more than once"
             raise DetectionError(

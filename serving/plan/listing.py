@@ -140,13 +140,15 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
         return [] if fits else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
     spelt = listing.spelt(flag)
     known = listing.options.get(spelt)
-    base = listing.options.get(spelt.partition(".")[0])
-    if known is None and "." in spelt and base is not None and listing.engine == "vllm":
-        if base.type not in ("json", "json or text"):
-            return [f"`{flag}`: {base.flags[0]} is not a group of settings, so nothing can be set in it."]
-        known = KnownOption(
-            (spelt,)
-        )  # a setting inside a group; the engine's parser does not list these settings
+    if (
+        known is None
+        and "." in spelt
+        and listing.engine == "vllm"
+        and (group := listing.options.get(spelt.partition(".")[0]))
+    ):
+        if group.type not in ("json", "json or text"):
+            return [f"`{flag}`: {group.flags[0]} is not a group of settings, so nothing can be set in it."]
+        known = KnownOption((spelt,))  # the engine's parser does not list the settings of a group
     if known is None:
         return [_unknown(flag, spelt, listing)]
     if wrong := _count(flag, values, known):

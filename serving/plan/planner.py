@@ -765,15 +765,8 @@ def _setup(
     cache: _CacheTypes,
     draft: Draft | None,
 ) -> Setup:
-    amd = fleet.gpu.vendor is Vendor.AMD
-    long = wish.context > NATIVE_CONTEXT
-    vllm_on_amd = amd and engine is EngineKind.VLLM
-    row = ARCHITECTURES[fleet.gpu.architecture]
-    env = dict(row.vllm_env) if engine is EngineKind.VLLM else {}
-    if env and precision is Precision.MXFP8:
-        env |= row.vllm_mxfp8_env
-    if vllm_on_amd and long:
-        env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    amd, vllm = fleet.gpu.vendor is Vendor.AMD, engine is EngineKind.VLLM
+    rope = Rope.YARN if amd else Rope.EXTENDED
     fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
     return Setup(
         engine=engine,
@@ -784,10 +777,10 @@ def _setup(
         context=wish.context,
         kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",
         index_dtype=cache[1],
-        rope=(Rope.YARN if amd else Rope.EXTENDED) if long else Rope.NATIVE,
+        rope=rope if wish.context > NATIVE_CONTEXT else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
-        attention_backend="TRITON_ATTN" if vllm_on_amd else None,
+        attention_backend="TRITON_ATTN" if amd and vllm else None,
         moe_backend="emulation" if precision is Precision.MXFP4 else None,
         parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
         nodes=nodes,
@@ -799,10 +792,20 @@ def _setup(
         draft_kv_heads=None if draft is None else draft.kv_heads,
         draft_backend=None if draft is None else draft_backend(fleet.gpu.vendor),
         offload=_OFFLOADS[engine] if wish.host_cache else None,
-        load_failure=RECOMPUTE if wish.host_cache and engine is EngineKind.VLLM else None,
+        load_failure=RECOMPUTE if wish.host_cache and vllm else None,
         msa=_msa(engine, nodes),
-        env=env,
+        env=_vllm_env(fleet, wish, precision) if vllm else {},
     )
+
+
+def _vllm_env(fleet: Fleet, wish: PlanRequest, precision: Precision) -> dict[str, str]:
+    row = ARCHITECTURES[fleet.gpu.architecture]
+    env = dict(row.vllm_env)
+    if env and precision is Precision.MXFP8:
+        env |= row.vllm_mxfp8_env
+    if fleet.gpu.vendor is Vendor.AMD and wish.context > NATIVE_CONTEXT:
+        env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
+    return env
 
 
 def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
