@@ -123,11 +123,7 @@ def why_embedded(asked: ServeRequest, environ: Mapping[str, str]) -> str | None:
 
 
 def image_of(asked: ServeRequest, prepared: PreparedJob) -> str:
-    """Return the name of the image for a container.
-
-    Raises:
-        UsageError: None is known.
-    """
+    """Return the name of the image for a container. Raises UsageError: none is known."""
     image = asked.image or prepared.job.image
     if image is None:
         raise UsageError(f"no image is known for {prepared.recipe.name}: name one with --image")

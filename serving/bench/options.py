@@ -25,11 +25,7 @@ _QUADRATIC_FROM = 570_000
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a bench.
-
-    Raises:
-        ValueError: A value is out of its range.
-    """
+    """Options of a bench. Raises ValueError: a value is out of its range."""
 
     lengths: tuple[int, ...] = (8192, 32_768, 131_072, 524_288, 1_000_000)
     """Lengths of the prompts in tokens, with the template."""

@@ -62,11 +62,7 @@ def rows(kind: type[SomeRow], table: str) -> tuple[SomeRow, ...]:
 
 
 def raw_text(table: str) -> str:
-    """Return the text of a table.
-
-    Raises:
-        TableError: The file cannot be read.
-    """
+    """Return the text of a table. Raises TableError: the file cannot be read."""
     try:
         return (pkgutil.get_data("m3agent.serving.facts", f"{table}.toml") or b"").decode()
     except (OSError, ValueError) as error:
@@ -74,11 +70,7 @@ def raw_text(table: str) -> str:
 
 
 def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...]:
-    """Parse the text of a table.
-
-    Raises:
-        TableError: The text is not TOML, or has a malformed row.
-    """
+    """Parse the text of a table. Raises TableError: the text is not TOML, or has a malformed row."""
     from pydantic import TypeAdapter, ValidationError
 
     adapter, known = TypeAdapter(kind), [field.name for field in fields(kind)]
@@ -128,11 +120,7 @@ class Fact:
 
 
 def facts(today: date) -> list[Fact]:
-    """Return the rows of all tables, in the order of `TABLES`.
-
-    Raises:
-        TableError: A table cannot be read.
-    """
+    """Return the rows of all tables, in the order of `TABLES`. Raises TableError: a table cannot be read."""
     found = []
     for table in TABLES:
         for number, row in enumerate(raw_rows(table, raw_text(table)), start=1):

@@ -94,11 +94,7 @@ def read_checkpoint(model: str, environ: Mapping[str, str], *, weights: bool = T
 
 
 def check_name(model: str) -> None:
-    """Check that a model is given by a name on Hugging Face.
-
-    Raises:
-        CheckpointError: It is not.
-    """
+    """Check that a model is given by a name on Hugging Face. Raises CheckpointError: it is not."""
     if not _NAME.fullmatch(model):
         raise CheckpointError(f"{model} is not a name on Hugging Face: give one like MiniMaxAI/MiniMax-M3")
 

@@ -55,11 +55,7 @@ class Cluster:
 
 
 def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
-    """Return the files, by name.
-
-    Raises:
-        UsageError: The job cannot run in this way.
-    """
+    """Return the files, by name. Raises UsageError: the job cannot run in this way."""
     _check(job, cluster)
     option = LaunchCommand.of(job.argv).option("--served-model-name")
     served = option[1] if option and len(option) > 1 else job.model
