@@ -19,7 +19,6 @@ from m3agent.util.sanitize import columns_of, print_note
 from m3agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from m3agent.cli.serve.options import ServeRequest
 
@@ -162,36 +161,17 @@ def serve(
         return
     from m3agent.cli.serve import options as serve_choice
 
-    options: Sequence[str] = context.meta.get(ENGINE_OPTIONS, ())
-    asked = serve_choice.ServeRequest(
-        engine=None if engine is None else engine.value,
-        model=model,
-        gpus=gpus,
-        context=window,
-        concurrency=concurrency,
-        typical=typical,
-        precision=None if precision is None else precision.value,
-        vision=vision,
-        draft=draft.value,
-        host_cache=host_cache,
-        draft_model=draft_model,
-        recipe=recipe,
-        download=download,
-        host=host,
-        port=port,
-        load_minutes=load_minutes,
-        options=tuple(options),
-        container=container or image is not None,
-        image=image,
-        pull=pull,
-        slurm=slurm,
-        sbatch=tuple(sbatch or ()),
-        node_rank=node_rank,
-        master=master,
-        servers=servers,
-        router=router.value,
-        kubernetes=kubernetes is not None,
-    )
+    given = {
+        name: value for name, value in context.params.items() if hasattr(serve_choice.ServeRequest, name)
+    }
+    given |= {
+        "context": window,
+        "options": tuple(context.meta.get(ENGINE_OPTIONS, ())),
+        "container": container or image is not None,
+        "sbatch": tuple(sbatch or ()),
+        "kubernetes": kubernetes is not None,
+    }
+    asked = serve_choice.ServeRequest(**given)
     why = serve_choice.why_embedded(asked, os.environ)
     if why is None:
         refuse_search_options(seed, candidates)

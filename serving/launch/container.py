@@ -74,27 +74,27 @@ def container_start(
             )
     argv = _argv_inside(job)
     env, mounts = _what_it_needs(job, folder, environ)
-    gpus = job.gpus // job.nodes
-    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
-    names = [variable for variable in env if variable not in renumbered]
-    names += [variable for variable in _PASSED_ON if variable in environ and variable not in env]
-    words = ["docker", "run", "--rm", "--init", "--name", name, "--log-driver=none"]
-    words += [] if pull else ["--pull=never"]
-    if gpus:
-        words += gpu_options(gpus, vendor=vendor, environ={**environ, **job.env}, host_cache=job.host_cache)
-    words += ["--network=host"] if job.nodes > 1 else ["--publish", _published(job)]
-    words += [word for mount in mounts for word in ("--mount", mount)]
-    words += [word for variable in names for word in ("--env", variable)]
-    words += ["--workdir", str(folder)] if job.files else []
-    # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the command.
-    if job.engine == "vllm":
-        words += ["--entrypoint", argv[0], image, *argv[1:]]
-    else:
-        words += [image, *argv]
     if ready:
         for variable in {_CACHE, _HUB} & env.keys():
             _make_cache(Path(env[variable]))
+    words = ["docker", "run", "--rm", "--init", "--name", name, "--log-driver=none"]
+    words += [] if pull else ["--pull=never"]
+    words += _machine_options(job, vendor, environ)
+    words += [word for mount in mounts for word in ("--mount", mount)]
+    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
+    passed = dict.fromkeys((*env, *(variable for variable in _PASSED_ON if variable in environ)))
+    words += [word for variable in passed if variable not in renumbered for word in ("--env", variable)]
+    words += ["--workdir", str(folder)] if job.files else []
+    # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the command.
+    words += ["--entrypoint", argv[0], image, *argv[1:]] if job.engine == "vllm" else [image, *argv]
     return Start(tuple(words), env, ("docker", "rm", "--force", name))
+
+
+def _machine_options(job: EngineJob, vendor: Vendor, environ: Mapping[str, str]) -> list[str]:
+    """Return the options for GPUs and network."""
+    gpus, chosen = job.gpus // job.nodes, {**environ, **job.env}
+    words = gpu_options(gpus, vendor=vendor, environ=chosen, host_cache=job.host_cache) if gpus else []
+    return [*words, *(["--network=host"] if job.nodes > 1 else ["--publish", _published(job)])]
 
 
 def without_chosen_gpus(environ: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pydantic import AfterValidator, BeforeValidator
 from m3agent.serving.errors import shorten
 from m3agent.serving.facts.table import Row, checked, rows
 from m3agent.serving.launch.engine_log import LogReader
+from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.load_signs import LoadPhase, PhaseName
 from m3agent.serving.plan.engines import ENGINES
 
@@ -35,18 +36,6 @@ _CONSEQUENCE = re.compile(
 _DIED = re.compile(
     r"EngineDeadError|engine core exited unexpectedly|died unexpectedly|Received sigquit|died with exit code"
 )
-
-
-@dataclass(frozen=True)
-class LaunchContext:
-    """What the engine was started with."""
-
-    port: int
-    model: str
-    context: int | None
-    """Context window in tokens; None means the model's own."""
-    gpus: int
-    log: Path
 
 
 SMALLEST_STEP = 128
@@ -151,7 +140,7 @@ class FaultRow(Row):
     """Kind of fault, by its remedy."""
     pattern: Annotated[re.Pattern[str], BeforeValidator("(?m){}".format)]
     what: str
-    """Template of what happened; it may name the pattern's groups, the values of `LaunchContext`, and the results of `reckon`."""
+    """Template of what happened; it may name the pattern's groups, the values of `_values`, and the results of `reckon`."""
     fix: str
     until_ready: bool = False
     """True if the row counts only before the engine is ready."""
@@ -216,52 +205,51 @@ class Fault:
     sentence: str
 
 
-def explain(engine: str, log: LogReader, exit_code: int | None, asked: LaunchContext) -> Fault:
+def explain(job: EngineJob, log: LogReader, exit_code: int | None, file: Path) -> Fault:
     """Explain why an engine ended. If the log tells nothing, the sentence says so.
 
     Args:
         exit_code: Exit status of the process, negative or 128 + N after signal N; None if unknown.
+        file: The log's file, for the sentence.
     """
     lines = [line for line in (*log.errors, *log.tail) if not line.harmless]
-    known = _by_rows(engine, "\n".join(line.message for line in lines), log, asked)
-    if known is not None:
-        return known
+    text, values = "\n".join(line.message for line in lines), _values(job, file)
     errors = [line.message for line in lines if line.error]
     causes = [message for message in errors if not _CONSEQUENCE.search(message)]
-    fault = None if causes else _without_words(engine, log, exit_code, asked)
-    return fault or _last_words(engine, log, causes or errors, exit_code, asked)
+    fault = _by_rows(text, log, values)
+    if fault is None and not causes:
+        fault = _without_words(log, exit_code, values)
+    return fault or _last_words(log, causes or errors, exit_code, values)
 
 
-def _by_rows(engine: str, text: str, reader: LogReader, asked: LaunchContext) -> Fault | None:
+def _by_rows(text: str, reader: LogReader, context: Values) -> Fault | None:
     for row in ROWS:
-        found = row.pattern.search(text) if row.counts_in(reader.progress.phase) else None
-        if found is None:
+        match = row.pattern.search(text) if row.counts_in(reader.progress.phase) else None
+        if match is None:
             continue
-        values = _values(engine, asked) | {name: value or "" for name, value in found.groupdict().items()}
+        values = context | {name: value or "" for name, value in match.groupdict().items()}
         try:
-            sentence = row.sentence(values, lambda value: _shortened(value, _VALUE))
+            return Fault(row.kind, row.sentence(values, lambda value: _shortened(value, _VALUE)))
         except (ValueError, OverflowError):  # the log's text looks like a number but is not one
             continue
-        return Fault(row.kind, sentence)
     return None
 
 
-def _values(engine: str, asked: LaunchContext) -> Values:
+def _values(job: EngineJob, file: Path) -> Values:
     """Return what the engine was started with, for a sentence."""
+    engine = ENGINES.get(job.engine)
     return {
-        "name": _name(engine),
-        "too_old": (ENGINES.get(engine) or ENGINES["vllm"]).too_old,
-        "port": str(asked.port),
-        "next_port": str(asked.port + 1 if asked.port < 65535 else 8000),
-        "model": asked.model or "the model",
-        "gpus": str(asked.gpus),
-        "log": str(asked.log),
+        "name": "The engine" if engine is None else engine.title,
+        "too_old": (engine or ENGINES["vllm"]).too_old,
+        "port": str(job.port),
+        "next_port": str(job.port + 1 if job.port < 65535 else 8000),
+        "model": job.model or "the model",
+        "gpus": str(job.gpus),
+        "log": str(file),
     }
 
 
-def _without_words(
-    engine: str, reader: LogReader, exit_code: int | None, asked: LaunchContext
-) -> Fault | None:
+def _without_words(reader: LogReader, exit_code: int | None, context: Values) -> Fault | None:
     """Return the fault that the exit status or the end of the log implies; None if neither tells the cause."""
     number = _signal(exit_code)
     logs = {
@@ -271,32 +259,23 @@ def _without_words(
         "garbled": reader.garbled,
     }
     values = {
-        "name": _name(engine),
-        "log_file": asked.log,
+        "name": context["name"],
+        "log_file": context["log"],
         "number": number,
         "how": _with(exit_code),
         "when": "while it was serving" if reader.ready else "before it was ready",
     }
-    for row in ENDS:
-        if logs[row.log] and row.fits(exit_code, number):
-            return Fault(row.kind, row.said.format_map(values))
-    return None
+    row = next((row for row in ENDS if logs[row.log] and row.fits(exit_code, number)), None)
+    return None if row is None else Fault(row.kind, row.said.format_map(values))
 
 
-def _last_words(
-    engine: str, reader: LogReader, errors: Sequence[str], exit_code: int | None, asked: LaunchContext
-) -> Fault:
+def _last_words(reader: LogReader, errors: Sequence[str], exit_code: int | None, context: Values) -> Fault:
     lines = [line for line in reader.tail if line.message.strip()]
     lines = [line for line in lines if not line.harmless] or lines
     words = errors or [line.message for line in lines]
     shown = _shortened(words[-1]) if words else "no readable output"
-    return Fault(
-        "unknown", f"{_name(engine)} ended {_with(exit_code)}: {shown}; the full log is {asked.log}."
-    )
-
-
-def _name(engine: str) -> str:
-    return ENGINES[engine].title if engine in ENGINES else "The engine"
+    sentence = f"{context['name']} ended {_with(exit_code)}: {shown}; the full log is {context['log']}."
+    return Fault("unknown", sentence)
 
 
 def _with(exit_code: int | None) -> str:

@@ -19,7 +19,7 @@ from m3agent.serving.client.http import certificates_for
 from m3agent.serving.errors import ModelServerError
 from m3agent.serving.launch.dense_check import dense_check
 from m3agent.serving.launch.engine import EngineProcess
-from m3agent.serving.launch.engine_faults import LaunchContext, explain
+from m3agent.serving.launch.engine_faults import explain
 from m3agent.serving.launch.job import EngineJob, Start
 from m3agent.serving.launch.load_signs import LoadProgress
 from m3agent.serving.launch.record import LOG, RECORD, Phase, ServerRecord, remove_record, write_record
@@ -192,9 +192,8 @@ class Server:
 
     def _why(self, engine: EngineProcess) -> str:
         engine.news()
-        job, launch = self._launch.job, self._launch
-        asked = LaunchContext(job.port, job.model, launch.context, job.gpus, launch.folder / LOG)
-        return explain(job.engine, engine.log, engine.exit_code, asked).sentence
+        launch = self._launch
+        return explain(launch.job, engine.log, engine.exit_code, launch.folder / LOG).sentence
 
     async def _check(self, engine: EngineProcess) -> None:
         """Ask the engine for its settings and run the checks; store the results in the record."""

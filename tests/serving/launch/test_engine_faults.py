@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from m3agent.serving.launch.engine_faults import ROWS, Fault, LaunchContext, explain
+from m3agent.serving.launch.engine_faults import ROWS, Fault, explain
 from m3agent.serving.launch.engine_log import LogReader
+from m3agent.serving.launch.job import EngineJob
 
 LOGS = Path(__file__).parent / "logs"
 PAPER = Path(__file__).parents[3] / "docs" / "engines" / "failures.md"
-ASKED = LaunchContext(8000, "MiniMaxAI/MiniMax-M3", 1_048_576, 8, Path("/run/engine.log"))
+JOB = EngineJob("vllm", (), {}, {}, "127.0.0.1", 8000, 8, model="MiniMaxAI/MiniMax-M3")
+FILE = Path("/run/engine.log")
 
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     # logs of our runs of vLLM 0.24 and huggingface_hub 2.4
@@ -168,7 +171,7 @@ def log(name: str) -> str:
 def explained(text: str | bytes, exit_code: int | None = 1, engine: str = "vllm") -> Fault:
     reader = LogReader(engine)
     reader.feed(text.encode(errors="replace") if isinstance(text, str) else text)
-    return explain(engine, reader, exit_code, ASKED)
+    return explain(replace(JOB, engine=engine), reader, exit_code, FILE)
 
 
 def test_every_log_has_its_case_and_its_origin() -> None:
@@ -329,7 +332,7 @@ def test_a_flood_of_consequences_does_not_push_the_cause_out() -> None:
             f"(APIServer pid=1984) ERROR 11-22 01:28:22 [serving.py:{number}] EngineDeadError: request {number}\n"
             f"Traceback (most recent call last):\n  File x, line {number}\n".encode()
         )
-    assert explain("vllm", reader, 1, ASKED).kind == "out of memory while serving"
+    assert explain(JOB, reader, 1, FILE).kind == "out of memory while serving"
 
 
 @pytest.mark.parametrize("code", [-9, 137])
@@ -380,7 +383,7 @@ def test_terminal_controls_do_not_reach_the_sentence() -> None:
 def test_every_log_gets_one_complete_sentence(data: bytes, engine: str, code: int | None) -> None:
     reader = LogReader(engine)
     reader.feed(data)
-    fault = explain(engine, reader, code, ASKED)
+    fault = explain(replace(JOB, engine=engine), reader, code, FILE)
     assert fault.sentence.endswith(".")
     assert fault.sentence.isprintable()
 
