@@ -109,10 +109,9 @@ async def _check(
     from m3agent.serving.check.checklist import checklist
     from m3agent.serving.check.draft_check import draft_check
     from m3agent.serving.check.model_check import model_check
-    from m3agent.serving.check.partial_prefix import partial_prefix_check
+    from m3agent.serving.check.prefix_checks import partial_prefix_check, restored_prefix_check
     from m3agent.serving.check.prefix_probe import examine
     from m3agent.serving.check.reasoning_check import reasoning_check
-    from m3agent.serving.check.restored_prefix import restored_prefix_check
     from m3agent.serving.check.wire_check import EXAMINE_SECONDS, wire_check
 
     context, concurrency, typical = work

@@ -19,7 +19,6 @@ from m3agent.util.sanitize import columns_of, print_note
 from m3agent.util.token_count import some_tokens
 
 if TYPE_CHECKING:
-
     from m3agent.cli.serve.options import ServeRequest
 
 _LAUNCH = "Launching M3"

@@ -191,9 +191,8 @@ def _count(flag: str, values: tuple[str, ...], known: KnownOption) -> list[str]:
 def _value_problem(flag: str, value: str, known: KnownOption) -> str | None:
     if known.names and value not in known.names:
         return f"`{flag}` has no `{value}`{_hint(value, known.names)}"
-    if known.type is not None and not _TYPES[known.type](value):
-        return f"`{flag}` takes {_NAMES[known.type]}, not `{value}`."
-    return None
+    fits, called = _TYPES.get(known.type or "", (lambda _: True, ""))
+    return None if fits(value) else f"`{flag}` takes {called}, not `{value}`."
 
 
 def _hint(word: str, known: Sequence[str] | Mapping[str, KnownOption]) -> str:
@@ -213,22 +212,20 @@ def _parses(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 _json = _parses(json.loads)
-_TYPES: Mapping[str, Callable[[str], bool]] = {
-    "int": _parses(int),
-    "float": _parses(float),
-    "number": _parses(float),
-    "size": lambda value: _SIZE.fullmatch(value) is not None,
-    "size or auto": lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
-    "json": _json,
+_TYPES: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    "int": (_parses(int), "a whole number"),
+    "float": (_parses(float), "a number"),
+    "number": (_parses(float), "a number"),
+    "size": (lambda value: _SIZE.fullmatch(value) is not None, "a whole number such as 8192 or 8k"),
+    "size or auto": (
+        lambda value: value in ("-1", "auto") or _SIZE.fullmatch(value) is not None,
+        "a whole number such as 131072 or 128K, or auto",
+    ),
+    "json": (_json, "JSON"),
     # The engine takes a value that does not look like JSON as text, so it does not reject a missing brace.
-    "json or text": lambda value: not value.lstrip().startswith("{") or _json(value),
+    "json or text": (
+        lambda value: not value.lstrip().startswith("{") or _json(value),
+        "JSON that is complete",
+    ),
 }
-_NAMES = {
-    "int": "a whole number",
-    "float": "a number",
-    "number": "a number",
-    "size": "a whole number such as 8192 or 8k",
-    "size or auto": "a whole number such as 131072 or 128K, or auto",
-    "json": "JSON",
-    "json or text": "JSON that is complete",
-}
+"""Whether a text is a value of a type, and the type's name for people."""

@@ -132,16 +132,9 @@ def vision_parameters() -> int:
     layer = 4 * width * width + 4 * width + 2 * width * inner + inner + width + 4 * width
     patches = width * 3 * 2 * 14 * 14 + 2 * width
     square = HIDDEN * HIDDEN + HIDDEN
-    return (
-        _VISION_LAYERS * layer
-        + patches
-        + width * HIDDEN
-        + HIDDEN
-        + square
-        + 4 * HIDDEN * HIDDEN
-        + HIDDEN
-        + square
-    )
+    projector = width * HIDDEN + HIDDEN + square
+    merger = 4 * HIDDEN * HIDDEN + HIDDEN + square
+    return _VISION_LAYERS * layer + patches + projector + merger
 
 
 def parameters(shape: LayerCounts = M3, *, vision: bool = True) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from packaging.version import Version
@@ -118,11 +118,6 @@ class PlanRequest:
         return self.context if self.typical is None else self.typical
 
 
-def _hosted_price() -> float:
-    known = known_model("MiniMax-M3")
-    return 0.0 if known is None else known.completion
-
-
 @dataclass(frozen=True)
 class HardwarePrices:
     """Prices in dollars, and the throughput to compute costs with.
@@ -137,11 +132,9 @@ class HardwarePrices:
     """Output tokens a second of the whole server; None takes the measured value, if this very plan was
     measured.
     """
-    hosted: float = field(default_factory=_hosted_price)
-    """Price of a million output tokens at the hosted API."""
 
     def __post_init__(self) -> None:
-        for value in (self.gpu_hour, self.tokens_per_second, self.hosted):
+        for value in (self.gpu_hour, self.tokens_per_second):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UsageError(f"{value} is neither a price nor a number of tokens a second")
 
@@ -816,6 +809,8 @@ def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
     stream, speed_source = None, "not measured"
     if plan.wish.shape == M3:  # the times hold for M3's widths only
         stream, speed_source = 1 / seconds_between(plan.sequence), source(plan.gpus, measured=plan.measured)
+    known = known_model("MiniMax-M3")
+    hosted = 0.0 if known is None else known.completion
     speed = stream if plan.measured else None
     if prices.tokens_per_second is not None:
         speed, speed_source = prices.tokens_per_second, "given"
@@ -827,8 +822,8 @@ def _cost(plan: Plan, prices: HardwarePrices) -> Cost:
         throughput_source=speed_source,
         stream_tokens_per_second=stream,
         dollars_per_million=_millions_an_hour(hour, speed),
-        hosted_dollars_per_million=prices.hosted,
-        breakeven_tokens_per_second=_millions_an_hour(hour, prices.hosted),
+        hosted_dollars_per_million=hosted,
+        breakeven_tokens_per_second=_millions_an_hour(hour, hosted),
     )
 
 

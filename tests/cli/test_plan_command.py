@@ -59,7 +59,6 @@ def test_facts_have_their_age_and_source() -> None:
     assert len(lines) == len(found)
 
 
-@pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
