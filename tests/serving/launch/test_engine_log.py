@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from m3agent.serving.launch import engine
+from m3agent.serving.launch import server
 from m3agent.serving.launch.engine_log import ERROR_LINES, MOST_CHARACTERS, TAIL_LINES, LogReader, line_of
 from m3agent.serving.launch.load_signs import LoadPhase, LoadProgress
 from m3agent.serving.launch.record import LAST_LOG, LOG
@@ -250,8 +250,8 @@ def test_arbitrary_bytes_never_raise(pieces: list[bytes], engine: str | None) ->
 def test_a_log_that_is_too_large_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    monkeypatch.setattr(engine, "MOST_LOG_BYTES", 10)
-    process = engine.EngineProcess("vllm", MagicMock(), tmp_path)
+    monkeypatch.setattr(server, "MOST_LOG_BYTES", 10)
+    process = server.EngineProcess("vllm", MagicMock(), tmp_path)
     log, last = tmp_path / LOG, tmp_path / LAST_LOG
     log.write_bytes(b"x" * size)
     process.news()
