@@ -97,19 +97,20 @@ async def version_check(endpoint: Endpoint, state: EngineState) -> Check:
     gpus = here or DOCUMENTED
     engine = EngineKind(endpoint.flavour)
     hits = [_met(engine, version, state.block_size, gpu) for gpu in gpus]
-    everywhere = [trap for trap in hits[0] if all(trap in others for others in hits)]
-    somewhere = {trap.name: trap for others in hits for trap in others if trap not in everywhere}
-    if everywhere:
-        trap = everywhere[0]
-        return Check(name, False, f"{engine} {version}: {trap.effect} ({trap.source})", trap.remedy)
-    if somewhere:
-        trap = next(iter(somewhere.values()))
-        spared = sorted(
-            {gpu.architecture for gpu, others in zip(gpus, hits, strict=True) if trap not in others}
+    traps = {trap.name: trap for there in hits for trap in there}
+    spared = {
+        trap.name: sorted(
+            {gpu.architecture for gpu, there in zip(gpus, hits, strict=True) if trap not in there}
         )
-        detail = f"{engine} {version}, except on {', '.join(spared)}: {trap.effect} ({trap.source})"
-        return Check(name, None, detail, trap.remedy)
-    return Check(name, True, f"{engine} {version}: no known problem")
+        for trap in traps.values()
+    }
+    trap = min(traps.values(), key=lambda trap: bool(spared[trap.name]), default=None)  # everywhere first
+    if trap is None:
+        return Check(name, True, f"{engine} {version}: no known problem")
+    elsewhere = spared[trap.name]
+    but = f", except on {', '.join(elsewhere)}" if elsewhere else ""
+    detail = f"{engine} {version}{but}: {trap.effect} ({trap.source})"
+    return Check(name, None if elsewhere else False, detail, trap.remedy)
 
 
 def workload_check(endpoint: Endpoint, state: EngineState, workload: PlanRequest | None) -> Check:

@@ -79,6 +79,11 @@ def flag_of(option: Option) -> str:
     return option[0].partition("=")[0]
 
 
+def value_of(option: Option) -> str:
+    """Return the value of an option, beside its flag or in the words after it."""
+    return option[0].partition("=")[2] or " ".join(option[1:])
+
+
 def command_line(argv: Sequence[str], env: Mapping[str, str]) -> str:
     """Format a command for a POSIX shell, with its environment variables as `export` lines before it.
 
