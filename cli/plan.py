@@ -104,8 +104,7 @@ def plan(
     host_cache: HostCacheGb = 0,
     gpu_price: Annotated[float | None, option("Dollars for a GPU-hour.", "D", min=0)] = None,
     throughput: Annotated[
-        float | None,
-        option("Output tokens a second of the whole server, if known.", "T", min=0),
+        float | None, option("Output tokens a second of the whole server, if known.", "T", min=0)
     ] = None,
     recipe: Annotated[
         str | None,
@@ -114,8 +113,7 @@ def plan(
         ),
     ] = None,
     facts: Annotated[
-        bool,
-        option("--facts", "Print the rows of m3agent's tables, their age, and their sources."),
+        bool, option("--facts", "Print the rows of m3agent's tables, their age, and their sources.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -330,10 +328,7 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
     from m3agent.serving.plan.planner import longest_context, nearest, smallest
 
     longest, enough = longest_context(fleet, wish, wish.concurrency), smallest(fleet, wish)
-    advice = [
-        *([f"lower --context to {longest:,}"] if longest else []),
-        *_other_ways(fleet, wish),
-    ]
+    advice = [*([f"lower --context to {longest:,}"] if longest else []), *_other_ways(fleet, wish)]
     if enough is not None and (enough.count > fleet.count or enough.nodes > fleet.nodes):
         advice.append(f"take {enough}")
     reasons = [_reason(refusal) for refusal in refused]

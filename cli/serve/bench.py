@@ -32,18 +32,15 @@ def bench(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     lengths: Annotated[
-        str,
-        option("Prompt lengths in tokens; those that do not fit the window are left out.", "N,..."),
+        str, option("Prompt lengths in tokens; those that do not fit the window are left out.", "N,...")
     ] = "8K,32K,128K,512K,1000000",
     rounds: Annotated[int, option("How often each is measured.", "N", min=1, max=100)] = 3,
     output_tokens: Annotated[int, option("Length of each answer in tokens.", "N", min=2)] = 64,
     concurrency: Annotated[
-        str,
-        option("Numbers of concurrent streams, each with its own prompt; 0 for none.", "N,..."),
+        str, option("Numbers of concurrent streams, each with its own prompt; 0 for none.", "N,...")
     ] = "1,2,4,8",
     agents: Annotated[
-        int,
-        option("Agents that share a prefix, as with --attempts; 0 for none.", "N", min=0),
+        int, option("Agents that share a prefix, as with --attempts; 0 for none.", "N", min=0)
     ] = 4,
     shared_prefix: Annotated[str, option("Length of the shared prefix in tokens.", "N")] = "128K",
     seed: Annotated[int, option("Seed of the prompts' text.", "N")] = 0,
@@ -64,8 +61,7 @@ def bench(
     ] = None,
     baseline: Annotated[Path | None, option("Compare with the JSON of an earlier bench.", "FILE")] = None,
     threshold: Annotated[
-        float,
-        option("Percent by which a figure may be worse than the baseline's.", "P", min=0),
+        float, option("Percent by which a figure may be worse than the baseline's.", "P", min=0)
     ] = 10,
     as_json: AsJson = False,
 ) -> None:

@@ -32,12 +32,10 @@ def check(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     context: Annotated[
-        int | None,
-        option("Context window that the server should have, in tokens.", "N", parser=some_tokens),
+        int | None, option("Context window that the server should have, in tokens.", "N", parser=some_tokens)
     ] = None,
     concurrency: Annotated[
-        int | None,
-        option("Sequences that the KV cache should hold at a time.", "N", min=1, max=4096),
+        int | None, option("Sequences that the KV cache should hold at a time.", "N", min=1, max=4096)
     ] = None,
     typical: Typical = None,
     prometheus: Annotated[
@@ -74,8 +72,7 @@ def scrape(
     endpoint: ServerUrl = None,
     model: ServedModel = None,
     credentials_file: Annotated[
-        str | None,
-        option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE"),
+        str | None, option("File with the key on Prometheus' machine, if the metrics need a key.", "FILE")
     ] = None,
     alerts: Annotated[bool, option("--alerts", "Print alerting rules instead, for a separate file.")] = False,
     board: Annotated[bool, option("--dashboard", "Print a dashboard for Grafana instead.")] = False,
@@ -123,12 +120,7 @@ async def _check(
     _listen("prefix cache and tokenizer")
     findings = await examine(endpoint, api_key=key, timeout=EXAMINE_SECONDS)
     found = await wire_check(
-        endpoint,
-        api_key=key,
-        context=context,
-        tokenizer=tokenizer,
-        listen=_listen,
-        findings=findings,
+        endpoint, api_key=key, context=context, tokenizer=tokenizer, listen=_listen, findings=findings
     )
     _listen("the end of the reasoning")
     found += await reasoning_check(endpoint, api_key=key, thinking=server.settings.thinking)

@@ -63,8 +63,7 @@ def serve(
         ),
     ] = False,
     gpus: Annotated[
-        str | None,
-        option("GPUs to use, like 4xH200; by default all visible ones.", "SPEC"),
+        str | None, option("GPUs to use, like 4xH200; by default all visible ones.", "SPEC")
     ] = None,
     window: Annotated[
         int | None,
@@ -95,8 +94,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, option("Port; 0 takes a free port.", "N", min=0, max=65535)] = 8000,
     load_minutes: Annotated[
-        float | None,
-        option("Give up if the server does not answer within this many minutes.", "M", min=0.1),
+        float | None, option("Give up if the server does not answer within this many minutes.", "M", min=0.1)
     ] = None,
     container: Annotated[
         bool,
@@ -108,8 +106,7 @@ def serve(
         bool, option("--slurm", "Run the engine as a Slurm job, on the GPUs that --gpus names.")
     ] = False,
     sbatch: Annotated[
-        list[str] | None,
-        option("An option for sbatch, like --sbatch=--partition=gpu; repeatable.", "OPTION"),
+        list[str] | None, option("An option for sbatch, like --sbatch=--partition=gpu; repeatable.", "OPTION")
     ] = None,
     node_rank: Annotated[
         int | None,
@@ -127,8 +124,7 @@ def serve(
     ] = None,
     router: Annotated[RouterName, option("The router of --servers.")] = RouterName.vllm_router,
     write: Annotated[
-        Path | None,
-        option("Write the scripts of --servers into this new folder.", "FOLDER"),
+        Path | None, option("Write the scripts of --servers into this new folder.", "FOLDER")
     ] = None,
     kubernetes: Annotated[
         Path | None,
@@ -143,8 +139,7 @@ def serve(
         bool, option("--detach", "Return when the server is ready; `m3agent serve stop` ends it.")
     ] = False,
     seed: Annotated[
-        int | None,
-        option("Seed of the embedded engine's search; by default 0.", "N", min=0),
+        int | None, option("Seed of the embedded engine's search; by default 0.", "N", min=0)
     ] = None,
     candidates: Annotated[
         int | None,

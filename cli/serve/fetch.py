@@ -26,8 +26,7 @@ BAR, LABEL, WIDE = 24, 12, 200  # cells; of a row where there is no terminal
 @serve_app.command()
 def fetch(
     model: Annotated[
-        str | None,
-        argument("A name on Hugging Face.", "[NAME]", show_default="what serve would take here"),
+        str | None, argument("A name on Hugging Face.", "[NAME]", show_default="what serve would take here")
     ] = None,
     revision: Annotated[
         str | None, option("A branch, a tag or a commit.", "REVISION", show_default="main")

@@ -58,9 +58,7 @@ def status(as_json: AsJson = False) -> None:
 
 
 @serve_app.command()
-def stop(
-    url: Annotated[str | None, argument("Which server, if several are running.", "URL")] = None,
-) -> None:
+def stop(url: Annotated[str | None, argument("Which server, if several are running.", "URL")] = None) -> None:
     """Stop a server that m3agent runs and all its processes, and say whether the GPUs' memory is free again."""
     from m3agent.serving.launch.record import alive, live_servers
 

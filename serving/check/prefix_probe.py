@@ -230,15 +230,7 @@ def examined_checks(endpoint: Endpoint, findings: Findings) -> list[Check]:
     ]
 
 
-def _check(
-    name: str,
-    ok: bool | None,
-    good: str,
-    bad: str,
-    fix: str,
-    *,
-    timed: bool = False,
-) -> Check:
+def _check(name: str, ok: bool | None, good: str, bad: str, fix: str, *, timed: bool = False) -> Check:
     if ok is None:
         return Check(name, None, "unknown", timed=timed)
     return Check(name, ok, good if ok else bad, "" if ok else fix, timed)

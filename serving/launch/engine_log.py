@@ -257,7 +257,7 @@ _TRACEBACK_BODY = re.compile(
 )
 _ERROR_SIGNS = re.compile(
     r"^[\w.]*(?:Error|Exception|Interrupt|Exit)\b|\b[Ee]rror:|\bException:|\bFATAL\b|\b[Ff]atal|^Killed\b|^Aborted\b"
-    r"|[Ss]egmentation fault|[Ss]egfault|Bus error|out of memory|NCCL WARN|core dumped|hit an exception",
+    r"|[Ss]egmentation fault|[Ss]egfault|Bus error|out of memory|NCCL WARN|core dumped|hit an exception"
 )
 _WARNS = re.compile(r"\s+warnings\.warn\(")
 CONTINUES = re.compile(r"(?!Traceback|During handling|The above exception)\w|\s{1,4}(?!File )\w")

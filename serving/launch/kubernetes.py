@@ -99,10 +99,7 @@ def kubernetes_files(job: EngineJob, cluster: Cluster) -> dict[str, str]:
     files = {
         "weights.yaml": yaml_text(made("claim"), made("download"), head=heads["weights"]),
         "servers.yaml": yaml_text(
-            servers,
-            made("service"),
-            made("disruption"),
-            head=heads["llm_d" if cluster.llm_d else "servers"],
+            servers, made("service"), made("disruption"), head=heads["llm_d" if cluster.llm_d else "servers"]
         ),
     }
     if job.engine == "vllm":

@@ -84,11 +84,7 @@ exec {other}
 
 
 def slurm_start(
-    job: EngineJob,
-    *,
-    folder: Path,
-    environ: Mapping[str, str],
-    extra: Sequence[str] = (),
+    job: EngineJob, *, folder: Path, environ: Mapping[str, str], extra: Sequence[str] = ()
 ) -> Start:
     """Write the job's scripts and return the command that submits the job and waits for it.
 
@@ -116,11 +112,7 @@ def slurm_start(
     name = f"m3agent-{secrets.token_hex(4)}"
     sbatch, files = slurm_command(job, name=name, folder=folder, extra=extra)
     files[SUBMIT] = _SUBMIT.format(
-        name=name,
-        folder=shlex.quote(str(folder)),
-        url=URL,
-        output=OUTPUT,
-        sbatch=shlex.join(sbatch),
+        name=name, folder=shlex.quote(str(folder)), url=URL, output=OUTPUT, sbatch=shlex.join(sbatch)
     )
     for file, text in files.items():
         path = folder / file

@@ -253,11 +253,7 @@ def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str
         return None
     try:
         done = subprocess.run(
-            [full, *arguments],
-            capture_output=True,
-            check=False,
-            timeout=seconds,
-            stdin=subprocess.DEVNULL,
+            [full, *arguments], capture_output=True, check=False, timeout=seconds, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired:
         raise DetectionError(

@@ -23,13 +23,7 @@ from m3agent.serving.plan.draft import (
     draft_backend,
 )
 from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, Fleet, Vendor
-from m3agent.serving.plan.host_cache import (
-    FIRST_WITH_DRAFT,
-    HICACHE,
-    NATIVE,
-    RECOMPUTE,
-    HostCache,
-)
+from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, HICACHE, NATIVE, RECOMPUTE, HostCache
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.known_issues import (
     KnownIssue,

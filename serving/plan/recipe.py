@@ -26,12 +26,7 @@ MXFP8 = "MiniMaxAI/MiniMax-M3-MXFP8"
 MXFP4 = "amd/MiniMax-M3-MXFP4"
 NVFP4 = "nvidia/MiniMax-M3-NVFP4"
 
-CHECKPOINTS = {
-    Precision.NVFP4: NVFP4,
-    Precision.BF16: BF16,
-    Precision.MXFP8: MXFP8,
-    Precision.MXFP4: MXFP4,
-}
+CHECKPOINTS = {Precision.NVFP4: NVFP4, Precision.BF16: BF16, Precision.MXFP8: MXFP8, Precision.MXFP4: MXFP4}
 """Published checkpoints by the precision of their weights. For other precisions we know none: the user brings one."""
 
 LICENCE = f"https://huggingface.co/{BF16}/blob/main/LICENSE"

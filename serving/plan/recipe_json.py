@@ -10,13 +10,7 @@ from typing import Any
 
 from m3agent.serving.plan.command import command_line
 from m3agent.serving.plan.listing import listing, problems, versions
-from m3agent.serving.plan.overlay import (
-    RecipeChange,
-    applied,
-    files_beside,
-    overlay,
-    packages_beside,
-)
+from m3agent.serving.plan.overlay import RecipeChange, applied, files_beside, overlay, packages_beside
 from m3agent.serving.plan.recipe import recipe
 
 UNVERIFIED = "Not verified: m3agent has no list of this engine's options, or of the fields of its files."

@@ -118,10 +118,7 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "safetensors-source": ("checkpoint broken", ("MetadataIncompleteBuffer", "hf download")),
     "vllm-quantisation-source": ("quantisation", ("modelopt_fp4", "capability 100", "they have 90")),
     "vllm-quantisation-name-source": ("quantisation", ("mxfp8", "leave --quantization out")),
-    "transformers-remote-code-source": (
-        "remote code",
-        ("Python code that comes with the checkpoint",),
-    ),
+    "transformers-remote-code-source": ("remote code", ("Python code that comes with the checkpoint",)),
     "docker-port-source": ("port", ("Port 8000",)),
     "docker-gpus-source": ("no GPU", ("NVIDIA Container Toolkit",)),
     "slurm-time-source": ("Slurm", ("TIME LIMIT", "more time")),

@@ -277,11 +277,7 @@ def test_amd_gets_what_amd_needs() -> None:
     assert plan.rope is Rope.YARN
     assert plan.hf_overrides == {
         "text_config": {
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 2.0,
-                "original_max_position_embeddings": 524_288,
-            }
+            "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 524_288}
         }
     }
 
