@@ -432,8 +432,8 @@ def _print_facts(*, as_json: bool) -> None:
 
 def _print_recipe(name: str, context: int | None, *, vision: bool, as_json: bool) -> None:
     """Print a documented recipe with the changes for agent work, or the names of all recipes."""
+    from m3agent.serving.plan.overlay import recipe_json, recipe_text
     from m3agent.serving.plan.recipe import RECIPES
-    from m3agent.serving.plan.recipe_json import recipe_json, recipe_text
 
     names = [known.name for known in RECIPES]
     if as_json:

@@ -13,7 +13,7 @@ from m3agent.serving.launch.container import container_start, without_chosen_gpu
 from m3agent.serving.launch.job import EngineJob
 from m3agent.serving.launch.nodes import as_node
 from m3agent.serving.launch.slurm import slurm_command
-from m3agent.serving.plan.recipe_json import UNVERIFIED, changes_text
+from m3agent.serving.plan.overlay import UNVERIFIED, changes_text
 
 _NAME = "m3agent-server"
 _HERE = Path("$PWD")

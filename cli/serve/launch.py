@@ -24,8 +24,8 @@ from m3agent.serving.launch.server import Launch
 from m3agent.serving.launch.slurm import slurm_start
 from m3agent.serving.plan.detect import DetectionError, detect
 from m3agent.serving.plan.engines import ENGINES
+from m3agent.serving.plan.overlay import UNVERIFIED
 from m3agent.serving.plan.recipe import LICENCE
-from m3agent.serving.plan.recipe_json import UNVERIFIED
 from m3agent.util.errors import EnvironmentFault, ServerFault, UsageError
 
 PORTS_TRIED = 20

@@ -7,9 +7,8 @@ import pytest
 
 from m3agent.serving.plan.command import LaunchCommand, flag_of
 from m3agent.serving.plan.listing import listing, problems
-from m3agent.serving.plan.overlay import KEY, KvCacheDtype, RecipeChange, applied, overlay
+from m3agent.serving.plan.overlay import KEY, KvCacheDtype, RecipeChange, applied, overlay, recipe_json
 from m3agent.serving.plan.recipe import MXFP4, RECIPES, Recipe, recipe
-from m3agent.serving.plan.recipe_json import recipe_json
 from m3agent.util.errors import UsageError
 
 ENGINES_OWN = [

@@ -8,52 +8,21 @@ from pathlib import Path
 import pytest
 
 from m3agent.serving.plan.command import LaunchCommand, command_line
-from m3agent.serving.plan.overlay import overlay
+from m3agent.serving.plan.overlay import changes_text, overlay, recipe_json, recipe_text
 from m3agent.serving.plan.recipe import RECIPES, recipe
-from m3agent.serving.plan.recipe_json import changes_text, recipe_json, recipe_text
 from m3agent.util.errors import UsageError
 from tests.conftest import python_program
 
 NAMES = [
-    "vllm-nvidia-tp8",
-    "vllm-nvidia-tp8-ep",
-    "vllm-nvidia-dp8-ep",
-    "vllm-nvidia-blog",
-    "vllm-nvidia-128k",
-    "vllm-nvidia-mxfp8",
-    "vllm-nvidia-docker",
-    "vllm-amd-tp8",
-    "vllm-amd-tp8-ep",
-    "vllm-amd-dp8-ep",
-    "vllm-amd-1m",
-    "vllm-amd-mxfp4-aiter",
-    "vllm-amd-mxfp4-emulation",
-    "vllm-amd-docker",
-    "vllm-cloud-2gpu",
-    "sglang-8gpu",
-    "sglang-cloud-2gpu",
-    "trtllm-gb200-2x4",
-    "trtllm-b200-1x4",
-    "dynamo-trtllm-disagg",
-    "dynamo-vllm-agg",
-    "vllm-nvidia-nvfp4",
-    "vllm-nvidia-nvfp4-eagle3",
-    "vllm-nvidia-nvfp4-eagle3-gqa",
-    "vllm-nvidia-h100",
-    "vllm-nvidia-h200-humming",
-    "vllm-amd-mi300x-mxfp8",
-    "vllm-amd-mi355x-mxfp8",
-    "vllm-amd-mi355x-many",
-    "vllm-amd-mxfp4-tp8",
-    "vllm-amd-mxfp4-benchmark",
-    "sglang-b200",
-    "sglang-b300",
-    "sglang-h200",
-    "sglang-mi355x",
-    "sglang-mi300x",
-    "sglang-b200-prefill",
-    "sglang-b200-decode",
-    "sglang-h200-prefill",
+    *("vllm-nvidia-tp8", "vllm-nvidia-tp8-ep", "vllm-nvidia-dp8-ep", "vllm-nvidia-blog", "vllm-nvidia-128k"),
+    *("vllm-nvidia-mxfp8", "vllm-nvidia-docker", "vllm-amd-tp8", "vllm-amd-tp8-ep", "vllm-amd-dp8-ep"),
+    *("vllm-amd-1m", "vllm-amd-mxfp4-aiter", "vllm-amd-mxfp4-emulation", "vllm-amd-docker"),
+    *("vllm-cloud-2gpu", "sglang-8gpu", "sglang-cloud-2gpu", "trtllm-gb200-2x4", "trtllm-b200-1x4"),
+    *("dynamo-trtllm-disagg", "dynamo-vllm-agg", "vllm-nvidia-nvfp4", "vllm-nvidia-nvfp4-eagle3"),
+    *("vllm-nvidia-nvfp4-eagle3-gqa", "vllm-nvidia-h100", "vllm-nvidia-h200-humming"),
+    *("vllm-amd-mi300x-mxfp8", "vllm-amd-mi355x-mxfp8", "vllm-amd-mi355x-many", "vllm-amd-mxfp4-tp8"),
+    *("vllm-amd-mxfp4-benchmark", "sglang-b200", "sglang-b300", "sglang-h200", "sglang-mi355x"),
+    *("sglang-mi300x", "sglang-b200-prefill", "sglang-b200-decode", "sglang-h200-prefill"),
     "sglang-h200-decode",
 ]
 
