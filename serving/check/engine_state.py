@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get
+from m3agent.serving.client.endpoint import SGLANG_INFO_PATHS, Endpoint, Flavour, get, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.errors import ModelServerError
 
@@ -68,6 +68,24 @@ async def engine_state(endpoint: Endpoint, *, api_key: str | None) -> EngineStat
         except (ModelServerError, ValueError):
             samples = []
         return read_state(endpoint.flavour, samples, await _settings(client, endpoint, api_key))
+
+
+async def counter(
+    client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, name: str
+) -> float | None:
+    """Return the total of a counter in the server's metrics; None without it."""
+    try:
+        return total(parse_metrics(await get(client, metrics_url(endpoint), api_key)), name)
+    except (ModelServerError, ValueError):
+        return None
+
+
+async def complete(
+    client: openai.AsyncOpenAI, endpoint: Endpoint, api_key: str | None, prompt: object, **more: object
+) -> Any:
+    """Return the JSON that a server answers to a prompt at temperature 0. Raises ModelServerError, ValueError: it does not."""
+    body = {"model": endpoint.model, "prompt": prompt, "temperature": 0, **more}
+    return json.loads(await post(client, f"{endpoint.url}/completions", body, api_key))
 
 
 def read_state(flavour: Flavour, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:

@@ -12,7 +12,6 @@ answer of the same shape, or tries several prompts.
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING
 from packaging.version import InvalidVersion, Version
 
 from m3agent.serving.check.check import Check
-from m3agent.serving.check.engine_state import EngineState, engine_state, parse_metrics, total
+from m3agent.serving.check.engine_state import EngineState, complete, counter, engine_state
 from m3agent.serving.check.prefix_probe import sample_text
-from m3agent.serving.client.endpoint import Endpoint, get, post
+from m3agent.serving.client.endpoint import Endpoint, post
 from m3agent.serving.client.http import open_client
 from m3agent.serving.client.tokenize import token_ids
 from m3agent.serving.errors import ModelServerError
@@ -107,18 +106,13 @@ class PromptReader:
             NotComparable: The answer lacks log probabilities or the number of tokens.
             ModelServerError: There was no answer.
         """
-        body = {
-            "model": self.endpoint.model,
-            "prompt": list(ids),
-            "max_tokens": 1,
-            "temperature": 0,
-            "logprobs": _CANDIDATES,
-            "return_tokens_as_token_ids": True,
-            "cache_salt": salt,
-        }
         try:
-            answer = json.loads(
-                await post(self._client, f"{self.endpoint.url}/completions", body, self._api_key)
+            answer = await complete(
+                *(self._client, self.endpoint, self._api_key, list(ids)),
+                max_tokens=1,
+                logprobs=_CANDIDATES,
+                return_tokens_as_token_ids=True,
+                cache_salt=salt,
             )
             usage = answer["usage"]
             chances = answer["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -164,11 +158,7 @@ class PromptReader:
 
     async def counter(self, name: str) -> float | None:
         """Return the total of a counter in the server's metrics; None without it."""
-        try:
-            page = await get(self._client, f"{self.endpoint.url.removesuffix('/v1')}/metrics", self._api_key)
-            return total(parse_metrics(page), name)
-        except (ModelServerError, ValueError):
-            return None
+        return await counter(self._client, self.endpoint, self._api_key, name)
 
 
 @dataclass(frozen=True)
