@@ -223,31 +223,31 @@ def _team(
     print_block(in_order(team_block(str(fleet), answer), *next_steps))
 
 
-def _show(fleet: Fleet, wish: PlanRequest, found: list[Plan], options: Sequence[str] | None) -> None:
+def _show(fleet: Fleet, wish: PlanRequest, ways: list[Plan], options: Sequence[str] | None) -> None:
     from rich.text import Text
 
     from m3agent.agent.ui.layout import in_order
     from m3agent.agent.ui.plan_view import described, labelled, overview, paragraph
 
     if options is None:
-        step = _by_recipe(found[0])
+        step = _by_recipe(ways[0])
     else:
         step = f"{shlex.join(['m3agent', 'serve', *options])}\nWith --dry-run it only shows what it starts."
-    several = f"{len(found)} plans, the best first" if len(found) > 1 else "one plan"
-    if len(found) > SHOWN:
-        several = f"the best {SHOWN} of {len(found)} plans (--json prints all)"
+    several = f"{len(ways)} plans, the best first" if len(ways) > 1 else "one plan"
+    if len(ways) > SHOWN:
+        several = f"the best {SHOWN} of {len(ways)} plans (--json prints all)"
     at_once = "a sequence" if wish.concurrency == 1 else f"{wish.concurrency} sequences"
-    said = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
+    head = f"M3 on {fleet}, {at_once} of {wish.sequence:,} tokens: {several}"
     print_block(
         in_order(
-            paragraph(Text(said, "bold")),
+            paragraph(Text(head, "bold")),
             paragraph(Text()),
-            overview(found[:SHOWN]),
+            overview(ways[:SHOWN]),
             paragraph(Text()),
             paragraph(Text("Plan 1", "bold")),
-            described(found[0]),
-            *([labelled("order", ORDER)] if len(found) > 1 else []),
-            *([labelled("other plans", OTHER_PLANS)] if len(found) > 1 and options is not None else []),
+            described(ways[0]),
+            *([labelled("order", ORDER)] if len(ways) > 1 else []),
+            *([labelled("other plans", OTHER_PLANS)] if len(ways) > 1 and options is not None else []),
             labelled("next", step),
         )
     )
@@ -337,9 +337,9 @@ def refusal(fleet: Fleet, wish: PlanRequest, refused: list[Refusal]) -> str:
         if enough is None and (kinds := nearest(wish)[:NEAREST]):
             advice.append(f"take {' or '.join(map(str, kinds))}")
     lacking = not all(refusal.trap for refusal in refused)
-    said = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
+    head = f"M3 cannot be served on {fleet} with {wish.context:,} tokens of context"
     listed = ", ".join([*advice[:-1], f"or {advice[-1]}"]) if len(advice) > 2 else " or ".join(advice)
-    first = f"{said}: {listed}" if advice else said
+    first = f"{head}: {listed}" if advice else head
     return ". ".join([first, *reasons, *([needed(wish)] if refused and lacking and not advice else [])])
 
 
@@ -351,14 +351,14 @@ def _other_ways(fleet: Fleet, wish: PlanRequest) -> list[str]:
         return []
     ways: list[str] = []
     for precision in Precision if wish.precision is None else ():
-        if found := plans(fleet, dataclasses.replace(wish, precision=precision)):
-            ways.append(f"add --precision {precision} (the recipe {found[0].recipe})")
+        if served := plans(fleet, dataclasses.replace(wish, precision=precision)):
+            ways.append(f"add --precision {precision} (the recipe {served[0].recipe})")
     open_wish = dataclasses.replace(wish, engine=None)
-    if found := plans(fleet, open_wish):
-        ways.append(f"leave out --engine ({found[0].engine} serves it on {fleet})")
-    elif wish.precision and (found := plans(fleet, dataclasses.replace(open_wish, precision=None))):
+    if served := plans(fleet, open_wish):
+        ways.append(f"leave out --engine ({served[0].engine} serves it on {fleet})")
+    elif wish.precision and (served := plans(fleet, dataclasses.replace(open_wish, precision=None))):
         ways.append(
-            f"leave out --engine and --precision ({found[0].engine} serves it on {fleet} with {found[0].precision})"
+            f"leave out --engine and --precision ({served[0].engine} serves it on {fleet} with {served[0].precision})"
         )
     return ways
 
@@ -369,9 +369,9 @@ def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
 
     agents = f"{wish.concurrency} agents" if wish.concurrency > 1 else "an agent"
     enough = smallest(fleet, wish)
-    found = [enough] if enough is not None else nearest(wish)[:NEAREST]
-    if found:
-        advice = f"take {' or '.join(map(str, found))}, enough for {agents}"
+    fleets = [enough] if enough is not None else nearest(wish)[:NEAREST]
+    if fleets:
+        advice = f"take {' or '.join(map(str, fleets))}, enough for {agents}"
     elif some := smallest(fleet, dataclasses.replace(wish, concurrency=1)):
         advice = (
             f"no 16 GPUs of a kind keep the sessions of {agents}; `m3agent plan --gpus {some} --agents {wish.concurrency} "
@@ -379,8 +379,8 @@ def team_refusal(fleet: Fleet, wish: PlanRequest, repository: int) -> str:
         )
     else:
         advice = needed(wish)
-    said = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
-    return ". ".join([said, *(_reason(refusal) for refusal in refusals(fleet, wish))])
+    head = f"M3 cannot be served on {fleet} with the {wish.context:,} tokens of context that an agent needs: {advice}"
+    return ". ".join([head, *(_reason(refusal) for refusal in refusals(fleet, wish))])
 
 
 def _reason(refusal: Refusal) -> str:

@@ -172,12 +172,13 @@ class _Work:
             print_bytes(to_json(result).encode())
         else:
             print_text(_text(result), end="")
-        said = _compared_text(comparisons, only)
-        print_bytes(said.encode(), err=as_json)
+        compared = _compared_text(comparisons, only)
+        print_bytes(compared.encode(), err=as_json)
         if result.ended == "died" or not any(row.requests for row in result.rows):
             say(result.error or "nothing could be measured")
             return ServerFault.exit_code
-        return REGRESSION_EXIT if self.baseline is not None and any(one.worse for one in comparisons) else 0
+        worse = self.baseline is not None and any(comparison.worse for comparison in comparisons)
+        return REGRESSION_EXIT if worse else 0
 
     def _compared(self, result: BenchResult) -> tuple[list[BenchComparison], list[str]]:
         from m3agent.serving.bench.compare import against_baseline, against_plan
@@ -308,9 +309,11 @@ def _compared_text(comparisons: Sequence[BenchComparison], only: Sequence[str]) 
     if not comparisons and not only:
         return ""
     rows = [("COMPARED", "", "EXPECTED", "MEASURED", "RATIO", "")]
-    for one in comparisons:
-        measured = UNKNOWN if one.measured is None else _digits(one.measured)
-        ratio = UNKNOWN if one.ratio is None else f"{one.ratio:.2f}"
-        verdict = "worse" if one.worse else ""
-        rows.append((one.name, one.unit, _digits(one.expected), measured, ratio, verdict))
+    for comparison in comparisons:
+        measured = UNKNOWN if comparison.measured is None else _digits(comparison.measured)
+        ratio = UNKNOWN if comparison.ratio is None else f"{comparison.ratio:.2f}"
+        verdict = "worse" if comparison.worse else ""
+        rows.append(
+            (comparison.name, comparison.unit, _digits(comparison.expected), measured, ratio, verdict)
+        )
     return "\n" + columns(rows) + "".join(f"note: {part}\n" for part in only)

@@ -46,18 +46,22 @@ def against_plan(result: BenchResult, expected: Mapping[str, float]) -> list[Ben
         expected: `kv_tokens`, the KV cache capacity of each rank, and `tokens_per_second`, the output of one stream at a context of
             `sequence` tokens; without `sequence` that is the longest measured context.
     """
-    found: list[BenchComparison] = []
+    comparisons: list[BenchComparison] = []
     if "kv_tokens" in expected:
         kv = None if result.kv_tokens is None else float(result.kv_tokens)
-        found.append(_more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE))
+        comparisons.append(
+            _more_is_better("KV cache capacity", "tokens", expected["kv_tokens"], kv, KV_TOLERANCE)
+        )
     if "tokens_per_second" in expected:
         row = _decoding(result, expected.get("sequence"))
         tpot = None if row is None else row.tpot
         speed = 1 / tpot.median if tpot is not None and tpot.median else None
         at = "" if row is None else f" at {row.tokens:,} tokens"
         name = f"decode speed of one stream{at}"
-        found.append(_more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE))
-    return found
+        comparisons.append(
+            _more_is_better(name, "tokens/s", expected["tokens_per_second"], speed, SPEED_TOLERANCE)
+        )
+    return comparisons
 
 
 def against_baseline(
@@ -68,7 +72,7 @@ def against_baseline(
     Returns:
         The comparisons, and a sentence for each row that only one of the results has.
     """
-    found: list[BenchComparison] = []
+    comparisons: list[BenchComparison] = []
     matched: list[BenchRow] = []
     only: list[str] = []
     for row in result.rows:
@@ -77,9 +81,9 @@ def against_baseline(
             only.append(f"{label(row)}: not in the baseline")
             continue
         matched.append(before)
-        found += _compare(row, before, threshold)
+        comparisons += _compare(row, before, threshold)
     only += [f"{label(old)}: only in the baseline" for old in baseline.rows if old not in matched]
-    return found, only
+    return comparisons, only
 
 
 def label(row: BenchRow) -> str:

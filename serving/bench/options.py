@@ -131,7 +131,8 @@ def unmeasured(rest: list[BenchStep], rounds: int) -> Iterator[str]:
     """Yield a phrase for each group of steps that were not measured."""
     for step in dict.fromkeys(BenchStep(step.kind, step.tokens, step.streams, 0) for step in rest):
         missing = sum(
-            (one.kind, one.tokens, one.streams) == (step.kind, step.tokens, step.streams) for one in rest
+            (other.kind, other.tokens, other.streams) == (step.kind, step.tokens, step.streams)
+            for other in rest
         )
         yield str(step) if missing == rounds else f"{step} ({missing} of {rounds} rounds)"
 

@@ -66,14 +66,14 @@ async def checklist(
     state, open_to = await asyncio.gather(
         engine_state(endpoint, api_key=api_key), asyncio.to_thread(_own_address)
     )
-    found = findings or await examine(endpoint, api_key=api_key)
+    examined = findings or await examine(endpoint, api_key=api_key)
     return [
         await version_check(endpoint, state),
         workload_check(endpoint, state, workload),
         kv_dtype_check(endpoint, state, workload),
         headroom_check(state),
         chunked_check(endpoint, state),
-        *examined_checks(endpoint, found),
+        *examined_checks(endpoint, examined),
         hit_rate_check(state),
         _metrics_check(endpoint, state),
         await scraped_check(endpoint, metrics_url(endpoint), prometheus),
@@ -266,15 +266,15 @@ async def scraped_check(endpoint: Endpoint, page: str, prometheus: str | None) -
         async with open_client(address, None, connect=_SECONDS, read=2 * _SECONDS) as client:
             answer = json.loads(await get(client, f"{address}/api/v1/targets?state=active", None))
         targets = answer["data"]["activeTargets"]
-        found = [target for target in targets if _is_of(str(target["scrapeUrl"]), page)]
+        ours = [target for target in targets if _is_of(str(target["scrapeUrl"]), page)]
     except ModelServerError:
         return Check(_NAME, None, f"no Prometheus answers at {prometheus}")
     except (ValueError, KeyError, TypeError):
         return Check(_NAME, None, f"the server at {prometheus} is not a Prometheus")
-    if not found:
+    if not ours:
         fix = "add the output of `m3agent serve scrape` to its configuration"
         return Check(_NAME, False, f"{page} is not among the {len(targets)} targets of {prometheus}", fix)
-    return _health(found[0], page)
+    return _health(ours[0], page)
 
 
 def _health(target: dict[str, Any], page: str) -> Check:

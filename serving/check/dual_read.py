@@ -121,29 +121,29 @@ _SHOWN = 24  # characters to quote on each side of a difference
 
 def faults(said: ScriptedMessage, wanted: ScriptedMessage) -> list[str]:
     """Return what is wrong with a message that should equal `wanted`; empty if nothing is."""
-    found: list[str] = []
+    wrong: list[str] = []
     within = bool(wanted.reasoning) and wanted.reasoning in said.text
     if within:
-        found.append("the reasoning is inside the text")
+        wrong.append("the reasoning is inside the text")
     elif "mm:think>" in said.text:
-        found.append("think tags are inside the text")
+        wrong.append("think tags are inside the text")
     elif difference := _difference(wanted.reasoning, said.reasoning, "the reasoning"):
-        found.append(difference)
+        wrong.append(difference)
     for place, text in (("text", said.text), ("reasoning", said.reasoning)):
         if NAMESPACE in text:
-            found.append(f"calls are inside the {place} as markup")
-    if not found and (difference := _difference(wanted.text, said.text, "the text")):
-        found.append(difference)
+            wrong.append(f"calls are inside the {place} as markup")
+    if not wrong and (difference := _difference(wanted.text, said.text, "the text")):
+        wrong.append(difference)
     if len(said.calls) != len(wanted.calls):
-        if not any("markup" in fault for fault in found) or said.calls:
-            found.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
-        return found
+        if not any("markup" in fault for fault in wrong) or said.calls:
+            wrong.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
+        return wrong
     for number, (call, right) in enumerate(zip(said.calls, wanted.calls, strict=True), start=1):
         if call[0] != right[0]:
-            found.append(f"call {number} is to {call[0]!r}, not to {right[0]!r}")
+            wrong.append(f"call {number} is to {call[0]!r}, not to {right[0]!r}")
         elif difference := _difference(right[1], call[1], f"call {number}"):
-            found.append(difference)
-    return found
+            wrong.append(difference)
+    return wrong
 
 
 def _count(number: int) -> str:

@@ -128,9 +128,9 @@ def _vllm_tokens(labels: Mapping[str, str]) -> int | None:
     Newer versions report it. Otherwise it is blocks times their size, which is wrong if groups of layers have
     their own blocks.
     """
-    said = _integer(labels.get("kv_cache_size_tokens"))
+    reported = _integer(labels.get("kv_cache_size_tokens"))
     blocks, size = _integer(labels.get("num_gpu_blocks")), _integer(labels.get("block_size"))
-    return said if said is not None or blocks is None or size is None else blocks * size
+    return reported if reported is not None or blocks is None or size is None else blocks * size
 
 
 def _sglang(state: EngineState, samples: Sequence[Sample], settings: Mapping[str, Any]) -> EngineState:
@@ -239,8 +239,8 @@ def values(samples: Iterable[Sample], name: str) -> list[float]:
 
 def total(samples: Iterable[Sample], name: str) -> float | None:
     """Return the sum over all series with this name; None if there is no such series."""
-    found = values(samples, name)
-    return sum(found) if found else None
+    known = values(samples, name)
+    return sum(known) if known else None
 
 
 def _labels(text: str) -> Iterable[tuple[str, str]]:

@@ -257,26 +257,26 @@ async def _partial(reader: PromptReader, state: EngineState) -> Check:
     lengths = [block * BLOCKS + step * block // BLOCK for step in STEPS]
     text, salt, before, reused = await reader.text(TEXTS * max(lengths)), reader.salt(), 0, 0
     for length in lengths:
-        found = await reader.compare(text[:length], salt)
+        comparison = await reader.compare(text[:length], salt)
         for number in range(1, TEXTS):
-            if not found.fault:
+            if not comparison.fault:
                 break
             other, other_salt = text[number * max(lengths) :], reader.salt()
             if before:
                 await reader.read(other[:before], other_salt)
-            found = await reader.compare(other[:length], other_salt)
+            comparison = await reader.compare(other[:length], other_salt)
         whole = min(before, length - 1) // block * block
         # With a host cache, vLLM 0.24 counts all blocks of a prompt that ends with a block, although it computes the last token.
         most = min(before, length) // block * block
-        if fault := found.fault or _too_many(found, most):
+        if fault := comparison.fault or _too_many(comparison, most):
             return Check(PARTIAL, False, fault, _FIX)
-        if found.undecided:
-            return Check(PARTIAL, None, f"not compared: {found.undecided}")
+        if comparison.undecided:
+            return Check(PARTIAL, None, f"not compared: {comparison.undecided}")
         least = max(0, whole - block) if drops_a_block(reader.endpoint, state) else whole
-        if found.warm.cached is not None and found.warm.cached < least:
-            detail = f"not compared: {found.warm.cached:,} of {least:,} tokens came from the cache; it may be full or off"
+        if comparison.warm.cached is not None and comparison.warm.cached < least:
+            detail = f"not compared: {comparison.warm.cached:,} of {least:,} tokens came from the cache; it may be full or off"
             return Check(PARTIAL, None, detail)
-        before, reused = length, reused + (found.warm.cached or 0)
+        before, reused = length, reused + (comparison.warm.cached or 0)
     if not reused:
         return Check(
             PARTIAL, None, "not compared: no tokens came from the cache, or the server does not report them"
@@ -285,10 +285,12 @@ async def _partial(reader: PromptReader, state: EngineState) -> Check:
     return Check(PARTIAL, True, f"{detail}, {reused:,} tokens from the cache")
 
 
-def _too_many(found: Comparison, most: int) -> str:
-    if found.warm.cached is None or found.warm.cached <= most:
+def _too_many(comparison: Comparison, most: int) -> str:
+    if comparison.warm.cached is None or comparison.warm.cached <= most:
         return ""
-    return f"{found.warm.cached:,} tokens came from the cache, which can have only {most:,} of this prompt"
+    return (
+        f"{comparison.warm.cached:,} tokens came from the cache, which can have only {most:,} of this prompt"
+    )
 
 
 def drops_a_block(endpoint: Endpoint, state: EngineState) -> bool:
@@ -313,25 +315,23 @@ async def _restored(reader: PromptReader, state: EngineState) -> Check:
     hits, queries = await reader.counter(_HITS), await reader.counter(_QUERIES)
     if not await reader.reset_cache():
         await _flood(reader, state)
-    found = await reader.compare(ids, salt, again)
+    comparison = await reader.compare(ids, salt, again)
     hits_now, queries_now = await reader.counter(_HITS), await reader.counter(_QUERIES)
     if hits is None or hits_now is None or queries == queries_now:
         return Check(RESTORED, None, "not compared: the server has no host cache (--host-cache)")
-    if fault := found.fault:
+    if fault := comparison.fault:
         fix = "start it without --host-cache, and report the engine's version"
         return Check(RESTORED, False, f"a prefix that left the GPUs comes back wrong: {fault}", fix)
-    if found.undecided:
-        return Check(RESTORED, None, f"not compared: {found.undecided}")
+    if comparison.undecided:
+        return Check(RESTORED, None, f"not compared: {comparison.undecided}")
     if hits_now == hits:
-        if found.warm.cached:
+        if comparison.warm.cached:
             return Check(RESTORED, None, "not compared: the prefix did not leave the GPUs")
         fix = "give --host-cache more GB than the GPUs' cache has, and with a draft use vLLM 0.30 or later"
         return Check(
             RESTORED, False, "a prefix that left the GPUs is computed again: the host cache had nothing", fix
         )
-    detail = (
-        f"{found.warm.cached or 0:,} of {LENGTH:,} tokens that left the GPUs came back, with the same answer"
-    )
+    detail = f"{comparison.warm.cached or 0:,} of {LENGTH:,} tokens that left the GPUs came back, with the same answer"
     return Check(RESTORED, True, detail)
 
 

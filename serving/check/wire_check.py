@@ -118,10 +118,10 @@ async def marker_bias(endpoint: Endpoint, api_key: str | None) -> dict[str, floa
     """
     async with open_client(endpoint.url, api_key, connect=CONNECT_SECONDS, read=SECONDS) as client:
         try:
-            found = [await token_ids(client, endpoint, marker, api_key) for marker in MARKERS]
+            markers = [await token_ids(client, endpoint, marker, api_key) for marker in MARKERS]
         except ModelServerError:
             return {}
-    return {str(ids[0]): _FAVOURED for ids in found if ids is not None and len(ids) == 1}
+    return {str(ids[0]): _FAVOURED for ids in markers if ids is not None and len(ids) == 1}
 
 
 class _Trial:
@@ -236,11 +236,13 @@ class _Trial:
                 "text and both calls" if self._thinking == "disabled" else "reasoning, text and both calls"
             )
             return Check(self._name, True, f"{parts} as written, streamed and whole")
-        said: dict[str, list[str]] = {}
+        ways_by_words: dict[str, list[str]] = {}
         for how, right, notes in outcomes:
             words = "; ".join(notes) or "as written"
-            said.setdefault(f"{words} (m3agent corrects it)" if right is None else words, []).append(how)
-        detail = "; ".join(f"{' and '.join(ways)}: {words}" for words, ways in said.items())
+            ways_by_words.setdefault(f"{words} (m3agent corrects it)" if right is None else words, []).append(
+                how
+            )
+        detail = "; ".join(f"{' and '.join(ways)}: {words}" for words, ways in ways_by_words.items())
         lost = any(right is False for _, right, _ in outcomes)
         return Check(self._name, not lost, detail, self._remedy(outcomes))
 

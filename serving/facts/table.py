@@ -74,20 +74,20 @@ def parse_rows(kind: type[SomeRow], table: str, text: str) -> tuple[SomeRow, ...
     from pydantic import TypeAdapter, ValidationError
 
     adapter, known = TypeAdapter(kind), [field.name for field in fields(kind)]
-    found = []
+    parsed = []
     for number, row in enumerate(raw_rows(table, text), start=1):
         where = f"row {number} ({next(iter(row.values()), 'empty')!s:.60})"
         if strange := [name for name in row if name not in known]:
             raise _error(table, f"{where} has a field {strange[0]}; the fields are {', '.join(known)}")
         try:
-            found.append(adapter.validate_python(row))
+            parsed.append(adapter.validate_python(row))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(map(str, first["loc"])) or "one of the fields"
             raise _error(
                 table, f"{where}, field {place}: {first['msg'].removeprefix('Value error, ')}"
             ) from None
-    return tuple(found)
+    return tuple(parsed)
 
 
 def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
@@ -101,10 +101,10 @@ def raw_rows(table: str, text: str) -> list[dict[str, Any]]:
         data = tomllib.loads(text)
     except ValueError as error:
         raise _error(table, f"it is not TOML ({error})") from None
-    found = data.get(kind)
-    if set(data) != {kind} or not isinstance(found, list):
+    entries = data.get(kind)
+    if set(data) != {kind} or not isinstance(entries, list):
         raise _error(table, f"every row begins with [[{kind}]], and nothing stands outside the rows")
-    return found
+    return entries
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Fact:
 
 def facts(today: date) -> list[Fact]:
     """Return the rows of all tables, in the order of `TABLES`. Raises TableError: a table cannot be read."""
-    found = []
+    listed = []
     for table in TABLES:
         for number, row in enumerate(raw_rows(table, raw_text(table)), start=1):
             written, name = row.get("date"), next((str(row[key]) for key in _NAMING if key in row), "")
@@ -132,8 +132,10 @@ def facts(today: date) -> list[Fact]:
             if table in ("changes", "versions"):  # several engines have rows of the same name
                 name = f"{row['when'][0].get('engine')}: {name}"
             short = name if len(name) <= _NAME_CELLS else f"{name[: _NAME_CELLS - 1]}…"
-            found.append(Fact(table, short, str(written), (today - written).days, str(row.get("source", ""))))
-    return found
+            listed.append(
+                Fact(table, short, str(written), (today - written).days, str(row.get("source", "")))
+            )
+    return listed
 
 
 _NAMING = ("name", "what", "said", "versions", "pattern")
@@ -234,11 +236,11 @@ def _bounds(versions: str) -> list[tuple[bool, Version]]:
     Raises:
         ValueError: The range has another form.
     """
-    found = []
+    bounds = []
     for part in versions.split(","):
         sign = ">=" if part.startswith(">=") else "<"
         try:
-            found.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
+            bounds.append((sign == ">=", Version(part.removeprefix(sign) if part.startswith(sign) else "")))
         except InvalidVersion:
             raise ValueError(f"{versions!r} is not a range of versions such as >=0.25,<0.27.1") from None
-    return found
+    return bounds

@@ -120,7 +120,9 @@ def read_draft(model: str, environ: Mapping[str, str]) -> Draft:
         )
     config = _json(folder / "config.json")
     named = config.get("architectures")
-    if not (isinstance(named, list) and any("eagle3" in str(one).casefold() for one in named)):
+    if not (
+        isinstance(named, list) and any("eagle3" in str(architecture).casefold() for architecture in named)
+    ):
         raise CheckpointError(
             f"{folder / 'config.json'} is not that of an EAGLE3 draft: take {GQA_DRAFT.model}, or --draft off"
         )
@@ -233,7 +235,7 @@ def _cached(name: str, environ: Mapping[str, str]) -> Path | None:
 def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     config = _json(folder / "config.json")
     named = config.get("architectures")
-    if not (isinstance(named, list) and any(str(one).startswith(_ARCHITECTURE) for one in named)):
+    if not (isinstance(named, list) and any(str(entry).startswith(_ARCHITECTURE) for entry in named)):
         what = ", ".join(map(str, named)) if isinstance(named, list) and named else "no architecture"
         raise CheckpointError(
             f"{folder / 'config.json'} names {what}, which is not MiniMax M3: give the folder of an M3 checkpoint"
@@ -242,7 +244,7 @@ def _read(name: str, folder: Path, *, weights: bool) -> Checkpoint:
     text = inner if isinstance(inner, dict) else config
     sparse = text.get("moe_layer_freq")
     if isinstance(sparse, list) and sparse:
-        count = sum(bool(one) for one in sparse)
+        count = sum(bool(entry) for entry in sparse)
         shape = LayerCounts(dense=len(sparse) - count, sparse=count)
     else:
         shape = M3

@@ -255,5 +255,5 @@ def _fails(*words: str, environ: Mapping[str, str]) -> str | None:
         return f"it cannot be started: {error.strerror}"
     if done.returncode == 0:
         return None
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return " ".join(said[-1:])[:200] or f"exit code {done.returncode}"
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return " ".join(lines[-1:])[:200] or f"exit code {done.returncode}"

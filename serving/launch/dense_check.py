@@ -72,13 +72,13 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
     layout = _layout(record.argv) if record.argv else None
     if layout is None or not facts.cache_gib or not facts.kv_tokens or not _has_m3_heads(text):
         return [Check(NAME, True, f"{sparse} of {shape.layers} layers, by the config")]
-    found = facts.cache_gib * GIB / facts.kv_tokens
+    taken = facts.cache_gib * GIB / facts.kv_tokens
     tp, kv, index = layout
     wanted = kv_bytes_per_token(shape, tp, kv, index)
     dense = kv_bytes_per_token(LayerCounts(shape.layers, 0), tp, kv, index)
-    if found < (wanted + dense) / 2:
+    if taken < (wanted + dense) / 2:
         detail = (
-            f"a token takes {found:,.0f} bytes of the cache; with the index keys of {sparse} layers it takes {wanted:,}, "
+            f"a token takes {taken:,.0f} bytes of the cache; with the index keys of {sparse} layers it takes {wanted:,}, "
             f"without them {dense:,}: the engine computes dense attention, and answers become worse"
         )
         return [Check(NAME, False, detail, _FIX)]
@@ -86,7 +86,7 @@ def dense_check(record: ServerRecord, facts: EngineFacts, environ: Mapping[str, 
         Check(
             NAME,
             True,
-            f"{sparse} of {shape.layers} layers; the cache has index keys ({found:,.0f} bytes a token)",
+            f"{sparse} of {shape.layers} layers; the cache has index keys ({taken:,.0f} bytes a token)",
         )
     ]
 

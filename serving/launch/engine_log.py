@@ -158,39 +158,39 @@ class LogReader:
             return
         self._advance(LoadPhase.STARTING, 0, 0, "", news)
         for sign in SIGNS:
-            if found := sign.pattern.search(message):
-                sign.take(self.facts, found)
+            if match := sign.pattern.search(message):
+                sign.take(self.facts, match)
                 if sign.phase is not None:
                     self._advance(sign.phase, 0, 0, sign.detail, news)
         self._look_for_graphs(message, news)
 
     def _look_for_graphs(self, message: str, news: list[LoadProgress]) -> None:
-        if found := GRAPHS_AHEAD.match(message):
-            self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", found[1])))
+        if match := GRAPHS_AHEAD.match(message):
+            self._graphs_ahead = sum(map(int, re.findall(r"=(\d+) \(", match[1])))
             self._advance(LoadPhase.MEMORY, 0, 0, "", news)
-        elif found := GRAPH_SIZES.match(message):
-            self._graphs_ahead = max(self._graphs_ahead, len(found[1].split(",")))
+        elif match := GRAPH_SIZES.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, len(match[1].split(",")))
             self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
-        elif found := TRT_GRAPHS.match(message):
-            self._graphs_ahead = max(self._graphs_ahead, int(found[1]))
+        elif match := TRT_GRAPHS.match(message):
+            self._graphs_ahead = max(self._graphs_ahead, int(match[1]))
             self._advance(LoadPhase.GRAPHS, 0, self._graphs_ahead, "", news)
-        elif (found := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
+        elif (match := TRT_GRAPH.match(message)) and len(self._graphs_done) < min(
             self._graphs_ahead, _MOST_GRAPHS
         ):
-            self._graphs_done.add(found[1])  # each rank prints the line, and an earlier run prints it too
+            self._graphs_done.add(match[1])  # each rank prints the line, and an earlier run prints it too
             self._advance(LoadPhase.GRAPHS, len(self._graphs_done), self._graphs_ahead, "", news)
 
     def _bars(self, text: str, news: list[LoadProgress]) -> bool:
         """Count the progress bars of a line; return whether there were any."""
         if "%" not in text:
             return False
-        found = False
+        counted = False
         for match in BAR.finditer(ANSI.sub("", text)):
-            found = True
+            counted = True
             bar, done, total = bar_of(match["what"]), int(match["done"]), int(match["total"])
             if total > 0 and done <= total:
                 self._count(bar, done, total, news)
-        return found
+        return counted
 
     def _count(self, bar: Bar, done: int, total: int, news: list[LoadProgress]) -> None:
         if bar.phase < self.progress.phase:
@@ -277,12 +277,17 @@ class Line:
 def line_of(text: str) -> Line:
     """Parse a line of a log."""
     text = _CONTROLS.sub("", ANSI.sub("", text)).rstrip()
-    found = _PREFIX.match(text)
-    assert found is not None, "all of the pattern may be missing"
+    prefix = _PREFIX.match(text)
+    assert prefix is not None, "all of the pattern may be missing"
     level = (
-        found["vllm"] or found["trt"] or found["cpp"] or found["dynamo"] or found["glog"] or found["uvicorn"]
+        prefix["vllm"]
+        or prefix["trt"]
+        or prefix["cpp"]
+        or prefix["dynamo"]
+        or prefix["glog"]
+        or prefix["uvicorn"]
     )
-    message = text[found.end() :]
+    message = text[prefix.end() :]
     body = _TRACEBACK_BODY.match(message) is not None
     error = (
         bool(message) and not body and (level in _ERROR_LEVELS or _ERROR_SIGNS.search(message) is not None)

@@ -112,7 +112,7 @@ def look_up(name: str, revision: str | None, to: Path | None) -> Snapshot:
         api = hub.HfApi(library_name="m3agent")
         commit = str(api.model_info(name, revision=revision, timeout=_ANSWER_SECONDS).sha)
         entries = list(api.list_repo_tree(name, recursive=True, revision=commit))
-        files = [_file(one) for one in entries if isinstance(one, hub.hf_api.RepoFile)]
+        files = [_file(entry) for entry in entries if isinstance(entry, hub.hf_api.RepoFile)]
         if not _COMMIT.fullmatch(commit) or not files:
             raise ValueError(f"{commit} with {len(files)} files")
     folder = store / "snapshots" / commit if to is None else to.expanduser().absolute()

@@ -106,13 +106,13 @@ def lacking_memory(size: int, *, meminfo: Path = MEMINFO, shared: Path | None = 
     if not size:
         return None
     try:
-        found = _AVAILABLE.search(meminfo.read_text("utf-8"))
+        available = _AVAILABLE.search(meminfo.read_text("utf-8"))
         room = size if shared is None else shutil.disk_usage(shared).free
     except OSError:
         return None
     wanted = f"a host cache of {size / GIGABYTE:,.0f} GB"
-    if found is not None and int(found[1]) * 1024 < size + RESERVE:
-        free = int(found[1]) * 1024 / GIGABYTE
+    if available is not None and int(available[1]) * 1024 < size + RESERVE:
+        free = int(available[1]) * 1024 / GIGABYTE
         return (
             f"{wanted} needs {(size + RESERVE) / GIGABYTE:,.0f} GB of memory with the engine, and {free:,.0f} GB are "
             "available: lower --host-cache"

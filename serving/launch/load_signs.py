@@ -120,10 +120,10 @@ _MOST_BACKENDS = 8
 
 
 def _phase(name: object) -> LoadPhase:
-    found = LoadPhase.__members__.get(str(name).upper())
-    if found is None:
+    phase = LoadPhase.__members__.get(str(name).upper())
+    if phase is None:
         raise ValueError(f"there is no phase {name}; there are {', '.join(LoadPhase.__members__).lower()}")
-    return found
+    return phase
 
 
 def _facts(pattern: re.Pattern[str]) -> re.Pattern[str]:
@@ -147,15 +147,15 @@ class Sign(Row):
     """Phase that the line starts; None if it only reports a fact."""
     detail: str = ""
 
-    def take(self, facts: EngineFacts, found: re.Match[str]) -> None:
+    def take(self, facts: EngineFacts, match: re.Match[str]) -> None:
         """Store the facts that a line reports."""
-        for name, said in found.groupdict().items():
+        for name, text in match.groupdict().items():
             if name == "backends":
-                chosen = said.strip()
+                chosen = text.strip()
                 if chosen not in facts.backends and len(facts.backends) < _MOST_BACKENDS:
                     facts.backends.append(chosen)
-            elif said:
-                setattr(facts, name, _READ[name](said))
+            elif text:
+                setattr(facts, name, _READ[name](text))
 
 
 _READ: Mapping[str, Callable[[str], object]] = {

@@ -90,16 +90,16 @@ def _check(job: EngineJob) -> None:
 def _host_and_port(master: str) -> tuple[str, int]:
     if _is_ip(master):
         return master, MASTER_PORT
-    found = _ADDRESS.fullmatch(master)
+    address = _ADDRESS.fullmatch(master)
     if (
-        found is None
-        or (found["v6"] and not _is_ip(found["v6"]))
-        or int(found["port"] or 1) not in range(1, 65536)
+        address is None
+        or (address["v6"] and not _is_ip(address["v6"]))
+        or int(address["port"] or 1) not in range(1, 65536)
     ):
         raise UsageError(
             f"{master!r} is not an address of the first node: write it like 10.0.0.1 or node1:29501."
         )
-    return found["v6"] or found["name"], int(found["port"] or MASTER_PORT)
+    return address["v6"] or address["name"], int(address["port"] or MASTER_PORT)
 
 
 def _bracketed(host: str) -> str:

@@ -107,7 +107,7 @@ def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
 
     The function removes the records of dead servers and records that cannot be read.
     """
-    found = []
+    live = []
     for folder in _folders(state / "servers"):
         try:
             record = ServerRecord.model_validate_json((folder / RECORD).read_bytes())
@@ -117,10 +117,10 @@ def live_servers(state: Path) -> list[tuple[Path, ServerRecord]]:
             remove_record(folder)
             continue
         if alive(record.pid, record.born):
-            found.append((folder, record))
+            live.append((folder, record))
         else:
             remove_record(folder)
-    return found
+    return live
 
 
 def last_folder(state: Path) -> Path | None:

@@ -120,10 +120,10 @@ class EngineProcess:
         except OSError:
             return []
         self._read += len(data)
-        found = self.log.feed(data)
+        progress = self.log.feed(data)
         if size > MOST_LOG_BYTES and self._read >= size:
             self._begin_anew()
-        return found
+        return progress
 
     async def stop(self) -> None:
         """Stop the engine and all processes that it started."""
@@ -316,8 +316,8 @@ class Server:
                 )
                 await self._checks(endpoint, engine)
         except (ModelServerError, TimeoutError) as error:
-            said = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
-            failed = Check("checks", False, said, "see the engine's log: m3agent serve logs")
+            why = str(error) or f"the checks took longer than {CHECK_SECONDS:.0f} s"
+            failed = Check("checks", False, why, "see the engine's log: m3agent serve logs")
             self._found([failed], wire_ok=False)
 
     async def _checks(self, endpoint: Endpoint, engine: EngineProcess) -> None:
@@ -337,8 +337,8 @@ class Server:
         """Report the results of checks and store them in the record."""
         for check in checks:
             self._watcher.checked(check)
-        all_checks = {one["name"]: one for one in self._record.checks}
-        all_checks |= {one.name: asdict(one) for one in checks}
+        all_checks = {result["name"]: result for result in self._record.checks}
+        all_checks |= {check.name: asdict(check) for check in checks}
         self._become(Phase.CHECKING, checks=tuple(all_checks.values()), **update)
 
     def _become(self, phase: Phase, **update: object) -> None:

@@ -88,7 +88,7 @@ def named_places(text: str) -> list[Place]:
     Raises:
         UsageError: The text does not name two or more different servers.
     """
-    found: list[Place] = []
+    places: list[Place] = []
     for word in text.split(","):
         match = _HOST.fullmatch(word.strip())
         port = int(match["port"] or FIRST_PORT) if match else 0
@@ -96,10 +96,10 @@ def named_places(text: str) -> list[Place]:
             raise UsageError(
                 f"{word.strip()[:60]!r} is not a machine: write the servers like 2, or gpu1,gpu2:8001"
             )
-        found.append(Place(match["host"], port))
-    if not 2 <= len({place.url for place in found}) == len(found) <= MOST_SERVERS:
+        places.append(Place(match["host"], port))
+    if not 2 <= len({place.url for place in places}) == len(places) <= MOST_SERVERS:
         raise UsageError(f"name 2 to {MOST_SERVERS} different servers, like gpu1,gpu2")
-    return found
+    return places
 
 
 def set_files(

@@ -153,10 +153,10 @@ def team_plan(
     """
     session = session_tokens(repository)
     wish = replace(wish, context=session, typical=None, concurrency=agents)
-    found = plans(fleet, wish, prices)
-    if not found:
+    ways = plans(fleet, wish, prices)
+    if not ways:
         return None
-    plan = found[0]
+    plan = ways[0]
     speed = Speed(plan)
     kept = plan.sequences
     if plan.host_cache is not None:
@@ -355,8 +355,8 @@ def _budget(fleet: Fleet, wish: PlanRequest, agents: int, repository: int) -> in
     low, high = 0, repository // 1000
     while low < high:
         middle = (low + high + 1) // 2
-        found = plans(fleet, replace(wish, context=session_tokens(middle * 1000)))
-        if found and found[0].sequences >= agents:
+        ways = plans(fleet, replace(wish, context=session_tokens(middle * 1000)))
+        if ways and ways[0].sequences >= agents:
             low = middle
         else:
             high = middle - 1

@@ -214,9 +214,9 @@ def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
     """
     words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper().replace("RTX PRO ", "RTXPRO"))
     for word in words:
-        found = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
-        if found:
-            gpu = min(found, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
+        sizes = [gpu for gpu in GPUS.values() if gpu.name.split("-")[0] == word]
+        if sizes:
+            gpu = min(sizes, key=lambda gpu: abs(gpu.usable_bytes - total_bytes))
             # An H100 with 94 GB, or a smaller B200: use the actual memory, but never more than the kind has.
             return gpu if total_bytes >= gpu.usable_bytes else replace(gpu, usable_gib=total_bytes / GIB)
     return None
@@ -234,9 +234,9 @@ def _of_memory(model: str, size: str | None, memory: int) -> Gpu:
 
 def _named(model: str, size: str | None) -> Gpu:
     name = model.upper().replace(" ", "-") + (f"-{size}" if size else "")
-    found = GPUS.get(ALIASES.get(name, name))
-    if found is not None:
-        return found
+    known = GPUS.get(ALIASES.get(name, name))
+    if known is not None:
+        return known
     raise UnknownGpu(name, _near(name))
 
 

@@ -138,25 +138,27 @@ TRAPS = rows(KnownIssue, "issues")
 @cache
 def _of(severity: Severity | None, engine: EngineKind) -> list[tuple[KnownIssue, list[Condition]]]:
     """Return the rows of a severity that may apply to an engine, each with its groups for it. Planning asks for them often."""
-    found = []
+    traps = []
     for trap in TRAPS:
         groups = [
-            one for one in trap.when if all(fits(engine) for name, fits in one.tests if name == "engine")
+            group
+            for group in trap.when
+            if all(fits(engine) for name, fits in group.tests if name == "engine")
         ]
         if groups and severity in (None, trap.severity):
-            found.append((trap, groups))
-    return found
+            traps.append((trap, groups))
+    return traps
 
 
 def met(setup: Setup, severity: Severity | None = None) -> list[KnownIssue]:
     """Return the rows that apply to a setup, of one severity or (None) of both."""
-    settings, found = vars(setup), []
+    settings, traps = vars(setup), []
     for trap, groups in _of(severity, setup.engine):
         for condition in groups:
             if condition.holds(settings):
-                found.append(trap)
+                traps.append(trap)
                 break
-    return found
+    return traps
 
 
 def needed_versions(setup: Setup) -> str:

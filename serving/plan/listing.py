@@ -68,12 +68,12 @@ class OptionListing:
 
 def versions(engine: str) -> list[str]:
     """Return the versions of an engine with a listing, oldest first; empty if the engine has no listing."""
-    found = [
+    listed = [
         entry.name.removesuffix(".json").removeprefix(f"{engine}-")
         for entry in (resources.files("m3agent.serving.plan") / "listings").iterdir()
         if entry.name.startswith(f"{engine}-")
     ]
-    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    return sorted(listed, key=lambda version: [int(part) for part in version.split(".")])
 
 
 @cache
@@ -113,22 +113,22 @@ def problems(argv: Sequence[str], listing: OptionListing) -> list[str]:
         return [
             f"`{command.starts}` does not start {listing.name}; the command is `{_STARTS[listing.engine][0]}`."
         ]
-    found: list[str] = []
+    wrong: list[str] = []
     places = 1 if command.starts.endswith("serve") else 0
-    found += [f"`{word}` belongs to no option." for word in command.positional[places:]]
+    wrong += [f"`{word}` belongs to no option." for word in command.positional[places:]]
     seen: set[KnownOption] = set()
     for option in command.options:
-        found += _problems_of(option, listing)
+        wrong += _problems_of(option, listing)
         known = listing.options.get(listing.spelt(flag_of(option)))
         if known in seen and not known.repeats:
-            found.append(
+            wrong.append(
                 f"`{flag_of(option)}` is given twice, perhaps once negated; only the last one counts."
             )
         elif known is not None:
             seen.add(known)
     if not command.positional[:places] and listing.options[_MODEL[listing.engine]] not in seen:
-        found.append(f"No model is named, so {listing.name} would end, or serve its default model.")
-    return found
+        wrong.append(f"No model is named, so {listing.name} would end, or serve its default model.")
+    return wrong
 
 
 def _problems_of(option: Option, listing: OptionListing) -> list[str]:

@@ -209,7 +209,7 @@ class Plan(Setup):
     @property
     def setup(self) -> Setup:
         """The plan as the table of traps reads it."""
-        return Setup(**{one.name: getattr(self, one.name) for one in fields(Setup)})
+        return Setup(**{setting.name: getattr(self, setting.name) for setting in fields(Setup)})
 
     @property
     def recipe(self) -> str:
@@ -364,12 +364,12 @@ class Plan(Setup):
 
     def json(self) -> dict[str, object]:
         """Return the plan as JSON types."""
-        found = {name: getattr(self, _FIELDS.get(name, name)) for name in _JSON}
-        found |= {"max_num_batched_tokens": self.batch.tokens, "draft_tokens": self.batch.drafted}
-        found |= {"cudagraph_capture_sizes": self.batch.graphs, "concurrency": round(self.concurrency, 2)}
+        values = {name: getattr(self, _FIELDS.get(name, name)) for name in _JSON}
+        values |= {"max_num_batched_tokens": self.batch.tokens, "draft_tokens": self.batch.drafted}
+        values |= {"cudagraph_capture_sizes": self.batch.graphs, "concurrency": round(self.concurrency, 2)}
         return {
             name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-            for name, value in found.items()
+            for name, value in values.items()
         }
 
 
@@ -420,12 +420,12 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
         kind = candidate.kind
         if candidate.draft is not None:
             if candidate.enough and not candidate.tight:
-                drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda one: one.rank)
+                drafting[kind] = min(candidate, drafting.get(kind, candidate), key=lambda plan: plan.rank)
             if only_advised:
                 continue
         if kind not in best or candidate.rank < best[kind].rank:
             best[kind] = candidate
-    found = sorted(best.values(), key=lambda one: one.rank)
+    found = sorted(best.values(), key=lambda plan: plan.rank)
     result = []
     for plan in found:
         with_draft = drafting.get(plan.kind)
@@ -446,15 +446,15 @@ def plans(fleet: Fleet, wish: PlanRequest, prices: HardwarePrices | None = None)
 
 def refusals(fleet: Fleet, wish: PlanRequest) -> list[Refusal]:
     """Return one refusal for each precision without a plan, in the order of preference."""
-    found: dict[Precision, Plan] = {}
+    closest: dict[Precision, Plan] = {}
     served: set[Precision] = set()
     for candidate in _candidates(fleet, wish):
         if candidate.fits:
             served.add(candidate.precision)
-        nearest = found.get(candidate.precision)
+        nearest = closest.get(candidate.precision)
         if nearest is None or candidate.closeness > nearest.closeness:
-            found[candidate.precision] = candidate
-    return [_refusal(nearest) for precision, nearest in found.items() if precision not in served]
+            closest[candidate.precision] = candidate
+    return [_refusal(nearest) for precision, nearest in closest.items() if precision not in served]
 
 
 def smallest(fleet: Fleet, wish: PlanRequest) -> Fleet | None:
@@ -475,8 +475,8 @@ def nearest(wish: PlanRequest) -> list[Fleet]:
 
     Of kinds with equal memory the result contains one.
     """
-    found = [enough for gpu in DOCUMENTED if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
-    by_memory = {fleet.memory: fleet for fleet in reversed(found)}
+    fleets = [enough for gpu in DOCUMENTED if (enough := smallest(Fleet(gpu, 1), wish)) is not None]
+    by_memory = {fleet.memory: fleet for fleet in reversed(fleets)}
     return [by_memory[memory] for memory in sorted(by_memory)]
 
 
@@ -489,8 +489,8 @@ def longest_context(fleet: Fleet, wish: PlanRequest, sequences: int = 1) -> int:
     low, high = 0, LONGEST_CONTEXT // BLOCK
     while low < high:
         middle = (low + high + 1) // 2
-        found = plans(fleet, replace(wish, context=middle * BLOCK, typical=None))
-        if any(plan.sequences >= sequences for plan in found):
+        ways = plans(fleet, replace(wish, context=middle * BLOCK, typical=None))
+        if any(plan.sequences >= sequences for plan in ways):
             low = middle
         else:
             high = middle - 1
@@ -515,7 +515,7 @@ _CacheTypes = tuple[KvDtype, KvDtype]
 
 def _better_than(plan: Plan, other: Plan) -> str:
     """Say why a plan comes before another: the first part of `rank` in which they differ."""
-    said = (
+    reasons = (
         "it holds more of the sequences that were asked for",
         "it leaves more memory in reserve",
         f"{plan.engine} is preferred to {other.engine}",
@@ -533,7 +533,7 @@ def _better_than(plan: Plan, other: Plan) -> str:
     at = next(
         (at for at, (one, two) in enumerate(zip(plan.rank, other.rank, strict=True)) if one != two), None
     )
-    return "as good as the next plan" if at is None else f"better than the next plan: {said[at]}"
+    return "as good as the next plan" if at is None else f"better than the next plan: {reasons[at]}"
 
 
 def _refusal(plan: Plan) -> Refusal:
@@ -567,13 +567,13 @@ def _refusal(plan: Plan) -> Refusal:
     )
 
 
-def _several(plan: Plan, found: Sequence[Plan]) -> Iterator[str]:
+def _several(plan: Plan, ordered: Sequence[Plan]) -> Iterator[str]:
     """Yield how several servers use all GPUs, if a part of them is enough for one: prefixes then stay in their server."""
     fleet = plan.fleet
-    alone = [one for one in found if one.nodes == 1 and one.dp == 1 and one.count * 2 <= fleet.count]
+    alone = [other for other in ordered if other.nodes == other.dp == 1 and other.count * 2 <= fleet.count]
     if not alone or (plan.nodes == 1 and plan.count * 2 > fleet.count):
         return
-    each = max(alone, key=lambda one: (one.count, one.sequences))
+    each = max(alone, key=lambda other: (other.count, other.sequences))
     servers = fleet.count // each.count
     tight = ", with little reserve of memory" if each.tight else ""
     yield (
@@ -684,7 +684,7 @@ def _sized(
     if draft is not None:
         activations = draft.activation_bytes(batch.tokens, split.tp)
         more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, kv))
-    found = room(
+    memory = room(
         total,
         utilisation,
         split=split,
@@ -698,7 +698,7 @@ def _sized(
         more=more,
     )
     if engine is not EngineKind.VLLM:
-        utilisation, found = _other_engine(engine, found, outside, msa=setup.msa)
+        utilisation, memory = _other_engine(engine, memory, outside, msa=setup.msa)
     known: dict[str, Any] = {**vars(setup), "max_num_seqs": sequences}
     return Plan(
         **known,
@@ -709,7 +709,7 @@ def _sized(
         tight=profile.tight,
         batch=batch,
         draft=draft,
-        room=found,
+        room=memory,
         barred=barred,
     )
 
@@ -725,20 +725,20 @@ def _loaded_as(engine: EngineKind, fleet: Fleet, precision: Precision) -> Precis
 
 
 def _other_engine(
-    engine: EngineKind, found: GpuMemory, outside: int, *, msa: bool
+    engine: EngineKind, memory: GpuMemory, outside: int, *, msa: bool
 ) -> tuple[float, GpuMemory]:
     """Return the share of memory for the engine's own option, and how its memory divides.
 
     Both follow the engine's documentation; they are assumed, not measured.
     """
     if engine is EngineKind.SGLANG:
-        kv = int(_SGLANG_SHARE * found.total) - found.weights
+        kv = int(_SGLANG_SHARE * memory.total) - memory.weights
         share = _SGLANG_SHARE
     else:
         share = _MSA_SHARE if msa else _TRTLLM_SHARE
-        kv = int(share * (found.total - outside - found.weights - found.other))
+        kv = int(share * (memory.total - outside - memory.weights - memory.other))
     return share, GpuMemory(
-        found.total, found.weights + found.other + kv, found.weights, found.other, kv, found.token
+        memory.total, memory.weights + memory.other + kv, memory.weights, memory.other, kv, memory.token
     )
 
 
