@@ -138,11 +138,7 @@ def _for_this_machine(
 def _start(
     asked: ServeRequest, job: EngineJob, choice: Choice, folder: Path, environ: Mapping[str, str]
 ) -> Start:
-    """Return the command to start: on this machine, in a container, or through Slurm.
-
-    Raises:
-        EnvironmentFault, ValueError: The job cannot be started this way; with the reason.
-    """
+    """Return the command to start: on this machine, in a container, or through Slurm."""
     if asked.node_rank is not None:
         job = as_node(job, asked.node_rank, asked.master or "")
     if asked.slurm:
@@ -184,9 +180,6 @@ def _without_taken(state: Path, environ: Mapping[str, str], say: Callable[[str],
     """Return an environment that hides the GPUs of m3agent's other servers.
 
     Two servers cannot share a GPU's memory.
-
-    Raises:
-        ServerFault: No GPU is free.
     """
     others = [record for _, record in records.live_servers(state)]
     taken = {device for record in others for device in record.devices}
@@ -217,11 +210,7 @@ def _devices(choice: Choice) -> tuple[str, ...]:
 
 
 def _check_installed(choice: Choice, environ: Mapping[str, str]) -> str | None:
-    """Return the engine's version, or None if it cannot be determined.
-
-    Raises:
-        EnvironmentFault: The engine is not installed, or this version must not serve M3.
-    """
+    """Return the engine's version, or None if it cannot be determined."""
     job, path = choice.prepared.job, environ.get("PATH")
     argv = _argv(job, environ)
     if shutil.which(argv[0], path=path) is None:
@@ -272,11 +261,7 @@ def _reached_at(host: str) -> str:
 
 
 def _port(host: str, port: int) -> int:
-    """Return `port` if it is free; for 0, return any free port.
-
-    Raises:
-        EnvironmentFault: The port is taken. The text names a free one.
-    """
+    """Return `port` if it is free; for 0, return any free port."""
     if (fault := _taken(host, port)) is None:
         return port or _free(host, 0)
     near = next((other for other in range(port + 1, port + PORTS_TRIED) if _taken(host, other) is None), 0)

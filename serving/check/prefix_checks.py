@@ -336,12 +336,7 @@ async def _restored(reader: PromptReader, state: EngineState) -> Check:
 
 
 async def _flood(reader: PromptReader, state: EngineState) -> None:
-    """Send other prompts until the GPUs' cache has none of the earlier ones.
-
-    Raises:
-        NotComparable: The capacity of the cache is not known.
-        ModelServerError: There was no answer.
-    """
+    """Send other prompts until the GPUs' cache has none of the earlier ones."""
     if not state.kv_tokens:
         raise NotComparable("the capacity of the cache is not known, so it cannot be flooded")
     capacity, window = sum(state.kv_tokens), reader.endpoint.max_model_len or MOST_FLOOD

@@ -317,12 +317,7 @@ def _difference(sample: str, got: list[int], wanted: list[int]) -> str:
 
 
 def _reference(path: Path) -> list[list[int]]:
-    """Return the correct ids of each sample.
-
-    Raises:
-        ImportError: The library is not installed.
-        ValueError: The file cannot be used.
-    """
+    """Return the correct ids of each sample."""
     from tokenizers import Tokenizer
 
     try:

@@ -231,11 +231,7 @@ def within(version: str | None, versions: str) -> bool:
 
 @cache
 def _bounds(versions: str) -> list[tuple[bool, Version]]:
-    """Parse a range of versions: whether each bound is the least one (`>=`) or lies above (`<`), and the bound.
-
-    Raises:
-        ValueError: The range has another form.
-    """
+    """Parse a range of versions: whether each bound is the least one (`>=`) or lies above (`<`), and the bound."""
     bounds = []
     for part in versions.split(","):
         sign = ">=" if part.startswith(">=") else "<"

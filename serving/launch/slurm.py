@@ -177,9 +177,6 @@ def _srun_of_its_own(job: EngineJob, folder: Path) -> tuple[list[str], str]:
     """Return the options and script for TensorRT-LLM's own `srun` command.
 
     The command is the guide's, with this job's folders instead of the guide's folders.
-
-    Raises:
-        UsageError: The checkpoint is not a folder with an absolute path.
     """
     words = list(job.argv)
     asked = dict(pairwise(words))

@@ -32,13 +32,7 @@ _Ask = Callable[..., str | None]  # `_ask` of a PATH: a program and its argument
 
 
 class DetectionError(EnvironmentFault):
-    """This machine has no GPUs that M3 could be planned for.
-
-    The message says in one sentence why and what to do.
-
-    Attributes:
-        none: True if the machine has no GPU at all.
-    """
+    """This machine has no GPUs that M3 could be planned for; `none` is true if it has no GPU at all."""
 
     def __init__(self, sentence: str, *, none: bool = False) -> None:
         super().__init__(sentence)
@@ -153,9 +147,6 @@ def _visible(gpus: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
     """Select the GPUs that a variable leaves visible.
 
     The function reads the variable as CUDA does: indices, or UUIDs, or prefixes of UUIDs.
-
-    Raises:
-        DetectionError: The variable hides every GPU, or an entry does not name exactly one further whole GPU.
     """
     chosen: list[_Seen] = []
     for entry in (part.strip() for part in value.split(",")) if value.strip() else ():
@@ -177,11 +168,7 @@ def _visible(gpus: Sequence[_Seen], variable: str, value: str) -> list[_Seen]:
 
 
 def _nvidia(ask: _Ask) -> list[_Seen] | None:
-    """Return the GPUs that nvidia-smi lists; None without the program or without an NVIDIA GPU.
-
-    Raises:
-        DetectionError: nvidia-smi does not report the memory of a GPU as a number.
-    """
+    """Return the GPUs that nvidia-smi lists; None without the program or without an NVIDIA GPU."""
     text = ask("nvidia-smi", f"--query-gpu={','.join(_NVIDIA_FIELDS)}", "--format=csv,noheader,nounits")
     if text is None:
         return None
@@ -243,11 +230,7 @@ def _listed(text: str | None, program: str) -> list[Any]:
 
 
 def _ask(path: str | None, seconds: float, program: str, *arguments: str) -> str | None:
-    """Run a program and return its output; None if it is not installed or finds no GPU.
-
-    Raises:
-        DetectionError: The program fails, or does not answer in time.
-    """
+    """Run a program and return its output; None if it is not installed or finds no GPU."""
     full = shutil.which(program, path=path)
     if full is None:
         return None

@@ -202,15 +202,9 @@ def _counted(spec: str) -> str:
 
 
 def gpu_of_product(product: str, total_bytes: int) -> Gpu | None:
-    """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X").
+    """Return the kind of GPU that a driver's product name means ("NVIDIA H200", "AMD Instinct MI300X"); None if M3 runs on no such one.
 
-    Args:
-        total_bytes: Memory that the driver reports; it decides where a GPU comes in two sizes.
-
-    Returns:
-        The kind, or None if M3 is not known to run on it. If the GPU has less memory than its kind, the
-            result has the
-        smaller size.
+    The memory that the driver reports decides where a GPU comes in two sizes. A GPU with less memory than its kind keeps that.
     """
     words = re.findall(r"[A-Z]+[0-9]+[A-Z]*", product.upper().replace("RTX PRO ", "RTXPRO"))
     for word in words:

@@ -290,7 +290,7 @@ def recipe_json(name: str, *, context: int | None = None, vision: bool = False) 
             changes. `result` is None for a refused recipe.
 
     Raises:
-        ValueError: There is no such recipe, or `overlay` rejects the arguments.
+        UsageError: There is no such recipe, or `overlay` rejects the arguments.
     """
     known = recipe(name)
     changes = overlay(known, context=context, vision=vision)
@@ -321,7 +321,7 @@ def recipe_text(name: str, *, context: int | None = None, vision: bool = False) 
     arguments are those of `recipe_json`.
 
     Raises:
-        ValueError: There is no such recipe, or `overlay` rejects the arguments.
+        UsageError: There is no such recipe, or `overlay` rejects the arguments.
     """
     shown = recipe_json(name, context=context, vision=vision)
     lines = [
