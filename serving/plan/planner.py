@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from itertools import product
 from typing import Any
 
 from packaging.version import Version
@@ -22,8 +23,9 @@ from m3agent.serving.plan.draft import (
     Draft,
     draft_backend,
 )
-from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, Fleet, Vendor
-from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, HICACHE, NATIVE, RECOMPUTE, HostCache
+from m3agent.serving.plan.engines import ENGINES
+from m3agent.serving.plan.gpus import ARCHITECTURES, DOCUMENTED, Architecture, ArchitectureRow, Fleet, Vendor
+from m3agent.serving.plan.host_cache import FIRST_WITH_DRAFT, RECOMPUTE, HostCache
 from m3agent.serving.plan.kinds import DraftUse, EngineKind, Precision
 from m3agent.serving.plan.known_issues import (
     KnownIssue,
@@ -54,8 +56,6 @@ from m3agent.serving.plan.recipe import CHECKPOINTS, nearest_recipe
 from m3agent.serving.plan.remarks import remarks as remarks_on
 from m3agent.serving.plan.speed import MEASURED_GPUS, MEASURED_TP, seconds_between, source
 from m3agent.util.errors import UsageError
-
-_OFFLOADS = {EngineKind.VLLM: NATIVE, EngineKind.SGLANG: HICACHE, EngineKind.TRTLLM: "host_cache_size"}
 
 _ENGINES = (EngineKind.VLLM, EngineKind.SGLANG, EngineKind.TRTLLM)
 """Engines in order of preference: vLLM is measured, SGLang is not, TensorRT-LLM reuses prefixes only with msa, undocumented."""
@@ -509,8 +509,6 @@ class Profile:
 
 
 _PROFILES = (Profile(False, 0.92, 8192, 8), Profile(True, 0.965, 4096, 2))
-_CacheTypes = tuple[KvDtype, KvDtype]
-"""Types of the numbers in the KV cache: of keys and values, and of the index keys."""
 
 
 def _better_than(plan: Plan, other: Plan) -> str:
@@ -582,51 +580,81 @@ def _several(plan: Plan, ordered: Sequence[Plan]) -> Iterator[str]:
     )
 
 
-def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[Plan]:
-    """Yield every combination of engine, precision, layout, cache, draft and memory settings, whether or not it fits."""
-    offered = (
-        ARCHITECTURES[fleet.gpu.architecture].precisions if wish.precision is None else (wish.precision,)
-    )
+@dataclass(frozen=True)
+class _Way:
+    """A combination of what the planner tries, without memory settings."""
+
+    fleet: Fleet
+    wish: PlanRequest
+    engine: EngineKind
+    precision: Precision
+    split: Split
+    nodes: int
+    kv: KvDtype = KvDtype.BF16
+    index: KvDtype = KvDtype.BF16
+    draft: Draft | None = None
+
+    @property
+    def row(self) -> ArchitectureRow:
+        """What the engines have for the GPUs."""
+        return ARCHITECTURES[self.fleet.gpu.architecture]
+
+    @property
+    def msa(self) -> bool:
+        """Whether TensorRT-LLM's msa kernels are planned: in its recipe for one node."""
+        return self.engine is EngineKind.TRTLLM and self.nodes == 1
+
+    @property
+    def loaded_as(self) -> Precision:
+        """The precision in which the weights lie in the GPUs' memory.
+
+        CDNA3 has no units for MXFP8, and vLLM converts such weights to BF16 when it loads them (vLLM 0.24 to 0.33,
+        VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD).
+        """
+        emulated = self.engine is EngineKind.VLLM and self.row.name is Architecture.CDNA3
+        return Precision.BF16 if emulated and self.precision is Precision.MXFP8 else self.precision
+
+    def caches(self) -> Iterator[tuple[KvDtype, KvDtype]]:
+        """Yield the types of the cache that an engine has here, of keys and values and of index keys; for MXFP4 the published ones."""
+        if self.msa:
+            yield KvDtype.FP8, KvDtype.FP8
+        elif self.precision is Precision.MXFP4 or not self.row.fp8_cache:
+            yield KvDtype.BF16, KvDtype.BF16
+        else:
+            yield from ((kv, KvDtype.BF16) for kv in KvDtype)
+            if self.engine is EngineKind.VLLM and self.row.has_fp8_index(self.wish.version):
+                yield KvDtype.FP8, KvDtype.FP8
+
+    def drafts(self) -> Iterator[Draft | None]:
+        """Yield the draft, or None, or both; without being asked for, a draft is for few sequences on one rank."""
+        wish, pays = self.wish, self.engine is EngineKind.VLLM and self.split.dp == self.nodes == 1
+        if wish.host_cache and wish.version is not None and Version(wish.version) < Version(FIRST_WITH_DRAFT):
+            pays = False
+        if wish.draft_use is not DraftUse.ON:
+            yield None
+        auto = wish.draft_use is DraftUse.AUTO and pays and wish.concurrency <= FEW_STREAMS
+        if wish.draft_use is DraftUse.ON or auto:
+            yield wish.draft
+
+
+def _ways(fleet: Fleet, wish: PlanRequest) -> Iterator[_Way]:
+    """Yield every combination of engine, precision, layout, cache and draft."""
+    offered = ARCHITECTURES[fleet.gpu.architecture].precisions
     for engine in _ENGINES if wish.engine is None else (wish.engine,):
-        for precision in offered:
+        for precision in offered if wish.precision is None else (wish.precision,):
             for split, nodes in _splits(engine, fleet, precision):
-                for cache in _cache_types(fleet, wish, engine, precision, msa=_msa(engine, nodes)):
-                    for draft in _drafts(wish, engine, split, nodes):
-                        setup = _setup(fleet, wish, engine, precision, split, nodes, cache, draft)
-                        barred = met(setup, Severity.REFUSE)
-                        for profile in _PROFILES if engine is EngineKind.VLLM else _PROFILES[:1]:
-                            yield _sized(fleet, wish, setup, split, cache, draft, profile, barred)
+                way = _Way(fleet, wish, engine, precision, split, nodes)
+                for (kv, index), draft in product(way.caches(), way.drafts()):
+                    yield replace(way, kv=kv, index=index, draft=draft)
 
 
-def _drafts(wish: PlanRequest, engine: EngineKind, split: Split, nodes: int) -> Iterator[Draft | None]:
-    """Yield the draft, or None, or both; without being asked for, a draft is for few sequences on one rank."""
-    pays = engine is EngineKind.VLLM and split.dp == nodes == 1 and wish.concurrency <= FEW_STREAMS
-    if wish.host_cache and wish.version is not None and Version(wish.version) < Version(FIRST_WITH_DRAFT):
-        pays = False
-    if wish.draft_use is not DraftUse.ON:
-        yield None
-    if wish.draft_use is DraftUse.ON or (wish.draft_use is DraftUse.AUTO and pays):
-        yield wish.draft
-
-
-def _msa(engine: EngineKind, nodes: int) -> bool:
-    """Return whether TensorRT-LLM's msa kernels are planned: in its recipe for one node."""
-    return engine is EngineKind.TRTLLM and nodes == 1
-
-
-def _cache_types(
-    fleet: Fleet, wish: PlanRequest, engine: EngineKind, precision: Precision, *, msa: bool
-) -> Iterator[_CacheTypes]:
-    """Yield the types of the cache that an engine has on these GPUs; for MXFP4 those whose accuracy is published."""
-    if msa:
-        yield KvDtype.FP8, KvDtype.FP8
-        return
-    if precision is Precision.MXFP4 or not ARCHITECTURES[fleet.gpu.architecture].fp8_cache:
-        yield KvDtype.BF16, KvDtype.BF16
-        return
-    yield from ((kv, KvDtype.BF16) for kv in KvDtype)
-    if engine is EngineKind.VLLM and ARCHITECTURES[fleet.gpu.architecture].has_fp8_index(wish.version):
-        yield KvDtype.FP8, KvDtype.FP8
+def _candidates(fleet: Fleet, wish: PlanRequest) -> Iterator[Plan]:
+    """Yield every way with all memory settings, whether or not it fits."""
+    for way in _ways(fleet, wish):
+        setup = _setup(way)
+        barred = met(setup, Severity.REFUSE)
+        for profile in _PROFILES if way.engine is EngineKind.VLLM else _PROFILES[:1]:
+            yield _sized(way, setup, profile, barred)
 
 
 def _splits(engine: EngineKind, fleet: Fleet, precision: Precision) -> Iterator[tuple[Split, int]]:
@@ -658,18 +686,9 @@ def _vllm_splits(fleet: Fleet) -> Iterator[tuple[Split, int]]:
                 yield Split(tp), nodes
 
 
-def _sized(
-    fleet: Fleet,
-    wish: PlanRequest,
-    setup: Setup,
-    split: Split,
-    cache: _CacheTypes,
-    draft: Draft | None,
-    profile: Profile,
-    barred: list[KnownIssue],
-) -> Plan:
+def _sized(way: _Way, setup: Setup, profile: Profile, barred: list[KnownIssue]) -> Plan:
     """Return a setup with memory settings and its memory."""
-    engine, (kv, index) = setup.engine, cache
+    fleet, wish, split, draft = way.fleet, way.wish, way.split, way.draft
     sequences = max(profile.sequences, wish.concurrency)
     drafted = DRAFT_TOKENS if draft is not None else 0
     # The sizes count tokens, and each sequence has the drafted tokens and one more in a step.
@@ -683,22 +702,22 @@ def _sized(
     more = (0, 0, 0)
     if draft is not None:
         activations = draft.activation_bytes(batch.tokens, split.tp)
-        more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, kv))
+        more = (draft.weight_bytes(split.tp), activations, draft.token_bytes(split.tp, way.kv))
     memory = room(
         total,
         utilisation,
         split=split,
-        precision=_loaded_as(engine, fleet, setup.precision),
-        kv=kv,
-        index=index,
+        precision=way.loaded_as,
+        kv=way.kv,
+        index=way.index,
         batch=batch,
         positions=max(wish.context, NATIVE_CONTEXT),
         vision=wish.vision,
         shape=wish.shape,
         more=more,
     )
-    if engine is not EngineKind.VLLM:
-        utilisation, memory = _other_engine(engine, memory, outside, msa=setup.msa)
+    if way.engine is not EngineKind.VLLM:
+        utilisation, memory = _other_engine(way, memory, outside)
     known: dict[str, Any] = {**vars(setup), "max_num_seqs": sequences}
     return Plan(
         **known,
@@ -714,83 +733,57 @@ def _sized(
     )
 
 
-def _loaded_as(engine: EngineKind, fleet: Fleet, precision: Precision) -> Precision:
-    """Return the precision in which the weights lie in the GPUs' memory.
-
-    CDNA3 has no units for MXFP8, and vLLM converts such weights to BF16 when it loads them (vLLM 0.24 to 0.33,
-    VLLM_MXFP8_EMULATION_DEQUANT_AT_LOAD).
-    """
-    emulated = engine is EngineKind.VLLM and fleet.gpu.architecture is Architecture.CDNA3
-    return Precision.BF16 if emulated and precision is Precision.MXFP8 else precision
-
-
-def _other_engine(
-    engine: EngineKind, memory: GpuMemory, outside: int, *, msa: bool
-) -> tuple[float, GpuMemory]:
-    """Return the share of memory for the engine's own option, and how its memory divides.
-
-    Both follow the engine's documentation; they are assumed, not measured.
-    """
-    if engine is EngineKind.SGLANG:
+def _other_engine(way: _Way, memory: GpuMemory, outside: int) -> tuple[float, GpuMemory]:
+    """Return the share of memory for the engine's own option, and how its memory divides, both as documented, not measured."""
+    if way.engine is EngineKind.SGLANG:
         kv = int(_SGLANG_SHARE * memory.total) - memory.weights
         share = _SGLANG_SHARE
     else:
-        share = _MSA_SHARE if msa else _TRTLLM_SHARE
+        share = _MSA_SHARE if way.msa else _TRTLLM_SHARE
         kv = int(share * (memory.total - outside - memory.weights - memory.other))
-    return share, GpuMemory(
-        memory.total, memory.weights + memory.other + kv, memory.weights, memory.other, kv, memory.token
-    )
+    return share, replace(memory, allowed=memory.weights + memory.other + kv, kv=kv)
 
 
-def _setup(
-    fleet: Fleet,
-    wish: PlanRequest,
-    engine: EngineKind,
-    precision: Precision,
-    split: Split,
-    nodes: int,
-    cache: _CacheTypes,
-    draft: Draft | None,
-) -> Setup:
-    amd, vllm = fleet.gpu.vendor is Vendor.AMD, engine is EngineKind.VLLM
+def _setup(way: _Way) -> Setup:
+    gpu, wish, engine, draft = way.fleet.gpu, way.wish, way.engine, way.draft
+    amd, vllm = gpu.vendor is Vendor.AMD, engine is EngineKind.VLLM
     rope = Rope.YARN if amd else Rope.EXTENDED
-    fp8 = "fp8_e4m3" if engine is EngineKind.SGLANG else "fp8"
+    called = ENGINES[engine]
     return Setup(
         engine=engine,
-        vendor=fleet.gpu.vendor,
-        architecture=fleet.gpu.architecture,
-        gpu=fleet.gpu.name,
-        precision=precision,
+        vendor=gpu.vendor,
+        architecture=gpu.architecture,
+        gpu=gpu.name,
+        precision=way.precision,
         context=wish.context,
-        kv_dtype=fp8 if cache[0] is KvDtype.FP8 else "auto",
-        index_dtype=cache[1],
+        kv_dtype=called.planned_fp8 if way.kv is KvDtype.FP8 else "auto",
+        index_dtype=way.index,
         rope=rope if wish.context > NATIVE_CONTEXT else Rope.NATIVE,
         text_only=not wish.vision,
         encoder_parallel=wish.vision,
         attention_backend="TRITON_ATTN" if amd and vllm else None,
-        moe_backend="emulation" if precision is Precision.MXFP4 else None,
-        parser="minimax-m3" if engine is EngineKind.SGLANG else "minimax_m3",
-        nodes=nodes,
-        tp=split.tp,
-        dp=split.dp,
+        moe_backend="emulation" if way.precision is Precision.MXFP4 else None,
+        parser=called.planned_parser,
+        nodes=way.nodes,
+        tp=way.split.tp,
+        dp=way.split.dp,
         trust_remote_code=engine is EngineKind.TRTLLM,
         assumed_parameters=TOTAL_PARAMETERS,
         draft_method=None if draft is None else DRAFT_METHOD,
         draft_kv_heads=None if draft is None else draft.kv_heads,
-        draft_backend=None if draft is None else draft_backend(fleet.gpu.vendor),
-        offload=_OFFLOADS[engine] if wish.host_cache else None,
+        draft_backend=None if draft is None else draft_backend(gpu.vendor),
+        offload=called.planned_offload if wish.host_cache else None,
         load_failure=RECOMPUTE if wish.host_cache and vllm else None,
-        msa=_msa(engine, nodes),
-        env=_vllm_env(fleet, wish, precision) if vllm else {},
+        msa=way.msa,
+        env=_vllm_env(way) if vllm else {},
     )
 
 
-def _vllm_env(fleet: Fleet, wish: PlanRequest, precision: Precision) -> dict[str, str]:
-    row = ARCHITECTURES[fleet.gpu.architecture]
-    env = dict(row.vllm_env)
-    if env and precision is Precision.MXFP8:
-        env |= row.vllm_mxfp8_env
-    if fleet.gpu.vendor is Vendor.AMD and wish.context > NATIVE_CONTEXT:
+def _vllm_env(way: _Way) -> dict[str, str]:
+    env = dict(way.row.vllm_env)
+    if env and way.precision is Precision.MXFP8:
+        env |= way.row.vllm_mxfp8_env
+    if way.fleet.gpu.vendor is Vendor.AMD and way.wish.context > NATIVE_CONTEXT:
         env["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
     return env
 
