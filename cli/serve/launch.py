@@ -60,12 +60,8 @@ def _launch(
             asked = replace(asked, port=_port(asked.host, asked.port))
     choice = choose(asked, environ, key=key, local=not asked.slurm)
     prepared, job, plan = choice.prepared, choice.prepared.job, choice.plan
-    for note in choice.notes:
-        say(note)
-    if not prepared.recipe.verified:
-        say(UNVERIFIED)
-    if not prepared.random_weights:
-        say(f"licence of the model: {LICENCE}")
+    for line in _first_lines(choice):
+        say(line)
     if asked.by_hand(job):
         raise UsageError(
             f"the plan needs {job.nodes} nodes: start it under Slurm with --slurm, or on each node with "
@@ -110,6 +106,14 @@ def _launch(
         answers=not asked.node_rank,
     )
     return launch, record
+
+
+def _first_lines(choice: Choice) -> Iterator[str]:
+    yield from choice.notes
+    if not choice.prepared.recipe.verified:
+        yield UNVERIFIED
+    if not choice.prepared.random_weights:
+        yield f"licence of the model: {LICENCE}"
 
 
 def _for_this_machine(

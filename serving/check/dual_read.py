@@ -134,16 +134,19 @@ def faults(said: ScriptedMessage, wanted: ScriptedMessage) -> list[str]:
             wrong.append(f"calls are inside the {place} as markup")
     if not wrong and (difference := _difference(wanted.text, said.text, "the text")):
         wrong.append(difference)
-    if len(said.calls) != len(wanted.calls):
-        if not any("markup" in fault for fault in wrong) or said.calls:
-            wrong.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
-        return wrong
+    if len(said.calls) == len(wanted.calls):
+        return [*wrong, *_faults_of_calls(said, wanted)]
+    if not any("markup" in fault for fault in wrong) or said.calls:
+        wrong.append(f"{_count(len(said.calls))} received, not {len(wanted.calls)}")
+    return wrong
+
+
+def _faults_of_calls(said: ScriptedMessage, wanted: ScriptedMessage) -> Iterator[str]:
     for number, (call, right) in enumerate(zip(said.calls, wanted.calls, strict=True), start=1):
         if call[0] != right[0]:
-            wrong.append(f"call {number} is to {call[0]!r}, not to {right[0]!r}")
+            yield f"call {number} is to {call[0]!r}, not to {right[0]!r}"
         elif difference := _difference(right[1], call[1], f"call {number}"):
-            wrong.append(difference)
-    return wrong
+            yield difference
 
 
 def _count(number: int) -> str:

@@ -81,13 +81,18 @@ def container_start(
     words += [] if pull else ["--pull=never"]
     words += _machine_options(job, vendor, environ)
     words += [word for mount in mounts for word in ("--mount", mount)]
-    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()  # inside, the chosen GPUs count from 0
-    passed = dict.fromkeys((*env, *(variable for variable in _PASSED_ON if variable in environ)))
-    words += [word for variable in passed if variable not in renumbered for word in ("--env", variable)]
+    words += [word for variable in _passed(env, environ, vendor) for word in ("--env", variable)]
     words += ["--workdir", str(folder)] if job.files else []
     # The entrypoint of vLLM's images is `vllm serve`. NVIDIA's images set up CUDA, then run the command.
     words += ["--entrypoint", argv[0], image, *argv[1:]] if job.engine == "vllm" else [image, *argv]
     return Start(tuple(words), env, ("docker", "rm", "--force", name))
+
+
+def _passed(env: Mapping[str, str], environ: Mapping[str, str], vendor: Vendor) -> list[str]:
+    """Return the variables that the container gets; inside, the chosen GPUs of NVIDIA count from 0."""
+    names = dict.fromkeys((*env, *(variable for variable in _PASSED_ON if variable in environ)))
+    renumbered = _VISIBLE["nvidia"] if vendor == "nvidia" else ()
+    return [variable for variable in names if variable not in renumbered]
 
 
 def _machine_options(job: EngineJob, vendor: Vendor, environ: Mapping[str, str]) -> list[str]:

@@ -94,16 +94,7 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
     """
     if recipe.refused:
         raise UsageError(f"{recipe.name} cannot be started: {recipe.refused}")
-    changes = overlay(
-        recipe,
-        context=wanted.context if plan is None else plan.context,
-        vision=wanted.vision if plan is None else not plan.text_only,
-        loopback=is_loopback(wanted.host),
-        kv_dtype=None if plan is None else _kv_dtype(plan),
-        plan=plan,
-    )
-    left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
-    changes = [change for change in changes if change not in left_out]
+    changes, left_out = _changes(recipe, wanted, plan)
     argv, env = applied(recipe, changes)
     model = recipe.checkpoint
     if plan is not None:
@@ -128,6 +119,22 @@ def prepare(recipe: Recipe, wanted: LaunchRequest, plan: Plan | None = None) -> 
         host_cache, draft = plan.wish.host_cache, plan.draft_model or ""
         job = replace(job, gpus=plan.count, nodes=plan.nodes, host_cache=host_cache, draft=draft)
     return PreparedJob(job, recipe, changes, setup, left_out)
+
+
+def _changes(
+    recipe: Recipe, wanted: LaunchRequest, plan: Plan | None
+) -> tuple[list[RecipeChange], list[RecipeChange]]:
+    """Return the changes to a recipe, and those that were left out because the engine's image lacks their packages."""
+    changes = overlay(
+        recipe,
+        context=wanted.context if plan is None else plan.context,
+        vision=wanted.vision if plan is None else not plan.text_only,
+        loopback=is_loopback(wanted.host),
+        kv_dtype=None if plan is None else _kv_dtype(plan),
+        plan=plan,
+    )
+    left_out = [change for change in changes if wanted.in_image and _lacks_packages(change, wanted.environ)]
+    return [change for change in changes if change not in left_out], left_out
 
 
 def _for_scripts(env: Mapping[str, str], wanted: LaunchRequest) -> dict[str, str]:

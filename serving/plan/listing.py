@@ -27,6 +27,7 @@ _MODEL = {"vllm": "--model", "sglang": "--model-path"}
 _SIZE = re.compile(r"[0-9]+(\.[0-9]+)?[kmgt]|[0-9]+[KMGT]?")  # 25.6k is 25,600; 1K is 1,024
 _OPTIMISATION = re.compile(r"-O=?(?P<level>.*)", re.DOTALL)  # vLLM rewrites -O3, -O=3 and -O 3
 
+_LEVELS = (("0",), ("1",), ("2",), ("3",))
 _COUNTS = {"none": (0, 0), "maybe": (0, 1), "one": (1, 1), "some": (1, None), "any": (0, None)}
 
 Takes = Literal["none", "maybe", "one", "some", "any"]
@@ -135,20 +136,12 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     flag, equals, inline = option[0].partition("=")
     values = ((inline,) if equals else ()) + option[1:]
     if listing.engine == "vllm" and (short := _OPTIMISATION.fullmatch(option[0])):
-        level = (short["level"], *option[1:]) if short["level"] else option[1:]
-        fits = level in (("0",), ("1",), ("2",), ("3",))
-        return [] if fits else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
+        level = (*filter(None, (short["level"],)), *option[1:])
+        return [] if level in _LEVELS else [f"`{' '.join(option)}`: -O takes 0, 1, 2 or 3."]
     spelt = listing.spelt(flag)
-    known = listing.options.get(spelt)
-    if (
-        known is None
-        and "." in spelt
-        and listing.engine == "vllm"
-        and (group := listing.options.get(spelt.partition(".")[0]))
-    ):
-        if group.type not in ("json", "json or text"):
-            return [f"`{flag}`: {group.flags[0]} is not a group of settings, so nothing can be set in it."]
-        known = KnownOption((spelt,))  # the engine's parser does not list the settings of a group
+    known = listing.options.get(spelt) or _setting_of_a_group(spelt, listing)
+    if isinstance(known, str):
+        return [f"`{flag}`: {known} is not a group of settings, so nothing can be set in it."]
     if known is None:
         return [_unknown(flag, spelt, listing)]
     if wrong := _count(flag, values, known):
@@ -157,6 +150,14 @@ def _problems_of(option: Option, listing: OptionListing) -> list[str]:
     if known.type == "json":
         checks += [check for value in values for check in _inside(flag, value, spelt, listing)]
     return [sentence for check in checks if (sentence := _value_problem(*check))]
+
+
+def _setting_of_a_group(spelt: str, listing: OptionListing) -> KnownOption | str | None:
+    """Return a setting inside one of vLLM's groups, which its parser does not list; the flag if that is no group."""
+    group = listing.options.get(spelt.partition(".")[0])
+    if "." not in spelt or group is None or listing.engine != "vllm":
+        return None
+    return KnownOption((spelt,)) if group.type in ("json", "json or text") else group.flags[0]
 
 
 def _inside(flag: str, value: str, spelt: str, listing: OptionListing) -> list[tuple[str, str, KnownOption]]:

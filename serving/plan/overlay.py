@@ -122,26 +122,31 @@ def overlay(
         if context is not None or kv_dtype is not None:
             raise UsageError(f"{recipe.name} has no options to set: {recipe.notes}")
         return []
-    settings = {
-        **dict.fromkeys(_OF_A_PLAN),
-        "engine": recipe.engine,
-        "vendor": recipe.vendor,
+    settings = _settings(recipe, plan) | {
         "context": context,
         "vision": vision,
         "loopback": loopback,
         "kv_dtype": kv_dtype,
-        "msa": MSA_FILE in recipe.files,
-        "planned": plan is not None,
     }
-    values = _values(recipe, command, context)
-    if plan is not None:
-        settings |= {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
-        settings |= {"draft": plan.draft_model, "host_cache": bool(plan.wish.host_cache) or None}
-        settings["predicted"] = plan.kv_tokens > 0
-        values |= _values_of_a_plan(plan)
+    values = _values(recipe, command, context) | ({} if plan is None else _values_of_a_plan(plan))
     rows = [row for row in CHANGES if any(condition.holds(settings) for condition in row.when)]
     changes = [_change(row, recipe, command, values) for row in rows]
     return [change for change in changes if change is not None]
+
+
+def _settings(recipe: Recipe, plan: Plan | None) -> dict[str, object]:
+    """Return the settings of recipe and plan that conditions may name."""
+    settings: dict[str, object] = {
+        "engine": recipe.engine,
+        "vendor": recipe.vendor,
+        "msa": MSA_FILE in recipe.files,
+        "planned": plan is not None,
+    }
+    if plan is None:
+        return settings | dict.fromkeys(_OF_A_PLAN)
+    known = {name: getattr(plan, name) for name in ("precision", "index_dtype", "ep", "dp")}
+    of_plan = {"draft": plan.draft_model, "host_cache": bool(plan.wish.host_cache) or None}
+    return settings | known | of_plan | {"predicted": plan.kv_tokens > 0}
 
 
 _Values = dict[str, str | Sequence[str]]
