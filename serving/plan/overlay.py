@@ -194,10 +194,7 @@ def _values_of_a_plan(plan: Plan) -> _Values:
 def _change(row: ChangeRow, recipe: Recipe, command: LaunchCommand, values: _Values) -> RecipeChange | None:
     """Return the change that a row makes; None if it affects no option and no variable."""
     there = {flag_of(option): option for option in command.options}
-    new: list[tuple[Option | None, Option]] = [
-        (there[old], _filled(new, values)) for old, new in row.replace.items() if old in there
-    ]
-    new += [(there.get(flag_of(option)), _filled(option, values)) for option in row.give]
+    new = _replaced(row, there, values)
     wanted = {**row.env, **dict.fromkeys(row.unset)}
     change = RecipeChange(
         what=row.what,
@@ -213,6 +210,15 @@ def _change(row: ChangeRow, recipe: Recipe, command: LaunchCommand, values: _Val
     )
     effects = (change.added, change.changed, change.dropped, change.kept, change.env, change.files)
     return change if any(effects) else None
+
+
+def _replaced(
+    row: ChangeRow, there: Mapping[str, Option], values: _Values
+) -> list[tuple[Option | None, Option]]:
+    """Return the options that a row gives, each with the option that it replaces; None if it is new."""
+    pairs = [(there.get(old), new) for old, new in row.replace.items() if old in there]
+    pairs += [(there.get(flag_of(option)), option) for option in row.give]
+    return [(old, _filled(new, values)) for old, new in pairs]
 
 
 def _own_files(row: ChangeRow, recipe: Recipe, values: _Values) -> dict[str, str]:
