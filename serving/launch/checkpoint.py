@@ -173,16 +173,20 @@ def lacking_weights(
             f"{checkpoint.name}{size} is not complete on this machine: get it with `m3agent serve fetch {checkpoint.name}`, or "
             "let the engine download it with --download"
         )
-    there = cache_folder(environ)
-    while not there.exists():
-        there = there.parent
-    free = shutil.disk_usage(there).free
+    there, free = free_bytes(cache_folder(environ))
     if free >= needed:
         return None
     return (
         f"the weights of {checkpoint.name} take {needed / GIB:.0f} GiB and {there} has {free / GIB:.0f} GiB free: make "
         "room, or set HF_HOME to a folder on a larger disk"
     )
+
+
+def free_bytes(folder: Path) -> tuple[Path, int]:
+    """Return a folder, or the nearest one above it that exists, and the free bytes of its disk. Raises OSError."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder, shutil.disk_usage(folder).free
 
 
 def lacking_download(model: str, environ: Mapping[str, str]) -> bool:

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import logging
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from m3agent.serving.launch.checkpoint import CheckpointError
+from m3agent.serving.launch.checkpoint import CheckpointError, free_bytes
 from m3agent.util.atomic_write import write_whole
 from m3agent.util.counted import first_of
 from m3agent.util.errors import EnvironmentFault, ServerFault
@@ -125,14 +124,11 @@ def check_room(snapshot: Snapshot, needed: int) -> int:
     Raises:
         EnvironmentFault: They are too few, or the disk cannot be asked.
     """
-    there = snapshot.folder
     try:
-        while not there.exists():
-            there = there.parent
-        free = shutil.disk_usage(there).free
+        there, free = free_bytes(snapshot.folder)
     except OSError as error:
         raise EnvironmentFault(
-            f"{there} cannot be read: {error.strerror}; choose another folder with --to"
+            f"{error.filename} cannot be read: {error.strerror}; choose another folder with --to"
         ) from None
     if free < needed:
         raise EnvironmentFault(
