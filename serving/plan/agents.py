@@ -206,45 +206,58 @@ def simulate(speed: Speed, agents: int, repository: int, slots: int, *, host: bo
     """
     ranks = [_Rank(max(1, slots // speed.plan.dp)) for _ in range(speed.plan.dp)]
     seconds = max(HORIZON, 2 * math.ceil(agents / len(ranks)) * speed.cold(repository))
-    busy = [0.0] * agents
-    tokens = [repository] * agents
-    made = [0] * agents  # turns of the session
-    timelines: list[list[Segment]] = [[] for _ in range(agents)]
+    team = [_Agent(repository) for _ in range(agents)]
     asked, cached, turns, took = 0, 0, 0, 0.0
-    queue = [(0.0, agent) for agent in range(agents)]
+    queue = [(0.0, number) for number in range(agents)]
     while queue:
-        ready, agent = heapq.heappop(queue)
+        ready, number = heapq.heappop(queue)
         if ready >= seconds:
             continue
-        rank, size = ranks[agent % len(ranks)], tokens[agent]
-        start, hit = rank.admit(agent, ready, busy)
-        known = hit or (host and made[agent] > 0)
-        work = speed.cached(size) if known else speed.cold(size)
-        work += speed.reload(size) if known and not hit else 0.0
-        answered = start + work + OUTPUT_TOKENS * seconds_between(size)
-        if made[agent]:
-            asked += size
-            cached += size - RESULT_TOKENS if known else 0
-            turns, took = turns + 1, took + answered - ready
-        rest = answered + TOOL_SECONDS
-        timelines[agent] += [
+        agent, rank = team[number], ranks[number % len(ranks)]
+        start, hit = rank.admit(number, ready, team)
+        known = hit or (host and agent.turns > 0)
+        work = speed.cached(agent.tokens) if known else speed.cold(agent.tokens)
+        work += speed.reload(agent.tokens) if known and not hit else 0.0
+        rank.free = start + work
+        agent.busy = rank.free + OUTPUT_TOKENS * seconds_between(agent.tokens)
+        if agent.turns:
+            asked += agent.tokens
+            cached += agent.tokens - RESULT_TOKENS if known else 0
+            turns, took = turns + 1, took + agent.busy - ready
+        rest = agent.busy + TOOL_SECONDS
+        agent.timeline += [
             Segment(Activity.WAITS, ready, start),
-            Segment(Activity.CACHED if known else Activity.WHOLE, start, start + work),
-            Segment(Activity.CACHED, start + work, rest),
+            Segment(Activity.CACHED if known else Activity.WHOLE, start, rank.free),
+            Segment(Activity.CACHED, rank.free, rest),
         ]
-        made[agent] = (made[agent] + 1) % TURNS
-        tokens[agent] = repository  # of the next issue
-        if made[agent]:
-            rank.kept.append(agent)
-            tokens[agent] = min(size + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
-        rank.free, busy[agent] = start + work, answered
-        heapq.heappush(queue, (rest, agent))
+        if agent.goes_on(repository):
+            rank.kept.append(number)
+        heapq.heappush(queue, (rest, number))
     return Simulation(
         seconds,
-        tuple(tuple(_merged(segments, seconds)) for segments in timelines),
+        tuple(tuple(_merged(agent.timeline, seconds)) for agent in team),
         round(cached / asked, 4) if asked else 0.0,
         round(took / turns, 1) if turns else 0.0,
     )
+
+
+@dataclass
+class _Agent:
+    """An agent at its session."""
+
+    tokens: int
+    """Tokens of its next prompt."""
+    turns: int = 0
+    busy: float = 0.0
+    """When its last answer is written."""
+    timeline: list[Segment] = field(default_factory=list[Segment])
+
+    def goes_on(self, repository: int) -> bool:
+        """Count a turn; return whether its session goes on, else it begins with the next issue."""
+        self.turns = (self.turns + 1) % TURNS
+        grown = min(self.tokens + OUTPUT_TOKENS + RESULT_TOKENS, repository + CONVERSATION)
+        self.tokens = grown if self.turns else repository
+        return self.turns > 0
 
 
 @dataclass
@@ -258,15 +271,15 @@ class _Rank:
     kept: list[int] = field(default_factory=list[int])
     """Agents whose sessions it keeps, the least recently used first."""
 
-    def admit(self, agent: int, ready: float, busy: Sequence[float]) -> tuple[float, bool]:
+    def admit(self, agent: int, ready: float, team: Sequence[_Agent]) -> tuple[float, bool]:
         """Return when an agent's turn starts, and whether its session was kept; if not, another one may have to go."""
         start = max(ready, self.free)
         if agent in self.kept:
             self.kept.remove(agent)
             return start, True
         if len(self.kept) >= self.room:  # a session whose answer is being written stays
-            start = max(start, min(busy[other] for other in self.kept))
-            self.kept.remove(next(other for other in self.kept if busy[other] <= start))
+            start = max(start, min(team[other].busy for other in self.kept))
+            self.kept.remove(next(other for other in self.kept if team[other].busy <= start))
         return start, False
 
 
